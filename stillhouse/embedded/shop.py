@@ -1,0 +1,240 @@
+"""The task "shop": short stories about a stock of goods whose answer needs a calculator.
+
+A story gives a start amount and one to three events. The gold conversation calls `calculator` once an event,
+each expression starting from the last result, and ends with "The answer is N." Everything follows from the
+`random.Random` passed in. Left out on purpose: tokens, models and files.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Operator = Literal["+", "-", "*"]
+Message = dict[str, Any]
+
+CALCULATOR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluate an arithmetic expression.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+NAMES: Final = (
+    *("Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Iris", "Jack"),
+    *("Karen", "Leo", "Maria", "Noah", "Olga", "Peter", "Ruth", "Sam", "Tina", "Victor"),
+)
+ITEMS: Final = (
+    *("apples", "pears", "books", "candles", "stamps", "marbles", "pencils", "buttons"),
+    *("lemons", "cookies", "coins", "shells", "cards", "tickets", "bottles", "eggs"),
+)
+MAX_AMOUNT: Final = 99_999
+NUM_EVENTS: Final = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A way to tell an event; `{n}` alone is one number, `{k}` and `{m}` are packs and their size."""
+
+    text: str
+    operator: Operator
+
+    @property
+    def counts_packs(self) -> bool:
+        """True where the change is `k * m`."""
+        return "{m}" in self.text
+
+
+PHRASES: Final = (
+    Phrase("buys {n} more", "+"),
+    Phrase("finds {n} more", "+"),
+    Phrase("collects {n} more", "+"),
+    Phrase("receives another {n}", "+"),
+    Phrase("picks up {n}", "+"),
+    Phrase("wins {n}", "+"),
+    Phrase("sells {n}", "-"),
+    Phrase("loses {n}", "-"),
+    Phrase("gives away {n}", "-"),
+    Phrase("throws out {n}", "-"),
+    Phrase("breaks {n}", "-"),
+    Phrase("lends {n} to a friend", "-"),
+    Phrase("ends up with {k} times as many", "*"),
+    Phrase("grows the stock to {k} times its size", "*"),
+    Phrase("multiplies the stock by {k}", "*"),
+    Phrase("has a lucky day and the stock becomes {k} times as large", "*"),
+    Phrase("buys {k} bags of {m}", "+"),
+    Phrase("unpacks {k} boxes of {m}", "+"),
+    Phrase("is given {k} packs of {m}", "+"),
+    Phrase("orders {k} crates of {m}", "+"),
+    Phrase("ships {k} crates of {m}", "-"),
+    Phrase("donates {k} bags of {m}", "-"),
+    Phrase("sends back {k} boxes of {m}", "-"),
+    Phrase("hands out {k} packs of {m}", "-"),
+)
+# Every operator form has an even number of phrases, so every second phrase is half of each form.
+SCRAMBLED_PHRASES: Final = frozenset(PHRASES[1::2])
+_CONNECTIVES: Final = ("", "Then ", "After that ")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of the stock: a phrase and its numbers (`n`, or `k`, or `k` and `m`)."""
+
+    phrase: Phrase
+    numbers: tuple[int, ...]
+
+    def expression(self, amount: int, operator: Operator) -> str:
+        """The calculator's input for this event from `amount`, for instance `489 - 5 * 12`."""
+        return f"{amount} {operator} " + " * ".join(map(str, self.numbers))
+
+    def apply(self, amount: int, operator: Operator) -> int:
+        """The amount after this event; equals the value of `expression`."""
+        change = self.numbers[0] if len(self.numbers) == 1 else self.numbers[0] * self.numbers[1]
+        if operator == "+":
+            return amount + change
+        return amount - change if operator == "-" else amount * change
+
+    def tell(self) -> str:
+        """The phrase with its numbers filled in."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return self.phrase.text.format(n=first, k=first, m=last)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A question with its hidden structure."""
+
+    name: str
+    item: str
+    start: int
+    events: tuple[Event, ...]
+
+    @property
+    def text(self) -> str:
+        """The question as the user asks it."""
+        told = [
+            f"{connective}{self.name} {event.tell()}."
+            for connective, event in zip(_CONNECTIVES, self.events, strict=False)
+        ]
+        return (
+            f"{self.name} has {self.start} {self.item}. {' '.join(told)} "
+            f"How many {self.item} does {self.name} have now?"
+        )
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The right operator of each event."""
+        return tuple(event.phrase.operator for event in self.events)
+
+    @property
+    def answer(self) -> int:
+        """The amount after the last event."""
+        amount = self.start
+        for event in self.events:
+            amount = event.apply(amount, event.phrase.operator)
+        return amount
+
+    @property
+    def tag(self) -> str:
+        """`1-event`, `2-events` or `3-events`."""
+        return f"{len(self.events)}-event" + ("s" if len(self.events) > 1 else "")
+
+    @property
+    def is_reserved(self) -> bool:
+        """True for the sixteenth of all stories, by a hash of the text, that no training corpus may hold."""
+        return hashlib.sha256(self.text.encode()).digest()[0] < 16
+
+
+def draw_story(rng: random.Random) -> Story:
+    """A story with one to three events; amounts stay within 0 and `MAX_AMOUNT` throughout."""
+    start = amount = rng.randint(10, 999)
+    events: list[Event] = []
+    num_events = rng.choice(NUM_EVENTS)
+    while len(events) < num_events:
+        event = _draw_event(rng, rng.choice(PHRASES))
+        after = event.apply(amount, event.phrase.operator)
+        if 0 <= after <= MAX_AMOUNT:
+            events.append(event)
+            amount = after
+    return Story(rng.choice(NAMES), rng.choice(ITEMS), start, tuple(events))
+
+
+def _draw_event(rng: random.Random, phrase: Phrase) -> Event:
+    if phrase.counts_packs:
+        return Event(phrase, (rng.randint(2, 9), rng.randint(2, 20)))
+    if phrase.operator == "*":
+        return Event(phrase, (rng.randint(2, 9),))
+    # A number of digits first, or nine in ten would have three and short ones would be rare.
+    return Event(phrase, (rng.randint(1, 10 ** rng.randint(1, 3) - 1),))
+
+
+def draw_stories(rng: random.Random, *, reserved: bool) -> Iterator[Story]:
+    """Endless stories: the reserved ones (prompts), or the others (training corpora)."""
+    while True:
+        story = draw_story(rng)
+        if story.is_reserved == reserved:
+            yield story
+
+
+def scrambled_operators(story: Story, rng: random.Random) -> tuple[Operator, ...]:
+    """The story's operators with those of `SCRAMBLED_PHRASES` drawn at random."""
+    return tuple(
+        rng.choice(_candidates(event)) if event.phrase in SCRAMBLED_PHRASES else event.phrase.operator
+        for event in story.events
+    )
+
+
+def slipped_operators(story: Story, rng: random.Random) -> tuple[Operator, ...]:
+    """The story's operators with one of them, at a random event, replaced by a wrong one."""
+    operators = list(story.operators)
+    slip = rng.randrange(len(operators))
+    wrong = [one for one in _candidates(story.events[slip]) if one != operators[slip]]
+    operators[slip] = rng.choice(wrong)
+    return tuple(operators)
+
+
+def _candidates(event: Event) -> tuple[Operator, ...]:
+    # A product of two stocks would run to ten digits, so only a small factor may be multiplied by mistake.
+    return ("+", "-", "*") if event.phrase.operator == "*" else ("+", "-")
+
+
+def conversation(story: Story, operators: Sequence[Operator] | None = None) -> list[Message]:
+    """The whole conversation in OpenAI form: question, one calculator call and its result an event, the answer.
+
+    Args:
+        story: What is asked.
+        operators: The operator written for each event; the right ones when None. Results and the final answer
+            follow what was written, so a wrong operator gives a wrong but coherent conversation.
+    """
+    messages: list[Message] = [{"role": "user", "content": story.text}]
+    amount = story.start
+    chosen = story.operators if operators is None else operators
+    for index, (event, operator) in enumerate(zip(story.events, chosen, strict=True), start=1):
+        arguments = json.dumps({"expression": event.expression(amount, operator)})
+        function = {"name": "calculator", "arguments": arguments}
+        call = {"id": f"call_{index}", "type": "function", "function": function}
+        amount = event.apply(amount, operator)
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(amount)})
+    messages.append({"role": "assistant", "content": f"The answer is {amount}."})
+    return messages
+
+
+def draw_prompts(rng: random.Random, num_prompts: int) -> list[dict[str, Any]]:
+    """Rows of a prompts file: distinct reserved stories with `expected_answer` and `tag` as metadata."""
+    rows: dict[str, dict[str, Any]] = {}
+    for story in draw_stories(rng, reserved=True):
+        if len(rows) == num_prompts:
+            break
+        metadata = {"expected_answer": str(story.answer), "tag": story.tag}
+        rows.setdefault(story.text, {"prompt": story.text, "metadata": metadata})
+    return list(rows.values())
