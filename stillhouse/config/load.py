@@ -1,0 +1,106 @@
+"""Reads a config from YAML, applies `section.key=value` overrides, and explains what is wrong with it."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from stillhouse.config.root import DistillConfig
+from stillhouse.errors import ConfigError
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
+    """The config in a YAML file, with `section.key=value` overrides applied on top.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or holds a wrong key or value; the message names file, key,
+            value seen and value expected, one line for each mistake.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}. Expected a YAML file such as configs/demo.yaml") from error
+    try:
+        body = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if body is None:
+        body = {}
+    if not isinstance(body, dict):
+        raise ConfigError(f"{path}: expected sections such as `prompts:` at the top level, saw {_kind(body)}")
+    for override in overrides:
+        _apply_override(body, override)
+    return parse_config(body, origin=str(path))
+
+
+def parse_config(body: dict[str, Any], origin: str) -> DistillConfig:
+    """The config in a parsed YAML body; `origin` names its source in errors.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    try:
+        return DistillConfig.model_validate(body)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(origin, item) for item in error.errors(include_url=False))) from error
+
+
+def _apply_override(body: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"--set {override!r}: expected section.key=value, for instance sft.num_epochs=2")
+    try:
+        value = _read_value(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override!r}: the value is not valid YAML: {error}") from error
+    section = body
+    for part in parts[:-1]:
+        below = section.get(part)
+        if below is None:
+            below = section[part] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(f"--set {override!r}: {part} is not a section but {_kind(below)}")
+        section = below
+    section[parts[-1]] = value
+
+
+def _read_value(text: str) -> Any:
+    """YAML 1.1 reads `1e-4` as text; a person means a number."""
+    value = yaml.safe_load(text)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _explain(origin: str, item: Any) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        known = _keys_beside(item["loc"])
+        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
+        return f"{origin}: {key} = {item['input']!r}: unknown key; {hint}"
+    if not key:
+        return f"{origin}: {message}"
+    return f"{origin}: {key} = {item['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = DistillConfig
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        model = field.annotation
+    return list(model.model_fields)
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} {value!r}"

@@ -1,0 +1,42 @@
+"""The whole config: what a YAML file holds, what a flow takes, what the Prefect form shows."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from stillhouse.config.data import DatasetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config.section import Section
+from stillhouse.config.training import OnPolicyConfig, SftConfig, StudentConfig
+
+
+class DistillConfig(Section):
+    """A distillation from prompts to an evaluated student."""
+
+    prompts: PromptsConfig = PromptsConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
+    tools: ToolsConfig = ToolsConfig()
+    dataset: DatasetConfig = DatasetConfig()
+    student: StudentConfig = StudentConfig()
+    sft: SftConfig = SftConfig()
+    on_policy: OnPolicyConfig = OnPolicyConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _on_policy_needs_a_local_teacher(self) -> Self:
+        if self.on_policy.enabled and self.on_policy.teacher is None and self.teacher.base_url is not None:
+            raise ValueError(
+                f"on_policy.teacher is not set and the teacher {self.teacher.model!r} is behind "
+                f"{self.teacher.base_url}: on-policy distillation needs the teacher's log-probability of tokens the "
+                "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher, or set "
+                "on_policy.enabled to false and use SFT alone"
+            )
+        return self
+
+    @property
+    def scoring_teacher(self) -> str:
+        """The local model whose log-probabilities the student is trained and measured against."""
+        return self.on_policy.teacher or self.teacher.model

@@ -1,0 +1,68 @@
+"""Sections of evaluation, tracking and the machine."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from stillhouse.config.section import Section
+
+StageName = Literal["prompts", "rollouts", "dataset", "sft", "on_policy", "evaluation"]
+
+
+class EvaluationConfig(Section):
+    """How base, students and teacher are compared on the held-out prompts."""
+
+    enabled: bool = True
+    """Run this stage."""
+    max_prompts: int | None = Field(default=None, ge=1)
+    """Use the first so many held-out prompts; None uses all."""
+    num_samples: int = Field(default=1, ge=1)
+    """Trajectories per prompt."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature. teacher_kl is an estimate of the reverse KL only at 1 and is left out elsewhere."""
+    max_tokens: int = Field(default=2048, ge=1)
+    """Most tokens of one completion."""
+    max_turns: int = Field(default=10, ge=1)
+    """Most completions of one trajectory."""
+    seed: int = 1
+    """Seed from which each request's own seed is derived."""
+    confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
+    """Level of the confidence intervals."""
+
+
+class TrackingConfig(Section):
+    """MLflow."""
+
+    enabled: bool = True
+    """Record the run in MLflow; the report page is written in any case."""
+    uri: str | None = None
+    """Tracking server or database; None keeps a SQLite file in the store."""
+    experiment: str = "stillhouse"
+    """Experiment the runs are filed under."""
+    num_sample_trajectories: int = Field(default=20, ge=0)
+    """Trajectories shown in MLflow and in the report."""
+
+
+class RuntimeConfig(Section):
+    """Facts of the machine and of this one run. Nothing here changes a result, so nothing here enters a cache key."""
+
+    store: str = "runs"
+    """Folder that holds artifacts, journal, checkpoints and the MLflow database."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the teacher's API key; never the key itself."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where models run; `auto` takes CUDA when there is one."""
+    num_threads: int | None = Field(default=None, ge=1)
+    """CPU threads of a training or serving process; None leaves it to torch."""
+    concurrency: int = Field(default=20, ge=1)
+    """Requests in flight at the start; the limit then follows what the endpoint accepts."""
+    max_concurrency: int = Field(default=1000, ge=1)
+    """Requests in flight at most."""
+    request_timeout_s: float = Field(default=600.0, gt=0.0)
+    """Longest wait for one HTTP response in seconds."""
+    max_attempts: int = Field(default=6, ge=1)
+    """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
+    shard_size: int = Field(default=300, ge=1)
+    """Prompts of one Prefect task run."""
+    refresh: tuple[StageName, ...] = ()
+    """Stages to run again although their results are at hand. Answers already paid for still come from the journal."""

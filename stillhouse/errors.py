@@ -1,0 +1,62 @@
+"""The errors a user of Stillhouse can meet.
+
+    StillhouseError
+    |-- ConfigError            a config, an override or an option is wrong           (exit code 2)
+    |-- InputError             a prompts file, a row or a dataset is wrong           (exit code 1)
+    |-- StoreError             the store cannot be read or written
+    |-- EndpointError          an endpoint cannot be used at all: the run stops
+    |   |-- AuthenticationError    the key is missing or refused
+    |   `-- QuotaError             the account is out of money or of its daily allowance
+    |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
+    |-- TrainingError          a training process failed or diverged
+    `-- TrackingError          MLflow cannot be reached; never ends a run
+
+A class exists only where it is handled differently. What happens to one item of many (a rollout that timed out, a tool
+that raised, a malformed row) is not an exception but a value: `stillhouse.types.ErrorRecord`.
+
+Every message says what failed, which one, the value seen, the value expected, and what to do.
+"""
+
+
+class StillhouseError(Exception):
+    """Root of the tree; its message is fit to be shown to a user without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(StillhouseError):
+    """The config or the command line is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class InputError(StillhouseError):
+    """Input data cannot be used."""
+
+
+class StoreError(StillhouseError):
+    """The store cannot be read or written."""
+
+
+class EndpointError(StillhouseError):
+    """An endpoint cannot be used: unreachable, unknown model, or not able to do what is asked of it."""
+
+
+class AuthenticationError(EndpointError):
+    """The endpoint refused the API key, or no key is there."""
+
+
+class QuotaError(EndpointError):
+    """The account is out of credit or of its daily allowance; waiting a minute does not help."""
+
+
+class FailureBudgetExceeded(StillhouseError):
+    """More items of a stage failed than its config allows; what finished is kept."""
+
+
+class TrainingError(StillhouseError):
+    """Training failed; the last good checkpoint stands."""
+
+
+class TrackingError(StillhouseError):
+    """Tracking cannot be reached; the caller warns and goes on."""

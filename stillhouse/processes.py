@@ -1,0 +1,95 @@
+"""Child processes that never outlive their parent and never leave children of their own behind.
+
+The child leads its own session, so that its whole group can be signalled at once. It holds the reading end of a pipe
+whose writing end only the parent has: when the parent dies, however it dies, the pipe closes and the child's guard
+thread ends the group. This needs no signal from the kernel and no thread of the parent to stay alive.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Self
+
+_GUARDED = "STILLHOUSE_GUARDED"
+
+
+class GuardedProcess:
+    """A Python module run as a child, `python -m MODULE ARGS`, whose standard output the parent reads line by line.
+
+    The child calls `die_with_parent()` first thing. Use as a context manager: leaving the block, also by an exception
+    or a signal turned into one, stops the group.
+    """
+
+    def __init__(self, module: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **(env or {}), _GUARDED: "1"},
+        )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child, and of its group."""
+        return self._process.pid
+
+    @property
+    def lines(self) -> IO[str]:
+        """The child's standard output."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the child runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code, once there is one."""
+        return self._process.wait(timeout_s)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Ends the child's group: SIGTERM, and SIGKILL for what is left after `grace_s` seconds."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def die_with_parent() -> None:
+    """Called by a guarded child at its start: ends its whole process group as soon as the parent is gone.
+
+    Does nothing in a process that was not started by `GuardedProcess` (a person who types the command).
+    """
+    if os.environ.pop(_GUARDED, None) is None:
+        return
+
+    def watch() -> None:
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="die-with-parent", daemon=True).start()

@@ -1,0 +1,47 @@
+"""Writes that a crash cannot leave half done: temporary name, fsync, rename, fsync of the folder."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from stillhouse.errors import StoreError
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replaces `path` by `data`; a reader sees the old bytes or the new ones.
+
+    Raises:
+        StoreError: no space, no permission, or the folder cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """The error to raise when `path` cannot be written, with what to do about it."""
+    return StoreError(
+        f"{path}: cannot be written: {error.strerror or error}. Free some space or mend the permissions there, or name "
+        "another folder in runtime.store; then run the same command again: what finished is kept"
+    )

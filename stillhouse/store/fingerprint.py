@@ -1,0 +1,49 @@
+"""Content hashes: equal content, equal fingerprint, in any process and on any machine.
+
+Only JSON is hashed. A set, a tensor or a live object has no stable form and is refused instead of hashed by its `repr`.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stillhouse.types import Message
+
+_CHUNK_BYTES = 1 << 20
+
+
+def canonical_json(value: Any) -> bytes:
+    """`value` as JSON with sorted keys and no spaces.
+
+    Raises:
+        TypeError: it holds something JSON does not have.
+        ValueError: it holds NaN or an infinity.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", errors="surrogatepass")
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of `canonical_json(value)`, in hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def prompt_id(messages: Sequence[Message], tools: Sequence[str] | None) -> str:
+    """A prompt's identity: its messages and the names of its tools, nothing else."""
+    return digest({"messages": list(messages), "tools": None if tools is None else sorted(tools)})
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex, read in pieces."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def unit_interval(*parts: str | int) -> float:
+    """A number in [0, 1) that depends on `parts` alone: membership in a split that is stable when rows are added."""
+    return int(digest(list(parts))[:13], 16) / 16**13

@@ -1,0 +1,64 @@
+"""JSON lines of the shared types: what artifacts hold and stages hand to each other."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stillhouse.errors import InputError
+from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason, Trajectory, Turn
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
+    """Writes dataclasses or JSON objects, one a line, durably; the number of rows written.
+
+    Not atomic by itself: it fills a folder that `ArtifactStore.write` publishes whole.
+    """
+    num_rows = 0
+    with path.open("wb") as file:
+        for row in rows:
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            num_rows += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return num_rows
+
+
+def read_jsonl(path: Path) -> Iterator[JsonObject]:
+    """The JSON objects of a file that `write_jsonl` wrote, in order.
+
+    Raises:
+        InputError: a line is not a JSON object; the message names file and line.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise InputError(f"{path}, line {number}: not valid JSON: {error}; saw {line[:80]!r}") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}: expected a JSON object, saw {line[:80]!r}")
+            yield row
+
+
+def read_prompts(path: Path) -> Iterator[Prompt]:
+    """Prompts written by `write_jsonl`."""
+    return (Prompt(**row) for row in read_jsonl(path))
+
+
+def read_metadata(path: Path) -> dict[str, PromptMetadata]:
+    """Metadata written by `write_jsonl`, by prompt id."""
+    return {row["prompt_id"]: PromptMetadata(**row) for row in read_jsonl(path)}
+
+
+def trajectory_from_json(row: JsonObject) -> Trajectory:
+    """The trajectory in a JSON object; messages and tools stay exactly as they are."""
+    turns = [Turn(**turn) for turn in row["turns"]]
+    return Trajectory(**{**row, "turns": turns, "stop_reason": StopReason(row["stop_reason"])})
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Trajectories written by `write_jsonl`."""
+    return (trajectory_from_json(row) for row in read_jsonl(path))

@@ -1,0 +1,191 @@
+"""The vocabulary that every stage shares: prompt, trajectory, turn, sample, artifact.
+
+Messages, tool calls and tool schemas stay plain JSON objects in the OpenAI chat form. They are never parsed into
+classes with defaults, so that a key the model did not write is never written for it: what is stored is what was said.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NotRequired, Required, TypedDict
+
+from pydantic import BaseModel, ConfigDict
+
+JsonObject = dict[str, Any]
+"""A JSON object at a boundary whose keys are not ours to name (a tool's schema, a row's metadata)."""
+
+
+class FunctionCall(TypedDict):
+    name: str
+    arguments: str
+    """A JSON object as the model wrote it, not normalised: it may be malformed."""
+
+
+class ToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(TypedDict, total=False):
+    """One message of a conversation in the OpenAI chat form; absent keys are absent, not None."""
+
+    role: Required[Literal["system", "user", "assistant", "tool"]]
+    content: str | None
+    reasoning_content: str
+    """The model's reasoning, apart from its answer."""
+    reasoning_details: list[JsonObject]
+    """A provider's opaque reasoning blocks, sent back unmodified within a rollout."""
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+
+
+class ToolSchema(TypedDict):
+    """A tool as the model is shown it: `{"type": "function", "function": {name, description, parameters}}`."""
+
+    type: Literal["function"]
+    function: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is sampled from. Two prompts with equal messages and tools are one prompt, whatever else they carry."""
+
+    id: str
+    """`prompt_id(messages, tools)`: content decides identity, never the row's place in a file."""
+    messages: list[Message]
+    tools: list[str] | None = None
+    """Names of the tools offered; None offers every configured tool, an empty list none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMetadata:
+    """What travels beside a prompt and never enters its identity, so that editing it bills nothing again."""
+
+    prompt_id: str
+    expected_answer: str | None
+    """The answer verification compares with; None leaves the prompt's trajectories unverified."""
+    tag: str | None
+    """A group to report by (a domain, a difficulty); None when the row names none."""
+    verifier: str
+    """How an answer is compared with `expected_answer`; one of `PromptsConfig.verifier`'s choices."""
+    metadata: JsonObject
+    """Every other key of the row's metadata, as it was."""
+
+
+class TokenUsage(TypedDict):
+    """Tokens of one completion as the endpoint reported them; an absent key was not reported, which is not zero."""
+
+    prompt_tokens: NotRequired[int]
+    completion_tokens: NotRequired[int]
+    reasoning_tokens: NotRequired[int]
+    cached_tokens: NotRequired[int]
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended. Closed: a new reason is a new member."""
+
+    ANSWERED = "answered"
+    """The model answered without calling a tool."""
+    MAX_TURNS = "max_turns"
+    """The last allowed turn still called tools."""
+    LENGTH = "length"
+    """A completion reached `max_tokens`."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation no longer fits the model's context."""
+    CONTENT_FILTER = "content_filter"
+    """The provider withheld a completion."""
+    TIMEOUT = "timeout"
+    """The rollout ran out of its wall time."""
+    ERROR = "error"
+    """A request failed for good; `Trajectory.error` says how."""
+
+
+class ErrorRecord(TypedDict):
+    """What went wrong with one item, kept as data."""
+
+    kind: str
+    """The class of the failure: rate, transient, stall, quota, permanent, content, tool, or an exception's name."""
+    message: str
+    status: NotRequired[int]
+    """HTTP status, where there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The facts of one completion, apart from its message.
+
+    Token fields are None unless the endpoint reports them. `sampling_logprobs[i]` belongs to `completion_ids[i]`; the
+    completion was sampled after exactly `prompt_ids`, tool output and all.
+    """
+
+    finish_reason: str
+    usage: TokenUsage
+    latency_s: float
+    model: str
+    """The model's name as the endpoint answered it, which may be more precise than the one asked for."""
+    provider: str | None = None
+    request_id: str | None = None
+    cost_usd: float | None = None
+    """None when the price is unknown; never 0 for unknown."""
+    num_tool_errors: int = 0
+    """Tool calls of this turn that failed: unknown tool, malformed arguments, exception, timeout."""
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    sampling_logprobs: list[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The record of one rollout, finished or failed."""
+
+    rollout_key: str
+    """`(prompt id, sample index, fingerprint of model + sampling + system prompt + tools)` in one digest."""
+    prompt_id: str
+    sample_index: int
+    messages: list[Message]
+    """The whole conversation, the prompt's messages and the system prompt included."""
+    tools: list[ToolSchema]
+    """Full schemas of the tools offered."""
+    turns: list[Turn]
+    """One entry for each assistant message that was sampled, in order."""
+    stop_reason: StopReason
+    model: str
+    """The model asked for."""
+    error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training row. All lists have the length of `token_ids` and are aligned with it.
+
+    `loss_mask[i]` is True where token `i` is a *target* (the model learns to predict it from the tokens before it), so
+    `loss_mask[0]` is never True. Where the mask is False the other per-token lists hold 0.0.
+    """
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+    prompt_id: str
+    tag: str | None = None
+    sampling_logprobs: list[float] | None = None
+    advantages: list[float] | None = None
+    facts: JsonObject = field(default_factory=dict)
+    """Anything the method logs per sample (a reward, a length); never used by the trainer."""
+
+
+class Artifact(BaseModel):
+    """A stage's immutable output: a folder in the store whose manifest was written last.
+
+    Small and JSON, so that it can be a task's result and part of a cache key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: str
+    """Folder that holds the files: a local path or any fsspec URL."""
+    fingerprint: str
+    """SHA-256 over the names and bytes of the files: equal content, equal fingerprint, wherever it lies."""
+    num_rows: int
+    """Rows held; 0 where rows mean nothing (a model)."""
+    facts: JsonObject = {}
+    """Small figures of the stage for reports and metrics (counts, accuracies, seconds); no part of the fingerprint."""
