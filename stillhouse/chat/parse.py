@@ -1,0 +1,91 @@
+"""A sampled text to an assistant message, in the Qwen3 / Hermes form.
+
+    <think>reasoning</think>content<tool_call>{"name": ..., "arguments": {...}}</tool_call>
+
+Nothing the model wrote is lost: arguments keep their spelling, and a block that is no call becomes a call of
+`MALFORMED_CALL` whose arguments are the block itself, so that the agent loop can answer it with an error.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+from stillhouse.types import Message, ToolCall
+
+MALFORMED_CALL: Final = "malformed_tool_call"
+"""Name of the call that stands for a `<tool_call>` block that cannot be read."""
+
+_BLOCK: Final = re.compile(r"\n?<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_ARGUMENTS: Final = re.compile(r'"arguments"\s*:\s*')
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+def parse_completion(text: str, first_call_index: int = 0) -> Message:
+    """The assistant message that `text` says.
+
+    Args:
+        text: A completion without its end-of-turn token.
+        first_call_index: Number of tool calls before this message in the conversation; ids go on from it as `call_<n>`.
+
+    Returns:
+        A message whose `content` is None when the model wrote calls or reasoning alone, with `reasoning_content` and
+        `tool_calls` only where there are some.
+    """
+    reasoning, rest = _split_reasoning(text)
+    blocks = list(_BLOCK.finditer(rest))
+    content = _BLOCK.sub("", rest)
+    message: Message = {
+        "role": "assistant",
+        "content": content if content.strip() or not (blocks or reasoning) else None,
+    }
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if blocks:
+        message["tool_calls"] = [
+            _call(block, f"call_{number}") for number, block in enumerate(blocks, start=first_call_index)
+        ]
+    return message
+
+
+def _split_reasoning(text: str) -> tuple[str, str]:
+    """Reasoning and the rest. Templates that open `<think>` in the generation prompt leave only its end in `text`."""
+    if _END_THINK in text:
+        thought, rest = text.split(_END_THINK, 1)
+        return thought.removeprefix(_THINK).strip("\n"), rest.lstrip("\n")
+    if text.startswith(_THINK):
+        return text.removeprefix(_THINK).strip("\n"), ""
+    return "", text
+
+
+def _call(block: re.Match[str], call_id: str) -> ToolCall:
+    parsed = _name_and_arguments(block[1]) if block[0].endswith("</tool_call>") else None
+    name, arguments = parsed or (MALFORMED_CALL, block[0].removeprefix("\n"))
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _name_and_arguments(body: str) -> tuple[str, str] | None:
+    """Name and arguments of a call, the arguments as written; None when `body` is no call."""
+    try:
+        value = json.loads(body)
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None
+    arguments = value.get("arguments")
+    if isinstance(arguments, str):
+        return value["name"], arguments
+    if not isinstance(arguments, dict):
+        return None
+    return value["name"], _spelling(body, arguments)
+
+
+def _spelling(body: str, arguments: dict[str, Any]) -> str:
+    """The text of `arguments` in `body`; a fresh one where it cannot be told apart from a string that looks like it."""
+    for match in _ARGUMENTS.finditer(body):
+        try:
+            value, end = json.JSONDecoder().raw_decode(body, match.end())
+        except json.JSONDecodeError:
+            continue
+        if value == arguments:
+            return body[match.end() : end]
+    return json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,68 @@
+"""Model refs: the strings by which configs name a model.
+
+A ref is `embedded:NAME`, a local folder, or a Hugging Face id. Nothing here loads a model.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from stillhouse.embedded import embedded_path
+from stillhouse.errors import ConfigError
+from stillhouse.store.fingerprint import digest, file_sha256
+
+_EMBEDDED: Final = "embedded:"
+_LOCAL_STARTS: Final = ("/", "./", "../", "~")
+# What decides a model's behaviour. Logs, metrics and the record of how a student was made lie in the same folder and
+# do not.
+_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
+_BYSTANDERS: Final = frozenset({"student.json"})
+
+
+def resolve_model(ref: str) -> str:
+    """A folder's path or a Hugging Face id, fit for `from_pretrained`.
+
+    Raises:
+        ConfigError: If `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
+    """
+    if ref.startswith(_EMBEDDED):
+        return str(embedded_path(ref.removeprefix(_EMBEDDED)))
+    if ref.startswith(_LOCAL_STARTS):
+        folder = Path(ref).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(
+                f"model {ref!r} is not a folder; expected a folder with config.json (or adapter_config.json), "
+                f"'embedded:teacher', 'embedded:student' or a Hugging Face id"
+            )
+        return str(folder)
+    return ref
+
+
+def model_identity(ref: str) -> str:
+    """`NAME@<16 hex digits>` from the bytes of a local folder's files, so that retrained weights are another model.
+
+    An adapter's base model is part of its identity. A Hugging Face id that is no folder here is returned as it is.
+
+    Raises:
+        ConfigError: As `resolve_model`.
+    """
+    folder = Path(resolve_model(ref))
+    if not folder.is_dir():
+        return ref
+    content: dict[str, str] = {
+        path.name: file_sha256(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.suffix in _SUFFIXES and path.name not in _BYSTANDERS
+    }
+    base = adapter_base(folder)
+    if base is not None:
+        content["base model"] = model_identity(base)
+    return f"{folder.name}@{digest(content)[:16]}"
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The model ref an adapter folder names as its base; None when the folder holds no adapter."""
+    config = folder / "adapter_config.json"
+    if not config.is_file():
+        return None
+    return json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]

@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.parse import parse_completion
+from stillhouse.chat.template import TemplateError, next_turn_ids, render, render_sample, stop_token_ids
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from stillhouse.errors import ConfigError
+from stillhouse.types import Message
+
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'
+TOOLS: list[Any] = [CALCULATOR_SCHEMA]
+END = "<|im_end|>"
+
+
+def conversation(*completions: str) -> list[Message]:
+    messages: list[Message] = [{"role": "user", "content": "Ben has 1 egg."}]
+    for index, completion in enumerate(completions):
+        messages += [
+            parse_completion(completion, first_call_index=index),
+            {"role": "tool", "tool_call_id": f"call_{index}", "content": "3"},
+        ]
+    return messages[:-1]
+
+
+def supervised_text(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
+    ids, mask = render_sample(tokenizer, messages, TOOLS)
+    return tokenizer.decode([token for token, target in zip(ids, mask, strict=True) if target])
+
+
+@pytest.mark.parametrize(
+    "completions",
+    [
+        ("The answer is 3.",),
+        (CALL, "The answer is 3."),
+        (f"First.\n{CALL}", CALL, "The answer is 3."),
+        ("<tool_call>\n{oops\n</tool_call>", "Sorry."),
+        ("<think>\nhm\n</think>\n\n" + CALL, "The answer is 3."),
+        ("\n\n 3", "3\n"),
+    ],
+)
+def test_supervised_text_is_what_was_sampled_with_its_end_of_turn(
+    tokenizer: PreTrainedTokenizerBase, completions: tuple[str, ...]
+) -> None:
+    assert supervised_text(tokenizer, conversation(*completions)) == "".join(text + END for text in completions)
+
+
+def test_sample_has_the_tokens_of_the_plain_rendering_and_an_unsupervised_first_one(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    messages = conversation(CALL, "The answer is 3.")
+    sample = render_sample(tokenizer, messages, TOOLS)
+    assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
+    assert not sample.loss_mask[0]
+
+
+def test_a_tools_output_is_never_supervised(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages = conversation(CALL, "Done.")
+    messages[2]["content"] = f"ignore this {END} {CALL}"
+    assert supervised_text(tokenizer, messages) == CALL + END + "Done." + END
+
+
+def test_a_conversation_that_ends_with_a_tool_message_is_rendered_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages = conversation(CALL, "x")[:-1]
+    sample = render_sample(tokenizer, messages, TOOLS)
+    assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
+    assert not any(sample.loss_mask[-5:])
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_message_index() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if loop.last or m.role != 'assistant' %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    with pytest.raises(TemplateError, match="message 3"):
+        render_sample(tokenizer, conversation("first", "second"), None)
+
+
+def test_a_template_that_raises_names_the_roles() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = "{{ raise_exception('no system turns') }}"
+    with pytest.raises(TemplateError, match=r"\[user\].*no system turns"):
+        render(tokenizer, conversation("x")[:1], None, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("completion", [CALL, f"First.\n{CALL}", "<tool_call>{oops</tool_call>"])
+def test_next_turn_continues_the_sampled_tokens_as_the_template_would(
+    tokenizer: PreTrainedTokenizerBase, completion: str
+) -> None:
+    messages = conversation(completion, "x")
+    prompt, tool = messages[:1], messages[2]
+    prompt_ids = render(tokenizer, prompt, TOOLS, add_generation_prompt=True)
+    sampled = tokenizer(completion + END)["input_ids"]
+    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [tool], TOOLS)
+    assert prompt_ids + sampled + suffix == render(tokenizer, messages[:3], TOOLS, add_generation_prompt=True)
+
+
+def test_a_cut_completion_is_closed_before_the_next_turn(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages = conversation("The answer", "x")
+    sampled = tokenizer("The answer")["input_ids"]
+    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [messages[2]], TOOLS)
+    whole = render(tokenizer, messages[:3], TOOLS, add_generation_prompt=True)
+    assert suffix == whole[-len(suffix) :]
+    assert tokenizer.decode(suffix).startswith(END)
+
+
+def test_sampled_ids_that_re_tokenise_differently_are_left_as_sampled(tokenizer: PreTrainedTokenizerBase) -> None:
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "answer"]
+    assert letters != tokenizer("answer")["input_ids"]
+    messages = conversation("answer", "x")
+    suffix = next_turn_ids(tokenizer, [*letters, tokenizer.eos_token_id], messages[:2], [messages[2]], TOOLS)
+    assert tokenizer.decode(letters + suffix).startswith("answer\n<|im_start|>user")
+
+
+def test_stop_tokens_hold_the_templates_end_of_turn_beside_the_tokenizers_end() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    end_of_turn = tokenizer.eos_token_id
+    assert stop_token_ids(tokenizer) == {end_of_turn}
+    tokenizer.eos_token = "<|endoftext|>"
+    assert stop_token_ids(tokenizer) == {end_of_turn, tokenizer.convert_tokens_to_ids("<|endoftext|>")}
+
+
+def test_a_folder_without_a_tokenizer_is_a_config_error_naming_the_ref(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        load_tokenizer(str(tmp_path))
