@@ -79,15 +79,11 @@ def _complete(
     conversations: list[list[Message]],
     temperature: float,
 ) -> list[str]:
-    inputs = tokenizer.apply_chat_template(
-        conversations,
-        tools=[CALCULATOR_SCHEMA],
-        add_generation_prompt=True,
-        padding=True,
-        padding_side="left",
-        return_dict=True,
-        return_tensors="pt",
+    texts = tokenizer.apply_chat_template(
+        conversations, tools=[CALCULATOR_SCHEMA], add_generation_prompt=True, tokenize=False
     )
+    # In two steps, since apply_chat_template takes `padding_side` for a variable of the template.
+    inputs = tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     output = model.generate(**inputs, max_new_tokens=_MAX_NEW_TOKENS, **sampling)
     return tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -97,10 +93,13 @@ def _run_call(text: str) -> list[Message] | None:
     """The assistant turn and the tool's result, or None where the call or its expression is broken."""
     try:
         call = json.loads(text)
-        value = _evaluate(ast.parse(call["arguments"]["expression"], mode="eval").body)
+        name, arguments = call["name"], call["arguments"]
+        value = _evaluate(ast.parse(arguments["expression"], mode="eval").body)
     except (ValueError, SyntaxError, KeyError, TypeError):
         return None
-    function = {"name": call["name"], "arguments": call["arguments"]}
+    if name != CALCULATOR_SCHEMA["function"]["name"]:
+        return None
+    function = {"name": name, "arguments": arguments}
     return [
         {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
         {"role": "tool", "content": str(value)},
