@@ -1,0 +1,145 @@
+"""What one row of a prompts source means: a prompt and the metadata that travels beside it."""
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import orjson
+
+from stillhouse.config import PromptsConfig
+from stillhouse.store.fingerprint import prompt_id
+from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
+
+VERIFIERS: Final[tuple[str, ...]] = get_args(PromptsConfig.model_fields["verifier"].annotation)
+_ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
+_ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+class RowProblem(ValueError):
+    """A row is not a prompt; the message says what was seen and what was expected."""
+
+
+def parse_row(row: Mapping[str, Any], default_verifier: str) -> tuple[Prompt, PromptMetadata]:
+    """The prompt in a row and its metadata.
+
+    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). Every key that is not a
+    prompt's own, of the row or of its `metadata`, ends up in the metadata; where both have one, `metadata` wins.
+
+    Raises:
+        RowProblem: the row has no prompt in it, or a key has a value of the wrong kind.
+    """
+    messages = _messages(row)
+    tools = _tools(row.get("tools"))
+    own = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
+    rest: JsonObject = {key: value for key, value in row.items() if key not in own} | _metadata(row.get("metadata"))
+    expected_answer = _take_answer(rest)
+    tag = _take_text(rest, "tag")
+    verifier = _take_text(rest, "verifier") or default_verifier
+    if verifier not in VERIFIERS:
+        raise RowProblem(f"expected metadata.verifier to be one of {', '.join(VERIFIERS)}, saw {verifier!r}")
+    prompt = Prompt(id=prompt_id(messages, tools), messages=messages, tools=tools)
+    return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
+
+
+def _messages(row: Mapping[str, Any]) -> list[Message]:
+    value = row.get("messages")
+    if value is None:
+        value = row.get("prompt")
+        if value is None:
+            raise RowProblem(f"expected a key `prompt` or `messages`, saw keys: {', '.join(row) or 'none'}")
+        if isinstance(value, str):
+            value = [{"role": "user", "content": value}]
+    value = _decoded(value, "messages")
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"expected messages to be a list that is not empty, saw {_brief(value)}")
+    messages = [_message(index, _decoded(item, f"messages[{index}]")) for index, item in enumerate(value)]
+    if not any(message["role"] in ("user", "system") for message in messages):
+        raise RowProblem("expected a user or system message, saw none")
+    return messages
+
+
+def _message(index: int, value: Any) -> Message:
+    where = f"messages[{index}]"
+    if not isinstance(value, dict):
+        raise RowProblem(f"expected {where} to be an object with role and content, saw {_brief(value)}")
+    role, content = value.get("role"), value.get("content")
+    if role not in _ROLES:
+        raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}, saw {_brief(role)}")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
+            raise RowProblem(
+                f"expected each part of {where}.content to be an object with a type, saw {_brief(content)}"
+            )
+    elif content is not None and not isinstance(content, str):
+        raise RowProblem(f"expected {where}.content to be text, a list of parts or null, saw {_brief(content)}")
+    if role == "user" and (not content or (isinstance(content, str) and content.isspace())):
+        raise RowProblem(f"expected {where}, a user's, to have content, saw {_brief(content)}")
+    _check_calls(where, value.get("tool_calls"))
+    # Columns of structs fill absent keys with null; an absent key is absent.
+    return {key: item for key, item in value.items() if item is not None or key == "content"}  # type: ignore[return-value]
+
+
+def _check_calls(where: str, calls: Any) -> None:
+    if calls is None:
+        return
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not all(
+            isinstance(function.get(key), str) for key in ("name", "arguments")
+        ):
+            raise RowProblem(
+                f"expected {where}.tool_calls to be a list of calls whose function has a name and, as a JSON string, "
+                f"arguments; saw {_brief(calls)}"
+            )
+
+
+def _tools(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    value = _decoded(value, "tools")
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise RowProblem(f"expected tools to be a list of tool names, saw {_brief(value)}")
+    return value
+
+
+def _metadata(value: Any) -> JsonObject:
+    value = {} if value is None else _decoded(value, "metadata")
+    if not isinstance(value, dict):
+        raise RowProblem(f"expected metadata to be an object, saw {_brief(value)}")
+    return value
+
+
+def _take_answer(rest: JsonObject) -> str | None:
+    for key in _ANSWER_KEYS:
+        answer = _take_text(rest, key)
+        if answer is not None:
+            return answer
+    return None
+
+
+def _take_text(rest: JsonObject, key: str) -> str | None:
+    """Removes `key` and returns its value as text; a blank or null value counts as absent and stays."""
+    value = rest.get(key)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, dict | list):
+        raise RowProblem(f"expected {key} to be text or a number, saw {_brief(value)}")
+    del rest[key]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # Columns of numbers with gaps are read as floats: 72.0 was 72.
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _decoded(value: Any, key: str) -> Any:
+    """`value`, parsed if it is text: columns often hold JSON as a string."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise RowProblem(f"expected {key} to be JSON, saw {_brief(value)}: {error}") from error
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

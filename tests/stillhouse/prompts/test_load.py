@@ -1,0 +1,234 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stillhouse.config import PromptsConfig
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.prompts import LoadedPrompts, load_prompts
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def load(path: Path, **config: object) -> LoadedPrompts:
+    return load_prompts(PromptsConfig(source=str(path), **config))
+
+
+def texts(loaded: LoadedPrompts) -> list[object]:
+    return [prompt.messages[-1]["content"] for prompt in loaded.prompts]
+
+
+def test_embedded_prompts_carry_answers_and_tags() -> None:
+    loaded = load_prompts(PromptsConfig())
+    assert len(loaded.prompts) == len(loaded.metadata) > 100
+    assert loaded.report.malformed == []
+    assert all(entry.expected_answer and entry.tag and entry.metadata == {} for entry in loaded.metadata.values())
+
+
+def test_txt_holds_a_prompt_a_line_whatever_its_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\n  two\xe2\x80\xa8still two  \n \t \nthree")
+    assert texts(load(path)) == ["one", "two\u2028still two", "three"]
+
+
+def test_jsonl_survives_byte_order_mark_crlf_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n{"prompt": "two"}')
+    assert texts(load(path)) == ["one", "two"]
+
+
+def test_every_row_form_of_one_prompt_is_the_same_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    rows = [
+        {"prompt": "Hello"},
+        {"messages": HELLO},
+        {"messages": json.dumps(HELLO)},
+        {"prompt": HELLO},
+        {"messages": [{"role": "user", "content": "Hello", "name": None, "tool_calls": None}]},
+        {"messages": [json.dumps(HELLO[0])]},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    loaded = load(path)
+    assert [prompt.messages for prompt in loaded.prompts] == [HELLO]
+    assert loaded.report.duplicates == 5
+    assert loaded.report.rows_read == 6
+
+
+def test_formats_with_columns_give_the_ids_of_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a, b\\nc", "expected_answer": 72, "tag": "t"}\n{"prompt": "d"}\n')
+    (tmp_path / "p.csv").write_text('prompt,expected_answer,tag\n"a, b\nc",72,t\nd,,\n')
+    table = pa.table({"prompt": ["a, b\nc", "d"], "expected_answer": [72.0, None], "tag": ["t", None]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    loaded = [load(tmp_path / name) for name in ("p.jsonl", "p.csv", "p.parquet")]
+    assert loaded[0].prompts == loaded[1].prompts == loaded[2].prompts
+    assert loaded[0].metadata == loaded[1].metadata == loaded[2].metadata
+    assert next(iter(loaded[0].metadata.values())).expected_answer == "72"
+
+
+def test_hugging_face_folder_is_read_as_a_dataset(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"prompt": "one", "answer": "1"}\n{"prompt": "two", "answer": "2"}\n')
+    loaded = load_prompts(PromptsConfig(source=f"hf:{tmp_path}"))
+    assert texts(loaded) == ["one", "two"]
+    assert [entry.expected_answer for entry in loaded.metadata.values()] == ["1", "2"]
+
+
+def test_missing_hugging_face_split_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"prompt": "one"}\n')
+    with pytest.raises(InputError, match=r"hf:.*\[test\] cannot be read"):
+        load_prompts(PromptsConfig(source=f"hf:{tmp_path}", hf_split="test"))
+
+
+def test_metadata_of_row_and_of_its_metadata_travels_whole(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    row = {
+        "id": 7, "difficulty": 0.5, "prompt": "the text", "messages": json.dumps(HELLO), "tag": "math",
+        "ground_truth": "72", "tools": ["calculator"], "docker": "local/x",
+        "metadata": {"verifier": "numeric", "answer": "", "difficulty": 1, "nested": {"a": [None]}},
+    }  # fmt: skip
+    path.write_text(json.dumps(row))
+    loaded = load(path)
+    (entry,) = loaded.metadata.values()
+    assert loaded.prompts[0].tools == ["calculator"]
+    assert (entry.expected_answer, entry.tag, entry.verifier) == ("72", "math", "numeric")
+    assert entry.metadata == {
+        "id": 7, "difficulty": 1, "prompt": "the text", "docker": "local/x", "answer": "", "nested": {"a": [None]},
+    }  # fmt: skip
+
+
+def test_editing_metadata_leaves_the_prompt_id_and_other_tools_change_it(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    ids = []
+    for row in ({"prompt": "p"}, {"prompt": "p", "answer": "4"}, {"prompt": "p", "tools": []}):
+        path.write_text(json.dumps(row))
+        ids.append(load(path).prompts[0].id)
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_duplicate_with_other_metadata_is_named_and_the_first_stands(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "p", "answer": "4"}\n{"prompt": "p", "answer": "5"}\n{"prompt": "p", "answer": "4"}\n')
+    loaded = load(path)
+    assert loaded.report.duplicates == 2
+    assert [entry.expected_answer for entry in loaded.metadata.values()] == ["4"]
+    (conflict,) = loaded.report.conflicts
+    assert "line 2" in conflict
+    assert "line 1" in conflict
+
+
+BAD_LINES = [
+    ('{"question": "x"}', "expected a key `prompt` or `messages`, saw keys: question"),
+    ('"just text"', "expected a JSON object"),
+    ("just text", "expected a JSON object, saw 'just text'"),
+    ('{"messages": []}', "not empty"),
+    ('{"messages": "no json"}', "expected messages to be JSON"),
+    ('{"messages": [{"role": "robot", "content": "x"}]}', "messages[0].role"),
+    ('{"messages": [{"role": "user", "content": 5}]}', "messages[0].content"),
+    ('{"messages": [{"role": "user", "content": " "}]}', "to have content"),
+    ('{"messages": [{"role": "user", "content": null}]}', "to have content"),
+    ('{"messages": [{"role": "assistant", "content": "x"}]}', "user or system message"),
+    ('{"messages": ["x"]}', "messages[0]"),
+    ('{"messages": [{"role": "user", "content": ["x"]}]}', "part"),
+    ('{"prompt": "x", "tools": "calculator"}', "tools"),
+    ('{"prompt": "x", "tools": [{"a": 1}]}', "tool names"),
+    ('{"prompt": "x", "metadata": [1]}', "metadata to be an object"),
+    ('{"prompt": "x", "answer": {"a": 1}}', "answer to be text or a number"),
+    ('{"prompt": "x", "metadata": {"verifier": "guess"}}', "numeric, exact, contains"),
+    ('{"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "1"}]}]}', "tool_calls"),
+    ('{"prompt": "torn', "may be cut off"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "expected"), BAD_LINES)
+def test_malformed_row_is_reported_with_its_line_and_the_rest_goes_on(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "good"}\n\n{"prompt": "fine"}\n' + line)
+    loaded = load(path, failure_budget=0.5)
+    assert texts(loaded) == ["good", "fine"]
+    (problem,) = loaded.report.malformed
+    assert problem.startswith(f"{path}, line 4: ")
+    assert expected in problem
+    assert loaded.report.rows_read == 3
+
+
+def test_bytes_that_are_not_utf8_cost_only_their_own_row(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"one\n\xff\xc0two\nthree\n")
+    (tmp_path / "p.csv").write_bytes(b"prompt\none\n\xe9two\nthree\n")
+    (tmp_path / "p.jsonl").write_bytes(b'{"prompt":"one"}\n{"prompt":"\xfftwo"}\n{"prompt":"three"}\n')
+    for name, line in (("p.txt", 2), ("p.csv", 3), ("p.jsonl", 2)):
+        loaded = load(tmp_path / name, failure_budget=0.5)
+        assert texts(loaded) == ["one", "three"]
+        assert f"line {line}: " in loaded.report.malformed[0]
+
+
+def test_csv_row_with_a_cell_too_many_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text('prompt,tag\n"one\nand on",a\ntwo,b,c\n\nthree,c\n')
+    loaded = load(path, failure_budget=0.5)
+    assert texts(loaded) == ["one\nand on", "three"]
+    assert loaded.report.malformed == [f"{path}, line 4: expected 2 cells as in the header, saw 3"]
+
+
+def test_malformed_share_above_the_budget_fails_and_shows_rows(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "x"}\n' * 18 + "bad\n" + "worse\n")
+    assert len(load(path, failure_budget=0.1).report.malformed) == 2
+    with pytest.raises(InputError, match=r"2 of 20 rows .* \(10\.0%\)(.|\n)*line 19(.|\n)*line 20"):
+        load(path, failure_budget=0.09)
+
+
+def test_no_usable_row_fails_whatever_the_budget(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text("bad\n")
+    with pytest.raises(InputError, match="leaving none"):
+        load(path, failure_budget=1.0)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_empty_file_is_an_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match="is empty"):
+        load(path)
+
+
+def test_unusable_sources_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing"):
+        load(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="is a folder"):
+        load(tmp_path, format="jsonl")
+    (tmp_path / "p.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"prompts\.format"):
+        load(tmp_path / "p.json")
+    (tmp_path / "p.csv").write_text("question\nwhy\n")
+    with pytest.raises(InputError, match="saw columns: question"):
+        load(tmp_path / "p.csv")
+    (tmp_path / "p.parquet").write_text("no parquet")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        load(tmp_path / "p.parquet")
+    (tmp_path / "p.txt").write_bytes("hello\n".encode("utf-16"))
+    with pytest.raises(InputError, match="UTF-16"):
+        load(tmp_path / "p.txt")
+
+
+def test_max_prompts_counts_distinct_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("one\none\ntwo\nthree\n")
+    assert texts(load(path, max_prompts=2)) == ["one", "two"]
+
+
+def test_entries_choose_rows_counted_from_zero(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "zero"}\n\nbad\n{"prompt": "two"}\n{"prompt": "three"}\n')
+    assert texts(load(path, entries=(3, 0))) == ["zero", "three"]
+    with pytest.raises(InputError, match=r"\[9\].*0 to 3"):
+        load(path, entries=(0, 9))
+
+
+def test_parquet_values_beyond_json_become_text_in_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    day = pa.array([0], type=pa.date32())
+    pq.write_table(pa.table({"prompt": ["x"], "day": day, "tags": [["a", "b"]]}), path)
+    (entry,) = load(path).metadata.values()
+    assert entry.metadata == {"day": "1970-01-01", "tags": ["a", "b"]}
