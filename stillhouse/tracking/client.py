@@ -1,0 +1,96 @@
+"""The edge to MLflow: a quiet client with nothing active, nothing sent elsewhere and no minute-long waits.
+
+MLflow is imported here and only when a run is tracked: the import takes seconds.
+"""
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stillhouse.errors import TrackingError
+
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_AGENT_HINT": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # MLflow's own logs repeat, with tracebacks, what the fallback reports in one line.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    # MLflow's defaults (7 retries, 120 s each) hold a run up for minutes when the server is away.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+"""Set before MLflow is imported, each unless the user set it."""
+
+_NOISY_LOGGERS = ("mlflow", "alembic")
+
+
+def default_uri(store_root: Path) -> str:
+    """The SQLite database that a store keeps when no tracking URI is configured."""
+    return f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
+
+
+def is_database(uri: str) -> bool:
+    """Whether a tracking URI names a database rather than a server."""
+    return uri.partition(":")[0].partition("+")[0] in {"sqlite", "postgresql", "mysql", "mssql"}
+
+
+@cache
+def connect(uri: str) -> Any:
+    """An `MlflowClient` for `uri`, shared by the process; a fresh database gets its tables.
+
+    Raises:
+        TrackingError: the database cannot be opened.
+        Exception: anything MLflow raises.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    # A process in which MLflow was imported before us has its loggers configured already.
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
+    if is_database(uri):
+        _check_database(uri)
+    return MlflowClient(uri)
+
+
+def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
+    """The id of the experiment called `name`, made if need be.
+
+    Args:
+        client: an `MlflowClient`.
+        name: the experiment's name.
+        artifact_location: where a new experiment's artifacts go; None leaves it to the server.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return experiment.experiment_id
+    try:
+        return client.create_experiment(name, artifact_location=artifact_location)
+    except MlflowException:
+        # Two processes that start together both find it missing; the second one's creation is refused.
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            raise
+        return experiment.experiment_id
+
+
+def _check_database(uri: str) -> None:
+    """Opens the database once, since MLflow retries for 100 s before it says that it cannot be opened."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        if uri.startswith("sqlite:///"):
+            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        with create_engine(uri, poolclass=NullPool).connect():
+            pass
+    except (SQLAlchemyError, OSError, ImportError) as error:
+        raise TrackingError(f"{uri}: the tracking database cannot be opened: {error}") from error

@@ -1,0 +1,79 @@
+"""Metrics leave in the background, about one MLflow call a second, in order.
+
+MLflow's own asynchronous logging is left aside: its queue is shared by all runs of a store in the process, ending any
+one run tears it down under the others, and a failed batch is known only through a private future.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+MAX_BATCH = 1000
+"""Most metrics of one MLflow request."""
+_INTERVAL_S = 1.0
+
+
+class MetricPoint(NamedTuple):
+    """One value of one metric."""
+
+    key: str
+    value: float
+    step: int
+    timestamp_ms: int
+
+
+class MetricWriter:
+    """A thread that gathers metric points and hands them over in batches.
+
+    Args:
+        write: takes up to `MAX_BATCH` points, in the order they were put; must not raise.
+    """
+
+    def __init__(self, write: Callable[[list[MetricPoint]], None]) -> None:
+        self._write = write
+        self._points: queue.SimpleQueue[MetricPoint] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._hurry = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def put(self, points: list[MetricPoint]) -> None:
+        """Accepts points at once; they are written within seconds."""
+        for point in points:
+            self._points.put(point)
+        if self._thread is None and not self._stopped.is_set():
+            self._thread = threading.Thread(target=self._run, name="tracking-metrics", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Returns when every point put before has been handed over."""
+        self._drain()
+
+    def close(self) -> None:
+        """Flushes and ends the thread."""
+        self._stopped.set()
+        self._hurry.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._drain()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._hurry.wait(_INTERVAL_S)
+            self._drain()
+
+    def _drain(self) -> None:
+        # Held while writing, so that a flush also waits for the batch that the thread is writing.
+        with self._lock:
+            while batch := self._take():
+                self._write(batch)
+
+    def _take(self) -> list[MetricPoint]:
+        batch: list[MetricPoint] = []
+        while len(batch) < MAX_BATCH:
+            try:
+                batch.append(self._points.get_nowait())
+            except queue.Empty:
+                break
+        return batch

@@ -1,0 +1,46 @@
+"""Runs whose process was killed: MLflow shows them as running forever unless somebody ends them."""
+
+import socket
+from typing import Any
+
+import psutil
+
+from stillhouse.tracking.origin import HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
+
+_CLOCK_SLACK_S = 2.0
+"""The system's clock may be set between two readings of one process's start."""
+
+
+def end_stale_runs(client: Any, experiment_id: str) -> list[str]:
+    """Sets to KILLED the experiment's RUNNING runs that a dead process of this host started; their ids.
+
+    Runs of other hosts, and runs without our tags, are left alone.
+
+    Args:
+        client: an `MlflowClient`.
+        experiment_id: where to look.
+    """
+    host = socket.gethostname().replace("'", "")
+    runs = client.search_runs(
+        [experiment_id], filter_string=f"attributes.status = 'RUNNING' and tags.`{HOST_TAG}` = '{host}'"
+    )
+    stale = [run.info.run_id for run in runs if not _is_alive(run.data.tags)]
+    for run_id in stale:
+        client.set_terminated(run_id, "KILLED")
+    return stale
+
+
+def _is_alive(tags: dict[str, str]) -> bool:
+    try:
+        pid, started = int(tags[PID_TAG]), float(tags[PROCESS_STARTED_TAG])
+    except (KeyError, ValueError):
+        return True
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - started) < _CLOCK_SLACK_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

@@ -1,0 +1,53 @@
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from stillhouse.config import TrackingConfig
+from stillhouse.tracking import start_run
+from stillhouse.tracking.stale import end_stale_runs
+
+_CHILD = """
+import sys, time
+from pathlib import Path
+from stillhouse.config import TrackingConfig
+from stillhouse.tracking import start_run
+run = start_run(TrackingConfig(uri=sys.argv[1], experiment=sys.argv[2]), Path(sys.argv[3]), "distill")
+print(run.run_id, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_leaves_a_run_that_the_next_start_ends(
+    tracking: TrackingConfig, client: Any, tmp_path: Path
+) -> None:
+    arguments = [sys.executable, "-c", _CHILD, str(tracking.uri), tracking.experiment, str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        orphan = child.stdout.readline().strip()
+        with start_run(tracking, tmp_path, "while the first lives"):
+            assert client.get_run(orphan).info.status == "RUNNING"
+        child.kill()
+        child.wait()
+        with start_run(tracking, tmp_path, "after it died") as run:
+            assert client.get_run(orphan).info.status == "KILLED"
+            assert client.get_run(orphan).info.end_time is not None
+            assert client.get_run(run.run_id).info.status == "RUNNING"
+
+
+def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: Any, tracking: TrackingConfig) -> None:
+    host = socket.gethostname()
+    experiment = client.create_experiment(tracking.experiment)
+
+    def run(**tags: str) -> str:
+        return client.create_run(
+            experiment, tags={f"stillhouse.{key}": value for key, value in tags.items()}
+        ).info.run_id
+
+    reused = run(host=host, pid=str(os.getpid()), process_started="1.0")
+    elsewhere = run(host="another", pid="1", process_started="1.0")
+    foreign = run()
+    assert end_stale_runs(client, experiment) == [reused]
+    assert {client.get_run(other).info.status for other in (elsewhere, foreign)} == {"RUNNING"}
