@@ -31,17 +31,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
         body = {}
     if not isinstance(body, dict):
         raise ConfigError(f"{path}: expected sections such as `prompts:` at the top level, saw {_kind(body)}")
-    for override in overrides:
-        _apply_override(body, override)
-    return parse_config(body, origin=str(path))
+    return parse_config(body, origin=str(path), overrides=overrides)
 
 
-def parse_config(body: dict[str, Any], origin: str) -> DistillConfig:
-    """The config in a parsed YAML body; `origin` names its source in errors.
+def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> DistillConfig:
+    """The config in a parsed YAML body, with overrides on top; `origin` names its source in errors.
 
     Raises:
         ConfigError: as `load_config`.
     """
+    for override in overrides:
+        _apply_override(body, override)
     try:
         return DistillConfig.model_validate(body)
     except ValidationError as error:

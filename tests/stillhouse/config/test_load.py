@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import DistillConfig, load_config
+from stillhouse.errors import ConfigError
+
+CONFIGS = sorted(Path(__file__).parents[3].joinpath("configs").glob("*.yaml"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_shipped_config_loads(path: Path) -> None:
+    assert isinstance(load_config(path), DistillConfig)
+
+
+def test_there_are_configs_to_load() -> None:
+    assert {path.name for path in CONFIGS} >= {"demo.yaml", "smoke.yaml"}
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "")) == DistillConfig()
+
+
+def test_an_override_replaces_a_value_and_makes_its_section(tmp_path: Path) -> None:
+    config = load_config(
+        written(tmp_path, "rollouts: {num_samples: 2}"), ["rollouts.num_samples=4", "sft.num_epochs=7"]
+    )
+    assert (config.rollouts.num_samples, config.sft.num_epochs) == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-4", 1e-4), ("5.0e-4", 5e-4), ("0.1", 0.1)], ids=["bare exponent", "exponent", "decimal"]
+)
+def test_an_override_reads_numbers_as_a_person_writes_them(tmp_path: Path, text: str, value: float) -> None:
+    assert load_config(written(tmp_path, ""), [f"sft.learning_rate={text}"]).sft.learning_rate == value
+
+
+def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, ""), ["rollouts.seed=null", "tools.builtin=[calculator]"])
+    assert config.rollouts.seed is None
+    assert config.tools.builtin == ("calculator",)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("sft: {num_epochs: many}", [], ["config.yaml", "sft.num_epochs", "'many'", "integer"]),
+        ("sft: {learning_rat: 0.1}", [], ["sft.learning_rat", "did you mean 'learning_rate'?"]),
+        ("sft: {zzz: 0.1}", [], ["sft.zzz", "known keys here", "batch_size"]),
+        ("teachr: {}", [], ["teachr", "did you mean 'teacher'?"]),
+        ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "greater than or equal to 0"]),
+        ("student: {parameters: qlora}", [], ["student.parameters", "'full' or 'lora'"]),
+        ("[1, 2]", [], ["expected sections", "list"]),
+        ("a: [", [], ["not valid YAML"]),
+        ("", ["num_epochs=3"], ["--set 'num_epochs=3'", "section.key=value"]),
+        ("", ["sft"], ["--set 'sft'", "section.key=value"]),
+        ("sft: 3", ["sft.num_epochs=1"], ["sft is not a section"]),
+        ("teacher: {base_url: 'http://x/v1'}\non_policy: {enabled: true}", [], ["on_policy.teacher", "http://x/v1"]),
+    ],
+)
+def test_a_mistake_is_named_with_what_was_expected(
+    tmp_path: Path, text: str, overrides: list[str], expected: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text), overrides)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, "sft: {num_epochs: 0, batch_size: 0}"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read"):
+        load_config(tmp_path / "absent.yaml")
+
+
+def test_the_form_lists_fields_in_the_order_written_and_explains_each() -> None:
+    schema = DistillConfig.model_json_schema()
+    for definition in [schema, *schema["$defs"].values()]:
+        positions = [field["position"] for field in definition["properties"].values()]
+        assert positions == list(range(len(positions)))
+    rollouts = schema["$defs"]["RolloutsConfig"]["properties"]
+    assert rollouts["temperature"]["description"].startswith("Sampling temperature")
+
+
+def test_every_field_of_every_section_has_a_description() -> None:
+    schema = DistillConfig.model_json_schema()
+    sections = {name: body for name, body in schema["$defs"].items() if "properties" in body}
+    missing = [
+        f"{name}.{field}"
+        for name, body in sections.items()
+        for field, f in body["properties"].items()
+        if "description" not in f
+    ]
+    assert missing == []

@@ -1,0 +1,24 @@
+from pathlib import Path
+
+import pytest
+
+from stillhouse.errors import StoreError
+from stillhouse.store.atomic import write_atomic
+
+
+def test_the_file_is_replaced_whole_and_nothing_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    write_atomic(path, b"old")
+    write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_write_keeps_the_old_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "inside").write_text("kept")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_atomic(path, b"new")
+    assert (path / "inside").read_text() == "kept"
+    assert list(tmp_path.iterdir()) == [path]
