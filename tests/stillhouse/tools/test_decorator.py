@@ -1,0 +1,118 @@
+import json
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from stillhouse.errors import ConfigError
+from stillhouse.tools import tool
+
+
+def test_schema_comes_from_hints_and_docstring_in_the_usual_key_order() -> None:
+    @tool
+    def weather(city: str, days: Annotated[int, Field(description="How many days.", ge=1)] = 1) -> str:
+        """The weather forecast for a city."""
+        return f"{city} {days}"
+
+    assert json.dumps(weather.schema) == json.dumps(
+        {
+            "type": "function",
+            "function": {
+                "name": "weather",
+                "description": "The weather forecast for a city.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {
+                        "city": {"type": "string"},
+                        "days": {"default": 1, "description": "How many days.", "minimum": 1, "type": "integer"},
+                    },
+                    "required": ["city"],
+                    "additionalProperties": False,
+                },
+            },
+        }
+    )
+
+
+def test_an_argument_called_title_and_a_title_in_a_default_survive() -> None:
+    @tool
+    def publish(title: str, extra: dict[str, str] = {"title": "x"}, kind: Literal["a", "b"] = "a") -> None:  # noqa: B006
+        """Publish a page."""
+
+    properties = publish.schema["function"]["parameters"]["properties"]
+    assert properties["title"] == {"type": "string"}
+    assert properties["extra"]["default"] == {"title": "x"}
+    assert properties["kind"]["enum"] == ["a", "b"]
+
+
+def test_a_tool_is_still_a_function() -> None:
+    @tool(timeout_s=3.0)
+    def double(number: int) -> int:
+        """Twice a number."""
+        return 2 * number
+
+    assert double(4) == 8
+    assert double.timeout_s == 3.0
+
+
+class NotJson:
+    pass
+
+
+def no_docstring(a: int) -> int:
+    return a
+
+
+def no_hint(a) -> int:  # type: ignore[no-untyped-def]
+    """Documented."""
+    return a
+
+
+def no_result(a: int):  # type: ignore[no-untyped-def]
+    """Documented."""
+    return a
+
+
+def var_args(*numbers: int) -> int:
+    """Documented."""
+    return sum(numbers)
+
+
+def var_kwargs(**numbers: int) -> int:
+    """Documented."""
+    return len(numbers)
+
+
+def positional_only(a: int, /) -> int:
+    """Documented."""
+    return a
+
+
+def unserialisable(a: int) -> NotJson:
+    """Documented."""
+    return NotJson()
+
+
+def unknown_hint(a: "Nowhere") -> int:  # type: ignore[name-defined]  # noqa: F821
+    """Documented."""
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "missing"),
+    [
+        (no_docstring, "no docstring"),
+        (no_hint, "'a' has no type hint"),
+        (no_result, "result has no type hint"),
+        (var_args, "name every parameter"),
+        (var_kwargs, "name every parameter"),
+        (positional_only, "name every parameter"),
+        (unserialisable, "no JSON form"),
+        (unknown_hint, "something unknown"),
+    ],
+)
+def test_a_function_that_cannot_be_described_is_refused_by_name_and_line(function, missing) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=missing) as caught:
+        tool(function)
+    assert function.__name__ in str(caught.value)
+    assert f"{__file__}, line {function.__code__.co_firstlineno}" in str(caught.value)
