@@ -1,0 +1,94 @@
+"""Everything a training process is told, as one JSON file. Free of torch: the flow writes it, the child reads it."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from stillhouse.chat.refs import model_identity
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.store import digest, file_sha256
+from stillhouse.types import JsonObject
+
+JOB_FILE: Final = "job.json"
+LOG_FILE: Final = "train.log"
+
+_NO_EFFECT: Final = {"enabled", "checkpoint_every_steps", "log_every_steps"}
+"""Fields that change what is seen of a training, not what comes of it."""
+
+
+class TrackingTarget(BaseModel):
+    """The MLflow run that receives the metrics; its owner ends it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: str
+    run_id: str
+
+
+class TrainJob(BaseModel):
+    """One training of one student by one method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["sft", "on_policy"]
+    student_ref: str
+    """The model to start from: a model ref, or the folder of an earlier student, whose adapter is then continued."""
+    student: StudentConfig
+    sft: SftConfig | None = None
+    on_policy: OnPolicyConfig | None = None
+    dataset_folder: Path | None = None
+    """SFT: a dataset artifact's folder."""
+    prompts_file: Path | None = None
+    """On-policy: prompts to sample from, as `stillhouse.store.records` writes them."""
+    metadata_file: Path | None = None
+    """On-policy: their metadata, for the reward that is tracked; None tracks none."""
+    teacher_ref: str | None = None
+    """On-policy: the local model that scores."""
+    tools: ToolsConfig = ToolsConfig()
+    system_prompt: str | None = None
+    """Put before each prompt that has no system message of its own."""
+    work_dir: Annotated[Path, Field(description="Checkpoints, log and metrics; a job continues what it finds here.")]
+    output_dir: Path
+    """Where the finished student is written."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    tracking: TrackingTarget | None = None
+
+    @model_validator(mode="after")
+    def _method_has_what_it_needs(self) -> Self:
+        needed = {
+            "sft": ("sft", "dataset_folder"),
+            "on_policy": ("on_policy", "prompts_file", "teacher_ref"),
+        }[self.method]
+        missing = [name for name in needed if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"method {self.method!r} needs {', '.join(missing)}")
+        return self
+
+    @property
+    def trainer(self) -> SftConfig | OnPolicyConfig:
+        """The section of the method that runs."""
+        config = self.sft if self.method == "sft" else self.on_policy
+        assert config is not None
+        return config
+
+    def identity(self) -> JsonObject:
+        """All that the trained weights depend on, by field: what a checkpoint must agree with to be continued."""
+        facts: JsonObject = {
+            "method": self.method,
+            "student_ref": model_identity(self.student_ref),
+            "student": self.student.model_dump(mode="json"),
+            self.method: self.trainer.model_dump(mode="json", exclude=_NO_EFFECT),
+        }
+        if self.dataset_folder is not None:
+            facts["dataset"] = file_sha256(self.dataset_folder / "train.parquet")
+        if self.prompts_file is not None and self.teacher_ref is not None:
+            facts["prompts"] = file_sha256(self.prompts_file)
+            facts["teacher_ref"] = model_identity(self.teacher_ref)
+            facts["tools"] = self.tools.model_dump(mode="json")
+            facts["system_prompt"] = self.system_prompt
+        return facts
+
+    def digest(self) -> str:
+        """One digest of `identity()`."""
+        return digest(self.identity())

@@ -1,0 +1,172 @@
+"""On-policy distillation: the student samples, the teacher scores every sampled token, the student follows.
+
+A batch is `prompts_per_step * group_size` fresh trajectories of the current weights, the loss is importance sampling
+with the advantage `-kl_coef * reverse_kl`. A verified answer is reported as reward and changes nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.dataset.verify import final_answer, verify
+from stillhouse.errors import ConfigError
+from stillhouse.serving.generator import Generator
+from stillhouse.training.advantages import distillation_advantages
+from stillhouse.training.head import Predictions
+from stillhouse.training.losses import importance_sampling, reverse_kl
+from stillhouse.training.method import Batch, TokenLosses
+from stillhouse.training.microbatches import Microbatch
+from stillhouse.training.order import distinct_rows
+from stillhouse.training.sampler import SampledTrajectory, Sampler, Start
+from stillhouse.training.students import Student
+from stillhouse.training.teacher import Teacher
+from stillhouse.types import Prompt, PromptMetadata, Sample, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSample(Sample):
+    """A sampled trajectory with the teacher's opinion of it, aligned like all per-token lists."""
+
+    teacher_logprobs: list[float] | None = None
+
+
+class OnPolicy:
+    """The method `on_policy`.
+
+    Args:
+        student: sampled from as it is at each step, and trained.
+        teacher: scores.
+        prompts: sampled from, in an order drawn for each pass over them.
+        metadata: expected answers by prompt id, for the tracked reward; may lack any.
+        sampler: makes trajectories.
+        config: sizes and coefficients.
+        system_prompt: put before each prompt that has no system message; None adds none.
+
+    Raises:
+        ConfigError: there are fewer prompts than one step takes.
+    """
+
+    name = "on_policy"
+
+    def __init__(
+        self,
+        student: Student,
+        teacher: Teacher,
+        prompts: Sequence[Prompt],
+        metadata: Mapping[str, PromptMetadata],
+        sampler: Sampler,
+        config: OnPolicyConfig,
+        system_prompt: str | None = None,
+    ) -> None:
+        if len(prompts) < config.prompts_per_step:
+            raise ConfigError(
+                f"on_policy.prompts_per_step = {config.prompts_per_step}: expected at most the number of training "
+                f"prompts, {len(prompts)}"
+            )
+        self._student = student
+        self._teacher = teacher
+        self._prompts = prompts
+        self._metadata = metadata
+        self._sampler = sampler
+        self._config = config
+        self._system_prompt = system_prompt
+        self.num_steps = config.num_steps
+
+    def batch(self, step: int) -> Batch:
+        """Fresh trajectories of the current weights with the teacher's scores."""
+        rows = distinct_rows(step, self._config.prompts_per_step, len(self._prompts), self._config.seed)
+        starts = [self._start(self._prompts[row], index) for row in rows for index in range(self._config.group_size)]
+        self._student.model.eval()
+        with self._student.precision():
+            # A new one for each batch: nothing of an earlier batch, such as the layout of its cache, can then tell a
+            # continued training from an uninterrupted one.
+            generator = Generator(self._student.causal_lm, max_batch=len(starts))
+            trajectories = self._sampler.sample(generator, starts, step)
+        samples = self._scored(trajectories)
+        num_sampled = sum(sum(sample.loss_mask) for sample in samples)
+        return Batch(samples, self._measure(trajectories, num_sampled), num_sampled)
+
+    def loss(self, predictions: Predictions, microbatch: Microbatch) -> TokenLosses:
+        """Importance sampling against the advantage under the weights being trained."""
+        scores = predictions.score(microbatch.targets_N, self._config.temperature)
+        teacher_N = microbatch.at_targets(_teacher_logprobs)
+        sampling_N = microbatch.at_targets(lambda sample: sample.sampling_logprobs)
+        kl_N = reverse_kl(scores.logprobs_N, teacher_N)
+        advantages_N = distillation_advantages(
+            scores.logprobs_N, teacher_N, self._config.kl_coef, self._config.adv_clip
+        )
+        log_ratio_N = scores.logprobs_N.detach() - sampling_N
+        clipped_N = (advantages_N != -self._config.kl_coef * kl_N).float()
+        return TokenLosses(
+            importance_sampling(scores.logprobs_N, sampling_N, advantages_N),
+            means={
+                "teacher_kl": kl_N,
+                "entropy": scores.entropy_N,
+                "log_ratio_mean": log_ratio_N,
+                "adv_clipped_share": clipped_N,
+            },
+            maxima={"log_ratio_abs_max": log_ratio_N.abs()},
+        )
+
+    def validate(self) -> dict[str, float]:
+        """Nothing: each batch is itself a measurement on fresh samples."""
+        return {}
+
+    def _start(self, prompt: Prompt, sample_index: int) -> Start:
+        messages = list(prompt.messages)
+        if self._system_prompt is not None and all(message["role"] != "system" for message in messages):
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
+        tools = self._sampler.toolbox.schemas(prompt.tools)
+        return Start(prompt.id, sample_index, messages, tools)
+
+    def _scored(self, trajectories: Sequence[SampledTrajectory]) -> list[ScoredSample]:
+        scores = self._teacher.score([trajectory.token_ids for trajectory in trajectories])
+        return [
+            ScoredSample(
+                token_ids=trajectory.token_ids,
+                loss_mask=trajectory.loss_mask,
+                prompt_id=trajectory.prompt_id,
+                tag=metadata.tag if (metadata := self._metadata.get(trajectory.prompt_id)) else None,
+                sampling_logprobs=trajectory.sampling_logprobs,
+                teacher_logprobs=teacher_logprobs,
+            )
+            for trajectory, teacher_logprobs in zip(trajectories, scores, strict=True)
+        ]
+
+    def _measure(self, trajectories: Sequence[SampledTrajectory], num_sampled: int) -> dict[str, float]:
+        """Facts of a batch; what has no denominator (no call, no expected answer) is left out."""
+        count = len(trajectories)
+        num_tokens = sum(len(trajectory.token_ids) for trajectory in trajectories)
+        num_calls = sum(trajectory.num_tool_calls for trajectory in trajectories)
+        num_errors = sum(trajectory.num_tool_errors for trajectory in trajectories)
+        num_truncated = sum(
+            trajectory.stop_reason in (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW) for trajectory in trajectories
+        )
+        rewards = [reward for trajectory in trajectories if (reward := self._reward(trajectory)) is not None]
+        metrics = {
+            "mean_completion_tokens": num_sampled / count,
+            "mean_turns": sum(trajectory.num_turns for trajectory in trajectories) / count,
+            "truncated_share": num_truncated / count,
+            "masked_share": 1.0 - num_sampled / num_tokens,
+        }
+        if num_calls:
+            metrics["valid_tool_call_share"] = 1.0 - num_errors / num_calls
+        if rewards:
+            metrics["reward"] = math.fsum(rewards) / len(rewards)
+        return metrics
+
+    def _reward(self, trajectory: SampledTrajectory) -> bool | None:
+        """Whether the final answer is right; None when there is nothing to compare it with."""
+        metadata = self._metadata.get(trajectory.prompt_id)
+        if metadata is None or metadata.expected_answer is None:
+            return None
+        answer = final_answer(trajectory.messages)
+        if trajectory.stop_reason is not StopReason.ANSWERED or answer is None:
+            return False
+        return verify(answer, metadata)
+
+
+def _teacher_logprobs(sample: Sample) -> list[float] | None:
+    assert isinstance(sample, ScoredSample)
+    return sample.teacher_logprobs

@@ -1,0 +1,113 @@
+"""A training job from its JSON to the student's folder; runs inside the training process."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import torch
+
+from stillhouse.progress import Progress
+from stillhouse.store.atomic import write_atomic
+from stillhouse.store.records import read_metadata, read_prompts
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.tracking.run import attach
+from stillhouse.training.job import TrainJob
+from stillhouse.training.method import Method
+from stillhouse.training.metrics import METRICS_FILE
+from stillhouse.training.on_policy import OnPolicy
+from stillhouse.training.sampler import Sampler
+from stillhouse.training.sft import load_sft
+from stillhouse.training.students import Student, load_student
+from stillhouse.training.teacher import load_teacher
+from stillhouse.training.trainer import Trainer
+from stillhouse.training.workdir import exclusive
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+STUDENT_FILE = "student.json"
+
+
+def run_job(job: TrainJob, progress: Progress) -> JsonObject:
+    """Trains, writes the student to `job.output_dir`, and returns the trainer's facts.
+
+    Raises:
+        StillhouseError: of the kinds that students, methods and trainer name.
+        Interrupted: SIGTERM; a checkpoint was saved.
+    """
+    with exclusive(job.work_dir):
+        device = _device(job)
+        student = load_student(job.student_ref, job.student, device, job.trainer.seed)
+        method = _method(job, student)
+        target = job.tracking
+        tracked = attach(target.uri if target else None, target.run_id if target else None, job.work_dir)
+        with tracked:
+            trainer = Trainer(
+                method,
+                student,
+                job.trainer,
+                work_dir=job.work_dir,
+                identity=job.identity(),
+                progress=progress,
+                listener=tracked.log_metrics,
+                tracking_run_id=target.run_id if target else None,
+            )
+            facts = trainer.run()
+        _write_student(job, student, facts)
+        return facts
+
+
+def _device(job: TrainJob) -> torch.device:
+    """The device of the job; also makes CPU results repeatable bit for bit."""
+    torch.manual_seed(job.trainer.seed)
+    if job.runtime.num_threads is not None:
+        torch.set_num_threads(job.runtime.num_threads)
+    name = job.runtime.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        torch.use_deterministic_algorithms(True)
+        # Only guards against reading memory nobody wrote, at the price of writing all of it.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    return torch.device(name)
+
+
+def _method(job: TrainJob, student: Student) -> Method:
+    if job.method == "sft":
+        assert job.sft is not None
+        assert job.dataset_folder is not None
+        return load_sft(job.dataset_folder, student, job.sft, job.student.max_length)
+    assert job.on_policy is not None
+    assert job.prompts_file is not None
+    assert job.teacher_ref is not None
+    teacher = load_teacher(job.teacher_ref, student.tokenizer, job.on_policy, job.runtime, job.student.dtype)
+    max_context = min(student.causal_lm.config.max_position_embeddings, teacher.model.config.max_position_embeddings)
+    return OnPolicy(
+        student,
+        teacher,
+        list(read_prompts(job.prompts_file)),
+        read_metadata(job.metadata_file) if job.metadata_file else {},
+        Sampler(student.tokenizer, Toolbox.from_config(job.tools), job.on_policy, max_context),
+        job.on_policy,
+        job.system_prompt,
+    )
+
+
+def _write_student(job: TrainJob, student: Student, facts: JsonObject) -> None:
+    """Fills the output folder; the caller publishes it whole."""
+    folder: Path = job.output_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    student.save(folder)
+    metrics = job.work_dir / METRICS_FILE
+    if metrics.exists():
+        shutil.copyfile(metrics, folder / METRICS_FILE)
+    record = {
+        "method": job.method,
+        "base": student.base_ref,
+        "started_from": job.student_ref,
+        "config": job.identity(),
+        "facts": facts,
+    }
+    write_atomic(folder / STUDENT_FILE, json.dumps(record, indent=1).encode())
+    logger.info("wrote the student to %s", folder)
