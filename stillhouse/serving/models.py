@@ -1,0 +1,52 @@
+"""Loading a model for sampling and scoring."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def load_model(
+    ref: str, *, device: Device = "auto", dtype: Dtype = "float32", num_threads: int | None = None
+) -> "PreTrainedModel":
+    """The model of a ref in evaluation mode, without gradients; an adapter's folder gives its base with it merged in.
+
+    Args:
+        ref: Model ref.
+        device: `auto` takes CUDA when there is one.
+        dtype: Weights' type; `auto` keeps the stored one.
+        num_threads: CPU threads of this process from now on; None leaves them.
+
+    Raises:
+        ConfigError: If there is no model at `ref`, or no CUDA device where one is asked for.
+    """
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is 'cuda' but torch finds no CUDA device; use device 'auto' or 'cpu'")
+    path = resolve_model(ref)
+    base = adapter_base(Path(path))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path if base is None else resolve_model(base),
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+        )
+        if base is not None:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, path).merge_and_unload()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model {ref!r} cannot be loaded: {error}") from error
+    return model.to(device).eval().requires_grad_(False)

@@ -1,0 +1,186 @@
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+
+Forced = Callable[..., list[float]]
+
+
+def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: frozenset[int]) -> list[int]:
+    """Greedy completion by transformers' own `generate`."""
+    ids = model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=0,
+    )  # fmt: skip
+    return ids[0, len(prompt) :].tolist()
+
+
+def drain(generator: Generator) -> dict[int, Generation]:
+    done: dict[int, Generation] = {}
+    while generator.num_active:
+        done.update(generator.step())
+    return done
+
+
+@pytest.mark.parametrize("max_batch", [1, 4, 64])
+def test_greedy_tokens_are_those_of_generate_for_each_prompt_alone(
+    model: PreTrainedModel, prompts: list[list[int]], max_batch: int
+) -> None:
+    stop = frozenset({2, 17})
+    requests = [
+        GenerationRequest(prompt, 5 + 4 * i, temperature=0.0, stop_ids=stop) for i, prompt in enumerate(prompts)
+    ]
+    generations = Generator(model, max_batch=max_batch).run(requests)
+    for request, generation in zip(requests, generations, strict=True):
+        assert generation.completion_ids == alone(model, list(request.prompt_ids), request.max_tokens, stop)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_teacher_forced_logprobs_of_the_tempered_distribution(
+    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced, temperature: float
+) -> None:
+    requests = [GenerationRequest(prompt, 20, temperature=temperature, seed=i) for i, prompt in enumerate(prompts)]
+    for request, generation in zip(requests, Generator(model, max_batch=3).run(requests), strict=True):
+        expected = teacher_forced(model, request.prompt_ids, generation.completion_ids, temperature)
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_greedy_logprobs_are_untempered(
+    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+) -> None:
+    [generation] = Generator(model).run([GenerationRequest(prompts[3], 10, temperature=0.0)])
+    expected = teacher_forced(model, prompts[3], generation.completion_ids)
+    assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_request_admitted_mid_flight_changes_no_other(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    requests = [GenerationRequest(prompt, 25, seed=i) for i, prompt in enumerate(prompts)]
+    expected = [Generator(model).run([request])[0].completion_ids for request in requests]
+    generator = Generator(model, max_batch=4)
+    handles, done = [], {}
+    for request in requests:
+        handles.append(generator.submit(request))
+        for _ in range(3):
+            done.update(generator.step())
+    done.update(drain(generator))
+    assert [done[handle].completion_ids for handle in handles] == expected
+
+
+def test_equal_calls_give_equal_bits(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    requests = [GenerationRequest(prompt, 30, seed=i, top_p=0.9) for i, prompt in enumerate(prompts)]
+    assert Generator(model, max_batch=4).run(requests) == Generator(model, max_batch=4).run(requests)
+
+
+def test_the_seed_decides_the_sample(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    requests = [GenerationRequest(prompts[4], 20, temperature=3.0, seed=seed) for seed in (1, 1, 2)]
+    first, same, other = (generation.completion_ids for generation in Generator(model).run(requests))
+    assert first == same != other
+
+
+def test_a_stop_token_is_kept_and_the_reason_told(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    [cut] = Generator(model).run([GenerationRequest(prompts[1], 12, temperature=0.0)])
+    assert (len(cut.completion_ids), cut.finish_reason) == (12, "length")
+    stop = cut.completion_ids[5]
+    request = GenerationRequest(prompts[1], 12, temperature=0.0, stop_ids=frozenset({stop}))
+    [stopped] = Generator(model).run([request])
+    assert stopped.completion_ids == cut.completion_ids[: cut.completion_ids.index(stop) + 1]
+    assert stopped.finish_reason == "stop"
+
+
+def test_a_completion_ends_where_the_context_ends(model: PreTrainedModel) -> None:
+    generator = Generator(model)
+    [generation] = generator.run([GenerationRequest([5] * (generator.context_length - 3), 100)])
+    assert (len(generation.completion_ids), generation.finish_reason) == (3, "length")
+
+
+@pytest.mark.parametrize("prompt", [[], [5] * 1024])
+def test_a_prompt_that_leaves_nothing_to_sample_is_refused(model: PreTrainedModel, prompt: list[int]) -> None:
+    with pytest.raises(ValueError, match=f"{len(prompt)} tokens"):
+        Generator(model).submit(GenerationRequest(prompt, 5))
+
+
+def test_the_next_turn_reuses_what_the_last_one_computed(
+    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+) -> None:
+    generator = Generator(model, max_batch=4)
+    fed: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        chosen = [prompts[i] for i in (1, 3, 4, 6)]
+        first = generator.run([GenerationRequest(prompt, 10 + i, seed=i) for i, prompt in enumerate(chosen)])
+        fed.clear()
+        longer = [[*prompt, *turn.completion_ids, 7, 8, 9] for prompt, turn in zip(chosen, first, strict=True)]
+        second = generator.run([GenerationRequest(prompt, 10, seed=9) for prompt in reversed(longer)])
+    finally:
+        hook.remove()
+    assert fed[0] == 4 * 4, "three new tokens and the last sampled one, for each of four rows"
+    for prompt, generation in zip(reversed(longer), second, strict=True):
+        expected = teacher_forced(model, prompt, generation.completion_ids)
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_parked_turns_survive_strangers_and_are_dropped_oldest_first(
+    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+) -> None:
+    generator = Generator(model, max_batch=3)
+    history = [list(prompt) for prompt in prompts]
+    for turn in range(3):
+        order = [(3 * turn + 2 * i) % len(history) for i in range(6)]
+        requests = [GenerationRequest(history[i], 4 + i, seed=turn) for i in order]
+        for i, request, generation in zip(order, requests, generator.run(requests), strict=True):
+            expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
+            assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+            history[i] = [*request.prompt_ids, *generation.completion_ids, 11 + turn]
+
+
+def test_changed_weights_are_not_answered_from_old_keys_and_values(teacher_forced: Forced) -> None:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=64,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).eval()
+    generator = Generator(model)
+    [first] = generator.run([GenerationRequest([3, 4, 5], 6)])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    prompt = [3, 4, 5, *first.completion_ids, 6]
+    [second] = generator.run([GenerationRequest(prompt, 6)])
+    assert second.logprobs == pytest.approx(teacher_forced(model, prompt, second.completion_ids), abs=1e-4)
+
+
+def test_a_cancelled_request_never_finishes_and_leaves_the_others_right(
+    model: PreTrainedModel, prompts: list[list[int]]
+) -> None:
+    requests = [GenerationRequest(prompt, 12, seed=i) for i, prompt in enumerate(prompts[:5])]
+    expected = [Generator(model).run([request])[0].completion_ids for request in requests]
+    generator = Generator(model, max_batch=3)
+    handles = [generator.submit(request) for request in requests]
+    generator.step()
+    generator.cancel(handles[0])
+    generator.cancel(handles[4])
+    done = drain(generator)
+    assert {handle: done[handle].completion_ids for handle in done} == dict(
+        list(zip(handles, expected, strict=True))[1:4]
+    )
+
+
+def test_a_model_in_training_mode_is_refused(prompts: list[list[int]]) -> None:
+    config = Qwen3Config(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
+    generator = Generator(Qwen3ForCausalLM(config).train())
+    generator.submit(GenerationRequest([1], 1))
+    with pytest.raises(ValueError, match="training mode"):
+        generator.step()
+
+
+def test_requests_are_values() -> None:
+    request = GenerationRequest([1], 1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        request.seed = 3  # type: ignore[misc]

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from stillhouse.errors import ConfigError
+from stillhouse.serving.models import load_model
+
+
+def test_an_adapter_folder_is_loaded_as_its_base_with_the_adapter_merged(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base = load_model("embedded:student", device="cpu")
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    plain = base(tokens).logits
+    adapted = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    adapted.peft_config["default"].base_model_name_or_path = "embedded:student"
+    adapted.save_pretrained(tmp_path)
+    expected = adapted.eval()(tokens).logits
+    merged = load_model(str(tmp_path), device="cpu")
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+    assert torch.allclose(merged(tokens).logits, expected, atol=1e-4)
+    assert not torch.allclose(plain, expected, atol=1e-2)
+
+
+def test_a_loaded_model_is_in_evaluation_mode_without_gradients_in_the_type_asked_for() -> None:
+    model = load_model("embedded:student", device="cpu", dtype="bfloat16")
+    assert not model.training
+    assert {(parameter.dtype, parameter.requires_grad) for parameter in model.parameters()} == {(torch.bfloat16, False)}
+
+
+def test_a_folder_that_holds_no_model_is_a_config_error_naming_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        load_model(str(tmp_path), device="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_asking_for_cuda_where_there_is_none_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="no CUDA device"):
+        load_model("embedded:student", device="cuda")
