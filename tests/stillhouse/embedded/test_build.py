@@ -1,0 +1,114 @@
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+import stillhouse.embedded
+from stillhouse.embedded import embedded_path
+from stillhouse.embedded.build import NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, sha256_of
+from stillhouse.embedded.shop import draw_stories
+from stillhouse.embedded.solve import accuracy, solve
+
+FOLDER = Path(stillhouse.embedded.__file__).parent
+RECORDS = json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
+
+
+def shipped_prompts() -> list[dict[str, Any]]:
+    lines = embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["teacher", "student"])
+def test_weights_are_those_that_were_measured(name: str):
+    digest = RECORDS[name]["sha256"]["model.safetensors"]
+    assert sha256_of(embedded_path(name) / "model.safetensors") == digest
+    assert digest in (FOLDER / "MODELS.md").read_text(encoding="utf-8")
+
+
+def test_models_and_tokenizers_take_less_than_two_megabytes():
+    files = [path for name in ("teacher", "student") for path in embedded_path(name).iterdir()]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
+def test_the_teacher_masters_the_task_and_the_student_has_room_to_learn_it():
+    teacher, student = RECORDS["teacher"], RECORDS["student"]
+    assert min(teacher["accuracy_greedy"], teacher["accuracy_sampled"]) >= 0.95
+    assert min(student["accuracy_greedy"], student["accuracy_sampled"]) >= 0.35
+    assert max(student["accuracy_greedy"], student["accuracy_sampled"]) <= 0.62
+    assert teacher["num_prompts"] == student["num_prompts"] == NUM_PROMPTS
+
+
+def test_prompts_are_distinct_and_answered_by_a_number():
+    rows = shipped_prompts()
+    assert len({row["prompt"] for row in rows}) == len(rows) == NUM_PROMPTS
+    for row in rows:
+        assert set(row) == {"prompt", "metadata"}
+        assert re.fullmatch(r"\d+", row["metadata"]["expected_answer"])
+        assert row["metadata"]["tag"] in {"1-event", "2-events", "3-events"}
+
+
+def test_prompts_are_in_no_training_corpus_start():
+    asked = {row["prompt"] for row in shipped_prompts()}
+    for recipe in RECIPES:
+        stories = draw_stories(random.Random(recipe.seed), reserved=False)
+        assert not asked & {story.text for story in itertools.islice(stories, 2000)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_prompts_are_in_no_training_corpus_at_all(recipe: Any, tokenizer: PreTrainedTokenizerFast):
+    from stillhouse.embedded.corpus import draw_rows
+
+    rows = draw_rows(tokenizer, recipe.corpus, recipe.num_rows, random.Random(recipe.seed))
+    trained = set(tokenizer.batch_decode([row.ids for row in rows]))
+    questions = {text.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0] for text in trained}
+    assert not questions & {row["prompt"] for row in shipped_prompts()}
+
+
+def test_building_again_gives_the_shipped_tokenizer_and_prompts(tmp_path: Path):
+    build_tokenizer(tmp_path)
+    build_prompts(tmp_path)
+    for name in ("teacher/tokenizer.json", "student/tokenizer.json", "teacher/chat_template.jinja", "prompts.jsonl"):
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", ["teacher", "student"])
+def test_a_folder_loads_in_single_precision_with_its_own_tokenizer(name: str):
+    model = AutoModelForCausalLM.from_pretrained(embedded_path(name))
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path(name))
+    assert model.dtype == torch.float32
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_the_teacher_solves_prompts_greedily(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+    assert accuracy(teacher, tokenizer, shipped_prompts()[:20], temperature=0.0) >= 0.95
+
+
+def test_the_teacher_solves_prompts_when_sampled(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+    torch.manual_seed(0)
+    assert accuracy(teacher, tokenizer, shipped_prompts()[20:40], temperature=1.0) >= 0.9
+
+
+def test_a_batch_gives_each_prompt_the_answer_it_gets_alone(
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+):
+    by_tag = {row["metadata"]["tag"]: row["prompt"] for row in shipped_prompts()[:20]}
+    questions = list(by_tag.values())
+    alone = [solve(teacher, tokenizer, [question], temperature=0.0)[0] for question in questions]
+    assert len(questions) == 3
+    assert solve(teacher, tokenizer, questions, temperature=0.0) == alone
+
+
+def test_a_question_it_cannot_read_ends_without_an_exception(
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+):
+    answers = solve(teacher, tokenizer, ["qwertz", "\u4e2d"], temperature=0.0)
+    assert len(answers) == 2
