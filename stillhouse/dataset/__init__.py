@@ -1,0 +1,1 @@
+"""Dataset: trajectories labelled, verified, selected, checked against the student, and written as Parquet."""

@@ -1,0 +1,78 @@
+"""Figures of a whole trajectory from those of its turns."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from stillhouse.types import Message, Trajectory, Turn
+
+_UsageKey = Literal["prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"]
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over turns. A sum is None unless every turn reports its part: unknown is not zero."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    cached_tokens: int | None
+    cost_usd: float | None
+    latency_s: float
+    num_tool_calls: int
+    """Calls the model asked for."""
+    num_tool_results: int
+    """Calls that were answered, with a result or an error; a cut or exhausted last turn leaves its calls unanswered."""
+    num_tool_errors: int
+    providers: list[str]
+    """Distinct, in order of appearance."""
+
+
+def totals_of(trajectory: Trajectory) -> Totals:
+    """The figures of `trajectory`; tool calls in the prompt itself are not counted."""
+    turns = trajectory.turns
+    sampled = sampled_part(trajectory)
+    return Totals(
+        prompt_tokens=_usage(turns, "prompt_tokens"),
+        completion_tokens=completion_tokens(trajectory),
+        reasoning_tokens=_usage(turns, "reasoning_tokens"),
+        cached_tokens=_usage(turns, "cached_tokens"),
+        cost_usd=_sum(turn.cost_usd for turn in turns),
+        latency_s=sum(turn.latency_s for turn in turns),
+        num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in sampled),
+        num_tool_results=sum(message["role"] == "tool" for message in sampled),
+        num_tool_errors=sum(turn.num_tool_errors for turn in turns),
+        providers=list(dict.fromkeys(turn.provider for turn in turns if turn.provider is not None)),
+    )
+
+
+def sampled_part(trajectory: Trajectory) -> list[Message]:
+    """The messages from the first sampled one on: the last `len(turns)` assistant messages and what lies between."""
+    missing = len(trajectory.turns)
+    place = len(trajectory.messages)
+    while missing > 0 and place > 0:
+        place -= 1
+        missing -= trajectory.messages[place]["role"] == "assistant"
+    return trajectory.messages[place:]
+
+
+def completion_tokens(trajectory: Trajectory) -> int | None:
+    """Tokens sampled, by the endpoint's count or, where it gave none, by the token ids it returned."""
+    return _sum(
+        turn.usage.get("completion_tokens", None if turn.completion_ids is None else len(turn.completion_ids))
+        for turn in trajectory.turns
+    )
+
+
+def _usage(turns: list[Turn], key: _UsageKey) -> int | None:
+    return _sum(turn.usage.get(key) for turn in turns)
+
+
+def _sum(parts: Iterable[Number | None]) -> Number | None:
+    total: Number | None = None
+    for part in parts:
+        if part is None:
+            return None
+        total = part if total is None else total + part
+    return total
