@@ -1,0 +1,67 @@
+"""What a report shows. All but the title may be missing: a run of one stage, or one that failed, has a report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from stillhouse.types import JsonObject, Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSummary:
+    """One stage of this run and what it cost."""
+
+    name: str
+    uri: str
+    """Folder of its artifact."""
+    fingerprint: str
+    cached: bool
+    """Whether an earlier run's result was used; its tokens are then not counted as this run's."""
+    seconds: float
+    """Wall time in this run."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    """None when the price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTrajectory:
+    """A trajectory to read."""
+
+    messages: Sequence[Message]
+    stop_reason: str
+    verified: bool | None
+    """Whether its answer is right; None when there is nothing to compare with."""
+    stage: str
+    """Who sampled it: teacher, base, sft, on_policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something to type."""
+
+    purpose: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """Everything on the page."""
+
+    title: str
+    created_at: datetime | None = None
+    failure: str | None = None
+    """Why the run ended early; None when it did not."""
+    config: JsonObject = field(default_factory=dict)
+    stages: Sequence[StageSummary] = ()
+    evaluations: Sequence[JsonObject] = ()
+    """Facts of `stillhouse.evaluation`, each with `name` (base, sft, on_policy, teacher) and `teacher_kl`."""
+    training: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
+    """Rows of `metrics.jsonl` by method (sft, on_policy): `step` and metrics."""
+    dataset: JsonObject = field(default_factory=dict)
+    """Facts of `stillhouse.dataset`, the funnel among them."""
+    trajectories: Sequence[SampleTrajectory] = ()
+    mlflow_url: str | None = None
+    prefect_url: str | None = None
+    commands: Sequence[Command] = ()

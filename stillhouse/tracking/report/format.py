@@ -1,0 +1,49 @@
+"""Numbers as the report writes them; an unknown one is a dash, never a zero."""
+
+DASH = "\u2013"
+
+
+def count(value: float | None) -> str:
+    """`12,345`."""
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def decimal(value: float | None, places: int = 1) -> str:
+    """`12.3`."""
+    return DASH if value is None else f"{value:,.{places}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share as `12.3 %`."""
+    return DASH if share is None else f"{100 * share:.1f}\u202f%"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Two shares as `12.3 - 45.6 %`, with an en dash."""
+    if low is None or high is None:
+        return DASH
+    return f"{100 * low:.1f}{DASH}{100 * high:.1f}\u202f%"
+
+
+def seconds(value: float | None) -> str:
+    """`8.4 s`, `3 min 05 s`, `2 h 07 min`."""
+    if value is None:
+        return DASH
+    if value < 60:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def dollars(value: float | None) -> str:
+    """`$1.20`; four places below a cent's worth of rounding."""
+    if value is None:
+        return DASH
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+
+
+def metric(value: float) -> str:
+    """Four significant digits, whole numbers whole."""
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"

@@ -1,0 +1,217 @@
+"""The report's pictures: what each shows and how; colours and SVG are `svg`'s."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from stillhouse.tracking.report.svg import INK, MUTED, PAPER, RULE, drawing, panels, stage_ink, to_svg
+from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STAGE_LABELS = {"base": "Base student", "sft": "After SFT", "on_policy": "After on-policy", "teacher": "Teacher"}
+_ROW_IN = 0.42
+_CURVES_IN = 3.3
+_SMOOTH_FROM = 40
+"""Curves with fewer points are drawn as they are."""
+
+
+class Point(NamedTuple):
+    """One value of a curve."""
+
+    step: int
+    value: float
+
+
+def stage_label(name: str) -> str:
+    """What a reader is shown for a stage's name."""
+    return STAGE_LABELS.get(name, name.replace("_", " "))
+
+
+def series(rows: Sequence[JsonObject], metric: str) -> list[Point]:
+    """The finite values of one metric by step; rows without it are passed over."""
+    points = [Point(int(row["step"]), float(row[metric])) for row in rows if row.get(metric) is not None]
+    return [point for point in points if math.isfinite(point.value)]
+
+
+def accuracy_plot(evaluations: Sequence[JsonObject]) -> str | None:
+    """Accuracy of each model with its confidence interval, on the whole scale from 0 to 100 %."""
+    rows = [facts for facts in evaluations if facts.get("accuracy") is not None]
+    if not rows:
+        return None
+    with drawing():
+        figure, (axis,) = panels(0.55 + _ROW_IN * len(rows), used_width=0.86)
+        for place, facts in enumerate(rows):
+            ink, accuracy = stage_ink(facts["name"]), 100 * facts["accuracy"]
+            low, high = (100 * (facts.get(key) or 0.0) for key in ("accuracy_low", "accuracy_high"))
+            if facts.get("accuracy_low") is not None and facts.get("accuracy_high") is not None:
+                axis.plot([low, high], [place, place], color=ink, linewidth=5, alpha=0.35)
+            axis.plot([accuracy], [place], "o", color=ink, markersize=8, markeredgecolor=PAPER, markeredgewidth=1.2)
+            _beside(axis, f"{accuracy:.1f} %", 1.21, place, bold=True)
+        _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
+        axis.set_xlim(0, 101)
+        axis.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
+        axis.grid(axis="x")
+        return to_svg(figure, "accuracy", "Accuracy on held-out prompts by model, with confidence intervals")
+
+
+def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
+    """teacher_kl of each model that has one."""
+    rows = [facts for facts in evaluations if facts.get("teacher_kl") is not None]
+    if not rows:
+        return None
+    with drawing():
+        figure, (axis,) = panels(0.55 + _ROW_IN * len(rows))
+        values = [facts["teacher_kl"] for facts in rows]
+        axis.barh(range(len(rows)), values, height=0.42, color=[stage_ink(facts["name"]) for facts in rows])
+        for place, value in enumerate(values):
+            axis.annotate(
+                f"{value:.3f}",
+                (max(value, 0.0), place),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                color=INK,
+                fontweight="bold",
+            )
+        _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
+        axis.set_xlim(min(0.0, *values, 0.0), max(*values, 1e-3, 1e-3) * 1.16)
+        axis.locator_params(axis="x", nbins=5)
+        axis.grid(axis="x")
+        axis.set_axisbelow(True)
+        return to_svg(figure, "kl", "teacher_kl on held-out prompts by model")
+
+
+def sft_plot(rows: Sequence[JsonObject]) -> str | None:
+    """Training loss by step, and validation loss where it was measured."""
+    loss, validation = series(rows, "sft/loss"), series(rows, "sft/validation_loss")
+    if not loss and not validation:
+        return None
+    with drawing():
+        figure, (axis,) = panels(_CURVES_IN)
+        ink = stage_ink("sft")
+        axis.set_title("Loss")
+        if validation:
+            steps, values = zip(*validation, strict=True)
+            axis.plot(steps, values, "o-", color=INK, markersize=4.5, linewidth=1, markeredgecolor=PAPER)
+            _corner(axis, f"validation {values[-1]:.3f}", INK, line=1 if loss else 0)
+        if loss:
+            _curve(axis, loss, ink)
+            _corner(axis, f"training {_smooth(loss)[-1].value:.3f}", ink, line=0)
+        _steps(axis)
+        axis.set_ylim(bottom=0)
+        return to_svg(figure, "sft", "SFT loss by optimizer step")
+
+
+def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
+    """teacher_kl and reward by step, one above the other."""
+    curves = [
+        ("teacher_kl, nats per token", series(rows, "on_policy/teacher_kl"), "{:.3f}"),
+        ("Reward, share of right answers", series(rows, "on_policy/reward"), "{:.2f}"),
+    ]
+    curves = [curve for curve in curves if curve[1]]
+    if not curves:
+        return None
+    with drawing():
+        figure, axes = panels(_CURVES_IN, len(curves))
+        for axis, (title, points, form) in zip(axes, curves, strict=True):
+            _curve(axis, points, stage_ink("on_policy"))
+            axis.set_title(title)
+            _corner(axis, form.format(_smooth(points)[-1].value), stage_ink("on_policy"), line=0)
+            axis.grid(axis="y")
+            axis.locator_params(axis="y", nbins=4)
+            lowest, highest = (extreme(point.value for point in points) for extreme in (min, max))
+            # A reward is a share: on the whole scale a small gain looks small.
+            is_share = title.startswith("Reward") and lowest >= 0 and highest <= 1
+            axis.set_ylim(min(0.0, lowest), 1.0 if is_share else None)
+        _steps(axes[-1])
+        return to_svg(figure, "on-policy", "On-policy distillation: teacher_kl and reward by optimizer step")
+
+
+def funnel_plot(funnel: Sequence[Sequence[str | int]]) -> str | None:
+    """How many rollouts each step of the dataset let through."""
+    if not funnel:
+        return None
+    labels = [str(name).replace("_", " ").capitalize() for name, _ in funnel]
+    counts = [int(count) for _, count in funnel]
+    first = max(counts[0], 1)
+    with drawing():
+        figure, (axis,) = panels(0.25 + 0.38 * len(counts), used_width=0.8)
+        axis.barh(range(len(counts)), [first] * len(counts), height=0.56, color=RULE, alpha=0.45)
+        axis.barh(range(len(counts)), counts, height=0.56, color=stage_ink("teacher"))
+        for place, count in enumerate(counts):
+            _beside(axis, f"{count:,}", 1.15, place, bold=True)
+            _beside(axis, f"{100 * count / first:.0f} %", 1.30, place, bold=False)
+        _name_rows(axis, labels)
+        axis.set_xlim(0, first)
+        axis.set_xticks([])
+        axis.spines["bottom"].set_visible(False)
+        return to_svg(figure, "funnel", "Rollouts left after each step of the dataset")
+
+
+def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:
+    axis.set_yticks(range(len(labels)), labels)
+    axis.tick_params(axis="y", labelcolor=INK, pad=8)
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def _beside(axis: "Axes", text: str, right_edge: float, place: int, *, bold: bool) -> None:
+    """Text right of the panel, ending at `right_edge` panel widths; the caller leaves room for it."""
+    note = axis.annotate(
+        text,
+        (right_edge, place),
+        xycoords=axis.get_yaxis_transform(),
+        ha="right",
+        va="center",
+        annotation_clip=False,
+        color=INK if bold else MUTED,
+        fontweight="bold" if bold else "normal",
+    )
+    note.set_in_layout(False)
+
+
+def _curve(axis: "Axes", points: Sequence[Point], ink: str) -> None:
+    if not points:
+        return
+    smooth = _smooth(points)
+    if len(points) >= _SMOOTH_FROM:
+        axis.plot([p.step for p in points], [p.value for p in points], color=ink, linewidth=0.9, alpha=0.3)
+    axis.plot([p.step for p in smooth], [p.value for p in smooth], color=ink, linewidth=1.8)
+    if len(points) == 1:
+        axis.plot([points[0].step], [points[0].value], "o", color=ink, markersize=5)
+
+
+def _smooth(points: Sequence[Point]) -> list[Point]:
+    """A centred moving mean over a twentieth of the curve; short curves stay as they are."""
+    if len(points) < _SMOOTH_FROM:
+        return list(points)
+    reach = len(points) // 40
+    smooth = []
+    for place, point in enumerate(points):
+        window = points[max(0, place - reach) : place + reach + 1]
+        smooth.append(Point(point.step, sum(p.value for p in window) / len(window)))
+    return smooth
+
+
+def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:
+    """The last value of a curve, in the curve's colour, above the panel on the right; `line` 1 is the line below."""
+    note = axis.annotate(
+        text,
+        (1.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(0, 6 - 15 * line),
+        textcoords="offset points",
+        ha="right",
+        color=ink,
+        fontweight="bold",
+    )
+    note.set_in_layout(False)
+
+
+def _steps(axis: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.grid(axis="y")
+    axis.set_xlabel("Optimizer step")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -1,0 +1,40 @@
+from stillhouse.tracking.report import SampleTrajectory
+from stillhouse.tracking.report.conversation import CallView, view
+from stillhouse.types import Message
+
+
+def call(name: str, arguments: str) -> Message:
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}],
+    }
+
+
+def trajectory(*messages: Message) -> SampleTrajectory:
+    return SampleTrajectory(messages=messages, stop_reason="answered", verified=True, stage="teacher")
+
+
+def test_a_tool_call_reads_as_code() -> None:
+    shown = view(trajectory(call("search", '{"query": "caf\u00e9", "top": 3, "deep": true}')))
+    assert shown.messages[0].calls == [CallView("search", 'query="caf\u00e9", top=3, deep=true', malformed=False)]
+
+
+def test_arguments_that_are_no_object_are_shown_as_written() -> None:
+    for raw in ('{"a": ', "[1]", "7", ""):
+        assert view(trajectory(call("f", raw))).messages[0].calls == [CallView("f", raw, malformed=True)]
+
+
+def test_a_long_question_is_cut_and_turns_are_counted() -> None:
+    answer: Message = {"role": "assistant", "content": "a"}
+    shown = view(trajectory({"role": "system", "content": "s"}, {"role": "user", "content": "word " * 99}, answer))
+    assert shown.summary.endswith("\u2026")
+    assert len(shown.summary) < 120
+    assert shown.num_turns == 1
+    assert shown.verdict == "right"
+
+
+def test_content_in_parts_and_no_content_are_readable() -> None:
+    parts: Message = {"role": "user", "content": [{"type": "text", "text": "hi"}]}  # type: ignore[typeddict-item]
+    assert '"hi"' in view(trajectory(parts)).messages[0].content
+    assert view(trajectory({"role": "assistant", "content": None})).summary == "(no user message)"

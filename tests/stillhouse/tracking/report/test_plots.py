@@ -1,0 +1,89 @@
+import re
+from typing import Any
+
+import pytest
+
+from stillhouse.tracking.report import ReportData
+from stillhouse.tracking.report.plots import (
+    Point,
+    accuracy_plot,
+    funnel_plot,
+    on_policy_plot,
+    series,
+    sft_plot,
+    teacher_kl_plot,
+)
+
+
+def words(svg: str | None) -> list[str]:
+    assert svg is not None
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_a_series_passes_over_rows_without_the_metric_and_values_that_are_not_finite() -> None:
+    rows = [
+        {"step": 1, "a": 1.0},
+        {"step": 2},
+        {"step": 3, "a": None},
+        {"step": 4, "a": float("nan")},
+        {"step": 5, "a": 2},
+    ]
+    assert series(rows, "a") == [Point(1, 1.0), Point(5, 2.0)]
+
+
+def test_pictures_say_the_figures_they_show(full: ReportData) -> None:
+    assert {"Base student", "73.1 %", "98.1 %"} <= set(words(accuracy_plot(full.evaluations)))
+    assert {"1.847", "0.214", "0.061"} <= set(words(teacher_kl_plot(full.evaluations)))
+    assert {"640", "604", "94 %"} <= set(words(funnel_plot(full.dataset["funnel"])))
+    assert "validation 0.203" in words(sft_plot(full.training["sft"]))
+    assert "teacher_kl, nats per token" in words(on_policy_plot(full.training["on_policy"]))
+
+
+def test_a_stage_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportData) -> None:
+    accuracy, kl = accuracy_plot(full.evaluations) or "", teacher_kl_plot(full.evaluations) or ""
+    for name in ("base", "sft", "on_policy"):
+        assert f"var(--stage-{name})" in accuracy
+        assert f"var(--stage-{name})" in kl
+    assert "var(--stage-sft)" in (sft_plot(full.training["sft"]) or "")
+    assert "var(--stage-on_policy)" in (on_policy_plot(full.training["on_policy"]) or "")
+    assert re.findall(r"#[0-9a-f]{6}", accuracy + kl) == []
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        accuracy_plot([]),
+        accuracy_plot([{"name": "sft", "accuracy": None}]),
+        teacher_kl_plot([{"name": "teacher", "teacher_kl": None}]),
+        sft_plot([{"step": 1, "sft/grad_norm": 1.0}]),
+        on_policy_plot([]),
+        funnel_plot([]),
+    ],
+)
+def test_nothing_to_show_is_no_picture(picture: str | None) -> None:
+    assert picture is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"step": 1, "sft/loss": 0.5}],
+        [{"step": 9, "sft/validation_loss": 0.5}],
+        [{"step": step, "sft/loss": 0.0} for step in range(100)],
+    ],
+)
+def test_short_and_flat_curves_are_drawn(rows: list[dict[str, Any]]) -> None:
+    assert "var(--stage-sft)" in (sft_plot(rows) or "") or "validation 0.500" in words(sft_plot(rows))
+
+
+def test_extreme_evaluations_are_drawn() -> None:
+    rows = [
+        {"name": "base", "accuracy": 0.0, "accuracy_low": 0.0, "accuracy_high": 0.02, "teacher_kl": 0.0},
+        {"name": "sft", "accuracy": 1.0, "teacher_kl": -0.01},
+    ]
+    assert {"0.0 %", "100.0 %"} <= set(words(accuracy_plot(rows)))
+    assert {"0.000", "-0.010"} <= set(words(teacher_kl_plot(rows)))
+
+
+def test_a_funnel_that_lets_nothing_through_is_drawn() -> None:
+    assert words(funnel_plot([["rollouts", 0], ["kept", 0]])).count("0") == 2
