@@ -25,7 +25,20 @@ _ENVIRONMENT = {
 }
 """Set before MLflow is imported, each unless the user set it."""
 
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""MLflow's page then opens on training runs and their curves, not on traces."""
+
 _NOISY_LOGGERS = ("mlflow", "alembic")
+
+
+class _OthersOnly(logging.Filter):
+    """Drops urllib3's warning of each retry of an MLflow request; the fallback warns once for all of them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "/mlflow" not in record.getMessage()
+
+
+_others_only = _OthersOnly()
 
 
 def default_uri(store_root: Path) -> str:
@@ -53,6 +66,7 @@ def connect(uri: str) -> Any:
     # A process in which MLflow was imported before us has its loggers configured already.
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
+    logging.getLogger("urllib3.connectionpool").addFilter(_others_only)
     if is_database(uri):
         _check_database(uri)
     return MlflowClient(uri)
@@ -72,7 +86,7 @@ def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
     if experiment is not None:
         return experiment.experiment_id
     try:
-        return client.create_experiment(name, artifact_location=artifact_location)
+        return client.create_experiment(name, artifact_location=artifact_location, tags=_EXPERIMENT_TAGS)
     except MlflowException:
         # Two processes that start together both find it missing; the second one's creation is refused.
         experiment = client.get_experiment_by_name(name)

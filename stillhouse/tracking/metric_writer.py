@@ -39,10 +39,12 @@ class MetricWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, points: list[MetricPoint]) -> None:
-        """Accepts points at once; they are written within seconds."""
+        """Accepts points at once; they are written within seconds, or before it returns after `close`."""
         for point in points:
             self._points.put(point)
-        if self._thread is None and not self._stopped.is_set():
+        if self._stopped.is_set():
+            self._drain()
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tracking-metrics", daemon=True)
             self._thread.start()
 

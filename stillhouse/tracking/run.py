@@ -66,7 +66,10 @@ class TrackedRun:
 
     @property
     def url(self) -> str | None:
-        """The run's page. For a database it answers once `ui_command` runs; None when there is no such run."""
+        """The run's page, or the server's where the experiment is not known (an attached run); None without a run.
+
+        For a database it answers once `ui_command` runs.
+        """
         if self.uri is None or self.run_id is None:
             return None
         server = "http://127.0.0.1:5000" if is_database(self.uri) else self.uri.rstrip("/")

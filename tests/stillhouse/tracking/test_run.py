@@ -150,8 +150,8 @@ def test_an_unreachable_server_costs_one_warning_and_no_exception(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     config = TrackingConfig(uri=f"http://127.0.0.1:{closed_port}")
     started = time.monotonic()
     with start_run(config, tmp_path, "distill", params={"sft": {"epochs": 1}}) as parent:
