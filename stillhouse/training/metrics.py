@@ -61,7 +61,7 @@ class MetricsLog:
         if self._path.exists():
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {"window": self._window, "last": self.last}
+        return {"window": list(self._window), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
         """Returns to how things stood after `step` steps.

@@ -10,7 +10,8 @@ def stream_rows(step: int, batch_size: int, num_rows: int, num_epochs: int, seed
     """
     first = step * batch_size
     last = min(first + batch_size, num_rows * num_epochs)
-    orders = {epoch: _order(num_rows, epoch, seed) for epoch in {first // num_rows, max(first, last - 1) // num_rows}}
+    epochs = range(first // num_rows, -(-last // num_rows))
+    orders = {epoch: _order(num_rows, epoch, seed) for epoch in epochs}
     return [int(orders[place // num_rows][place % num_rows]) for place in range(first, last)]
 
 

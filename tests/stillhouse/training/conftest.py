@@ -1,0 +1,141 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import DatasetConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.dataset.build import build_dataset
+from stillhouse.embedded import embedded_path
+from stillhouse.store import prompt_id
+from stillhouse.store.records import write_jsonl
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory, Turn
+
+NUM_PROMPTS = 16
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before() -> Iterator[None]:
+    """A job makes torch deterministic for its whole process; here that process is the test's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Model ref of an untrained Qwen3 of 20,000 weights with the embedded tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = load_tokenizer("embedded:student")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def full_student() -> StudentConfig:
+    return StudentConfig(parameters="full", dtype="float32", max_length=512)
+
+
+@pytest.fixture(scope="session")
+def calculator() -> ToolsConfig:
+    return ToolsConfig(builtin=("calculator",))
+
+
+@pytest.fixture(scope="session")
+def runtime() -> RuntimeConfig:
+    return RuntimeConfig(device="cpu", num_threads=1)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[Prompt]:
+    lines = embedded_path("prompts.jsonl").read_text().splitlines()[:NUM_PROMPTS]
+    questions = [json.loads(line)["prompt"] for line in lines]
+    conversations: list[list[Message]] = [[{"role": "user", "content": question}] for question in questions]
+    return [Prompt(prompt_id(messages, None), messages) for messages in conversations]
+
+
+@pytest.fixture(scope="session")
+def metadata(prompts: list[Prompt]) -> dict[str, PromptMetadata]:
+    lines = embedded_path("prompts.jsonl").read_text().splitlines()[:NUM_PROMPTS]
+    answers = [json.loads(line)["metadata"]["expected_answer"] for line in lines]
+    return {
+        prompt.id: PromptMetadata(prompt.id, answer, "shop", "numeric", {})
+        for prompt, answer in zip(prompts, answers, strict=True)
+    }
+
+
+@pytest.fixture(scope="session")
+def prompts_file(tmp_path_factory: pytest.TempPathFactory, prompts: list[Prompt]) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    write_jsonl(path, prompts)
+    return path
+
+
+@pytest.fixture(scope="session")
+def metadata_file(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, PromptMetadata]) -> Path:
+    path = tmp_path_factory.mktemp("metadata") / "metadata.jsonl"
+    write_jsonl(path, metadata.values())
+    return path
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory, prompts: list[Prompt], calculator: ToolsConfig) -> Path:
+    """Conversations of different lengths with tool calls, split into train and validation rows."""
+    folder = tmp_path_factory.mktemp("dataset")
+    schemas = Toolbox.from_config(calculator).schemas()
+    trajectories = [
+        Trajectory(
+            rollout_key=prompt.id,
+            prompt_id=prompt.id,
+            sample_index=0,
+            messages=conversation(prompt.messages[0], num_calls=1 + number % 3),
+            tools=schemas,
+            turns=[Turn("stop", {}, 0.1, "teacher")] * (2 + number % 3),
+            stop_reason=StopReason.ANSWERED,
+            model="teacher",
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    config = DatasetConfig(validation_fraction=0.3)
+    build_dataset(trajectories, {}, config, tokenizer_ref="embedded:student", max_length=512, folder=folder)
+    return folder
+
+
+def conversation(question: Message, num_calls: int) -> list[Message]:
+    messages: list[Message] = [question]
+    for number in range(num_calls):
+        call_id = f"call_{number}"
+        arguments = json.dumps({"expression": f"{number} + 7"})
+        messages.append(
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": call_id, "type": "function", "function": {"name": "calculator", "arguments": arguments}}
+                ],
+            }
+        )
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": str(number + 7)})
+    messages.append({"role": "assistant", "content": f"The answer is {num_calls + 6}."})
+    return messages

@@ -1,0 +1,26 @@
+import os
+import signal
+
+import pytest
+
+from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
+
+
+def test_sigterm_raises_at_once():
+    with pytest.raises(Interrupted), InterruptOnSigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_waits_for_the_end_of_a_deferred_block():
+    finished = False
+    with pytest.raises(Interrupted), InterruptOnSigterm() as interruption, interruption.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        finished = True
+    assert finished
+
+
+def test_the_handler_before_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with InterruptOnSigterm():
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before
