@@ -26,6 +26,8 @@ class EvaluationConfig(Section):
     """Most completions of one trajectory."""
     seed: int = 1
     """Seed from which each request's own seed is derived."""
+    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of rollouts that may fail before the stage does; failed ones are left out of the accuracy."""
     confidence: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Level of the confidence intervals."""
 

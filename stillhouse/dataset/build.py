@@ -59,10 +59,7 @@ def build_dataset(
         InputError: No row is kept, or none of those kept falls into the training split.
         ConfigError: The tokenizer cannot be loaded or has no chat template.
     """
-    # Imports transformers, which reading or describing a dataset does not need.
-    from stillhouse.chat.tokenizer import load_tokenizer
-
-    tokenizer = load_tokenizer(tokenizer_ref)
+    tokenizer = _tokenizer(tokenizer_ref) if config.render_check else None
     limits = Limits(config, min(max_length, config.max_tokens or max_length))
     tally = Tally()
     with ExitStack() as stack:
@@ -79,12 +76,19 @@ def build_dataset(
         tally=tally,
         config=config,
         max_tokens=limits.max_tokens,
-        student=model_identity(tokenizer_ref),
+        student=model_identity(tokenizer_ref) if config.render_check else None,
         lineage=dict(lineage or {}),
         files={f"{name}.parquet": (writers[name].num_rows, file_sha256(folder / f"{name}.parquet")) for name in FILES},
     )
     (folder / "README.md").write_text(dataset_card(facts), encoding="utf-8")
     return tally.kept, tally.facts()
+
+
+def _tokenizer(ref: str) -> "PreTrainedTokenizerBase":
+    # Imports transformers, which reading or describing a dataset does not need.
+    from stillhouse.chat.tokenizer import load_tokenizer
+
+    return load_tokenizer(ref)
 
 
 def _distinct(trajectories: Iterable[Trajectory], tally: Tally) -> Iterator[Trajectory]:
@@ -103,13 +107,13 @@ def _decide(
     trajectory: Trajectory,
     about: PromptMetadata | None,
     limits: Limits,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: "PreTrainedTokenizerBase | None",
     tally: Tally,
 ) -> tuple[str, JsonObject]:
     """The file a trajectory goes to, and its row there."""
     labels = label(trajectory, about)
     found = verdicts(labels, limits)
-    if not any(found):
+    if not any(found) and tokenizer is not None:
         labels = replace(labels, rendering=rendering_of(trajectory, tokenizer))
         found = verdicts(labels, limits)
     reasons = [reason.value for reason in found if reason is not None]

@@ -24,8 +24,8 @@ class CardFacts:
     tally: Tally
     config: DatasetConfig
     max_tokens: int
-    student: str
-    """Identity of the model whose chat template rendered the rows."""
+    student: str | None
+    """Identity of the model whose chat template rendered the rows; None where none did."""
     lineage: dict[str, str]
     """Names and fingerprints of the inputs."""
     files: dict[str, tuple[int, str]]
@@ -74,9 +74,15 @@ def _summary(facts: CardFacts) -> str:
         f"{tally.kept} of {tally.num_rollouts} trajectories are kept: {tally.splits['train']} to train on, "
         f"{tally.splits['validation']} to validate with; the others are in `rejected.parquet` with their reasons. "
         f"Duplicates left out: {tally.duplicates}. Answers: {right} right{accuracy}, {wrong} wrong, "
-        f"{tally.verified[None]} unverified. The kept rows hold {tally.tokens} tokens of the student, "
-        f"{tally.supervised_tokens} of them supervised. Splits are grouped by prompt.\n"
+        f"{tally.verified[None]} unverified. {_tokens(facts)}Splits are grouped by prompt.\n"
     )
+
+
+def _tokens(facts: CardFacts) -> str:
+    if facts.student is None:
+        return ""
+    tally = facts.tally
+    return f"The kept rows hold {tally.tokens} tokens of the student, {tally.supervised_tokens} of them supervised. "
 
 
 def _reason_rows(tally: Tally) -> list[tuple[str, int, str]]:
@@ -87,10 +93,18 @@ def _origin_rows(facts: CardFacts) -> list[tuple[str, str]]:
     teachers = ", ".join(f"`{name}` ({count})" for name, count in sorted(facts.tally.teachers.items()))
     return [
         ("teacher (trajectories)", teachers),
-        ("student whose chat template was checked", f"`{facts.student}`"),
-        ("longest row kept", f"{facts.max_tokens} tokens"),
+        *_render_rows(facts),
         ("Stillhouse", version("stillhouse")),
         *((name, f"`{fingerprint}`") for name, fingerprint in sorted(facts.lineage.items())),
+    ]
+
+
+def _render_rows(facts: CardFacts) -> list[tuple[str, str]]:
+    if facts.student is None:
+        return [("student whose chat template was checked", "none: dataset.render_check is off")]
+    return [
+        ("student whose chat template was checked", f"`{facts.student}`"),
+        ("longest row kept", f"{facts.max_tokens} tokens"),
     ]
 
 

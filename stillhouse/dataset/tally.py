@@ -34,8 +34,9 @@ class Tally:
         self.reasons.update(verdict.value for verdict in verdicts if verdict is not None)
         self.verified[labels.verified] += 1
         self.teachers[teacher] += 1
-        if split is not None and labels.rendering is not None:
+        if split is not None:
             self.splits[split] += 1
+        if split is not None and labels.rendering is not None:
             self.tokens += labels.rendering.num_tokens or 0
             self.supervised_tokens += labels.rendering.num_supervised_tokens or 0
 

@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stillhouse.errors import StoreError
@@ -13,17 +15,29 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         StoreError: no space, no permission, or the folder cannot be made.
     """
+    with replaced_atomically(path) as work:
+        work.write_bytes(data)
+
+
+@contextmanager
+def replaced_atomically(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` to write to; it takes its place when the block ends well and is gone otherwise.
+
+    Raises:
+        StoreError: as `write_atomic`, also for an OSError inside the block.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        work = Path(name)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
+            yield work
+            with work.open("rb") as file:
                 os.fsync(file.fileno())
-            Path(name).replace(path)
+            work.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            work.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
     except OSError as error:

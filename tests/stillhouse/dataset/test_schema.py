@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.dataset.export import write_trajectories_parquet
+from stillhouse.dataset.labels import label
 from stillhouse.dataset.read import read_rows
+from stillhouse.dataset.rows import RowWriter, row_of
 from stillhouse.dataset.schema import COLUMNS, dataset_schema
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
@@ -41,7 +42,10 @@ def folder(tmp_path: Path) -> Path:
         {"kind": "permanent", "message": "bad", "status": 400},
     )  # fmt: skip
     metadata = {"p1": PromptMetadata("p1", "done", "t", "contains", METADATA)}
-    assert write_trajectories_parquet(tmp_path / "train.parquet", [full, bare], metadata) == 2
+    with RowWriter(tmp_path / "train.parquet") as writer:
+        for trajectory in (full, bare):
+            about = metadata.get(trajectory.prompt_id)
+            writer.write(row_of(trajectory, about, label(trajectory, about), drop_reasons=None, split=None))
     return tmp_path
 
 
