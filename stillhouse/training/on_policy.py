@@ -121,6 +121,8 @@ class OnPolicy:
         return Start(prompt.id, sample_index, messages, tools)
 
     def _scored(self, trajectories: Sequence[SampledTrajectory]) -> list[ScoredSample]:
+        # A prompt that fills the context has nothing to score; it stays in the share of truncated ones.
+        trajectories = [trajectory for trajectory in trajectories if trajectory.num_turns > 0]
         scores = self._teacher.score([trajectory.token_ids for trajectory in trajectories])
         return [
             ScoredSample(

@@ -108,7 +108,7 @@ class Sampler:
     def _submit(
         self, generator: Generator, trajectory: SampledTrajectory, step: int, active: dict[int, SampledTrajectory]
     ) -> None:
-        """Asks for the next completion, or ends the trajectory where the context has no room for one."""
+        """Asks for the next completion; a prompt that fills the context ends its trajectory with nothing sampled."""
         room = self.max_context - len(trajectory.token_ids)
         if room <= 0:
             trajectory.stop_reason = StopReason.CONTEXT_OVERFLOW
@@ -158,8 +158,14 @@ class Sampler:
         return results
 
     def _append_unsampled(self, trajectory: SampledTrajectory, sampled: list[int], results: list[Message]) -> None:
-        """Adds tool results and the next turn's opening: read by the student, never trained on."""
+        """Adds tool results and the next turn's opening, which are read by the student and never trained on.
+
+        Where they leave no room to sample, the trajectory ends with what was sampled.
+        """
         ids = next_turn_ids(self.tokenizer, sampled, trajectory.messages, results, trajectory.tools)
+        if len(trajectory.token_ids) + len(ids) >= self.max_context:
+            trajectory.stop_reason = StopReason.CONTEXT_OVERFLOW
+            return
         trajectory.messages += results
         trajectory.token_ids += ids
         trajectory.loss_mask += [False] * len(ids)

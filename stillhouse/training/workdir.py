@@ -16,12 +16,13 @@ def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
     """Holds the folder's lock; the system lets go of it when the process dies, however it dies.
 
     Args:
-        work_dir: an existing folder.
+        work_dir: made if it is not there.
         wait_s: how long to wait for another process, which may be one just killed.
 
     Raises:
         TrainingError: another process still holds it after `wait_s` seconds.
     """
+    work_dir.mkdir(parents=True, exist_ok=True)
     with (work_dir / "lock").open("a") as file:
         deadline = time.monotonic() + wait_s
         while True:

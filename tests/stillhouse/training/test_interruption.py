@@ -12,11 +12,16 @@ def test_sigterm_raises_at_once():
 
 
 def test_sigterm_waits_for_the_end_of_a_deferred_block():
-    finished = False
-    with pytest.raises(Interrupted), InterruptOnSigterm() as interruption, interruption.deferred():
-        os.kill(os.getpid(), signal.SIGTERM)
-        finished = True
-    assert finished
+    finished = []
+
+    def train_one_step() -> None:
+        with InterruptOnSigterm() as interruption, interruption.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            finished.append("optimiser step")
+
+    with pytest.raises(Interrupted):
+        train_one_step()
+    assert finished == ["optimiser step"]
 
 
 def test_the_handler_before_is_put_back():
