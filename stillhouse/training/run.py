@@ -69,7 +69,7 @@ def _device(job: TrainJob) -> torch.device:
     if name == "cpu":
         torch.use_deterministic_algorithms(True)
         # Only guards against reading memory nobody wrote, at the price of writing all of it.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(name)
 
 

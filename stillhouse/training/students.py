@@ -38,7 +38,7 @@ class Student:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         causal_lm: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         base_ref: str,
@@ -49,7 +49,7 @@ class Student:
         self.tokenizer = tokenizer
         self.base_ref = base_ref
         self._dtype = dtype
-        self._backbone = causal_lm.base_model
+        self._backbone: nn.Module = causal_lm.base_model
         self.head: nn.Linear = causal_lm.get_output_embeddings()
         self._check_head()
 
@@ -157,11 +157,11 @@ def _continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: Student
                 f"student.{field} = {getattr(config, field)}: the adapter in {folder} has {settings[key]}; an adapter "
                 "keeps its shape when it is continued. Use that value"
             )
-    settings_dropout = PeftModel.from_pretrained(causal_lm, folder, is_trainable=True)
-    for module in settings_dropout.modules():
+    adapted = PeftModel.from_pretrained(causal_lm, folder, is_trainable=True)
+    for module in adapted.modules():
         if isinstance(module, nn.Dropout):
             module.p = config.lora_dropout
-    return settings_dropout
+    return adapted
 
 
 def _merged(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -32,7 +33,11 @@ class Teacher:
 
 
 def load_teacher(
-    ref: str, student_tokenizer: PreTrainedTokenizerBase, config: OnPolicyConfig, runtime: RuntimeConfig, dtype: str
+    ref: str,
+    student_tokenizer: PreTrainedTokenizerBase,
+    config: OnPolicyConfig,
+    runtime: RuntimeConfig,
+    dtype: Literal["float32", "bfloat16"],
 ) -> Teacher:
     """The teacher, checked against the student's vocabulary before anything is sampled.
 

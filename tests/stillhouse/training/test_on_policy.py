@@ -33,15 +33,16 @@ def new_method(
         answers: dict[str, PromptMetadata] = metadata,
         teacher: str = "embedded:teacher",
         system_prompt: str | None = None,
+        student: StudentConfig = full_student,
         **settings: object,
     ) -> OnPolicy:
         config = OnPolicyConfig.model_validate(
             {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5, **settings}
         )
-        student = load_student("embedded:student", full_student, torch.device("cpu"), seed=0)
-        scorer = load_teacher(teacher, student.tokenizer, config, runtime, "float32")
-        sampler = Sampler(student.tokenizer, Toolbox.from_config(calculator), config, 512)
-        return OnPolicy(student, scorer, prompts, answers, sampler, config, system_prompt)
+        trained = load_student("embedded:student", student, torch.device("cpu"), seed=0)
+        scorer = load_teacher(teacher, trained.tokenizer, config, runtime, "float32")
+        sampler = Sampler(trained.tokenizer, Toolbox.from_config(calculator), config, 512)
+        return OnPolicy(trained, scorer, prompts, answers, sampler, config, system_prompt)
 
     return make
 
@@ -71,13 +72,20 @@ def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: 
     assert final["on_policy/grad_norm"] < 1e-3
 
 
-def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, tmp_path: Path):
-    method = new_method(num_steps=1)
+@pytest.mark.parametrize(
+    ("parameters", "dtype", "tolerance"),
+    [("full", "float32", 1e-4), ("lora", "float32", 1e-4), ("full", "bfloat16", 0.3), ("lora", "bfloat16", 0.3)],
+)
+def test_sampler_and_trainer_agree_on_log_probs(
+    new_method: NewMethod, tmp_path: Path, parameters: str, dtype: str, tolerance: float
+):
+    method = new_method(student=StudentConfig(parameters=parameters, dtype=dtype), num_steps=2, learning_rate=1e-3)
     work_dir = tmp_path / "work"
     work_dir.mkdir()
     trainer = Trainer(method, method._student, method._config, work_dir=work_dir, identity={}, progress=NoProgress())
     final = trainer.run()["final"]
-    assert final["on_policy/log_ratio_abs_max"] < 1e-4
+    assert final["on_policy/log_ratio_abs_max"] < tolerance
+    assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
 
 
 def test_rewards_change_nothing_bit_for_bit(new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path):
