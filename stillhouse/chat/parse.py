@@ -20,20 +20,21 @@ _ARGUMENTS: Final = re.compile(r'"arguments"\s*:\s*')
 _THINK, _END_THINK = "<think>", "</think>"
 
 
-def parse_completion(text: str, first_call_index: int = 0) -> Message:
+def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool = True) -> Message:
     """The assistant message that `text` says.
 
     Args:
         text: A completion without its end-of-turn token.
         first_call_index: Number of tool calls before this message in the conversation; ids go on from it as `call_<n>`.
+        with_calls: False leaves blocks in the content, for a conversation in which no tools were offered.
 
     Returns:
         A message whose `content` is None when the model wrote calls or reasoning alone, with `reasoning_content` and
         `tool_calls` only where there are some.
     """
     reasoning, rest = _split_reasoning(text)
-    blocks = list(_BLOCK.finditer(rest))
-    content = _BLOCK.sub("", rest)
+    blocks = list(_BLOCK.finditer(rest)) if with_calls else []
+    content = _BLOCK.sub("", rest) if blocks else rest
     message: Message = {
         "role": "assistant",
         "content": content if content.strip() or not (blocks or reasoning) else None,

@@ -24,7 +24,7 @@ def load_model(
     Args:
         ref: Model ref.
         device: `auto` takes CUDA when there is one.
-        dtype: Weights' type; `auto` keeps the stored one.
+        dtype: Weights' type; `auto` keeps the stored one on CUDA and takes float32 on a CPU.
         num_threads: CPU threads of this process from now on; None leaves them.
 
     Raises:
@@ -36,6 +36,8 @@ def load_model(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is 'cuda' but torch finds no CUDA device; use device 'auto' or 'cpu'")
+    if dtype == "auto" and device == "cpu":
+        dtype = "float32"
     path = resolve_model(ref)
     base = adapter_base(Path(path))
     try:

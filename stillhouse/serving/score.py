@@ -4,7 +4,7 @@ Dimensions: B sequences, T tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -15,6 +15,17 @@ _LOGITS_ELEMENTS: Final = 1 << 26
 """Most logits held at once (256 MiB in float32); the head runs on chunks of positions."""
 
 
+class RankedToken(NamedTuple):
+    """How a model ranks one given token, untempered."""
+
+    logprob: float
+    rank: int
+    """1 for the most likely token."""
+    top: list[tuple[int, float]]
+    """The most likely tokens and their log-probabilities, best first."""
+
+
+@torch.inference_mode()
 def score_tokens(
     model: "PreTrainedModel",
     sequences: Sequence[Sequence[int]],
@@ -34,10 +45,41 @@ def score_tokens(
     """
     scores: list[list[float]] = [[0.0] * len(sequence) for sequence in sequences]
     for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
-        logprobs = _score_batch(model, [sequences[index] for index in indices], temperature)
-        for index, row in zip(indices, logprobs.tolist(), strict=True):
+        pieces = []
+        for logits, targets in _logit_chunks(model, [sequences[index] for index in indices], temperature):
+            pieces.append(_chosen(logits, targets) - logits.logsumexp(-1))
+        for index, row in zip(indices, torch.cat(pieces, dim=1).tolist(), strict=True):
             scores[index][1:] = row[: len(sequences[index]) - 1]
     return scores
+
+
+@torch.inference_mode()
+def rank_tokens(
+    model: "PreTrainedModel",
+    sequences: Sequence[Sequence[int]],
+    num_top: int,
+    *,
+    temperature: float = 1.0,
+    microbatch_tokens: int = 16384,
+) -> list[list[RankedToken]]:
+    """Log-probability, rank and the `num_top` best alternatives of tokens 1, 2, ... of each sequence.
+
+    One entry less than tokens: the first has nothing before it.
+    """
+    ranked: list[list[RankedToken]] = [[] for _ in sequences]
+    for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
+        for logits, targets in _logit_chunks(model, [sequences[index] for index in indices], temperature):
+            normaliser = logits.logsumexp(-1)
+            chosen = _chosen(logits, targets)
+            ranks = (logits > chosen.unsqueeze(-1)).sum(-1) + 1
+            top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
+            columns = (chosen - normaliser, ranks, top.indices, top.values - normaliser.unsqueeze(-1))
+            for index, *rows in zip(indices, *(column.tolist() for column in columns), strict=True):
+                ranked[index].extend(
+                    RankedToken(logprob, rank, list(zip(ids, values, strict=True)))
+                    for logprob, rank, ids, values in zip(*rows, strict=True)
+                )
+    return [entries[: max(len(sequence) - 1, 0)] for entries, sequence in zip(ranked, sequences, strict=True)]
 
 
 def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
@@ -52,22 +94,26 @@ def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]
         yield batch
 
 
-@torch.inference_mode()
-def _score_batch(model: "PreTrainedModel", sequences: Sequence[Sequence[int]], temperature: float) -> torch.Tensor:
-    """Log-probabilities [B, T - 1] of tokens 1..T-1, meaningless behind a sequence's end (right padding)."""
+def _logit_chunks(
+    model: "PreTrainedModel", sequences: Sequence[Sequence[int]], temperature: float
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits / temperature [B, t, V] and the tokens [B, t] they predict, for successive runs of t positions.
+
+    Sequences are padded on the right; entries behind a sequence's end mean nothing.
+    """
     width = max(len(sequence) for sequence in sequences)
     tokens_BT = torch.tensor([[*sequence, *[0] * (width - len(sequence))] for sequence in sequences])
     tokens_BT = tokens_BT.to(model.device)
-    targets = tokens_BT[:, 1:]
     # Causal attention: no token sees the padding behind it, so no mask is needed.
     hidden = model.get_decoder()(input_ids=tokens_BT, use_cache=False).last_hidden_state
     chunk = max(1, _LOGITS_ELEMENTS // (len(sequences) * model.config.get_text_config().vocab_size))
-    pieces = []
     for start in range(0, width - 1, chunk):
-        logits = _head(model, hidden[:, start : min(start + chunk, width - 1)]) / temperature
-        chosen = logits.gather(-1, targets[:, start : start + chunk, None]).squeeze(-1)
-        pieces.append(chosen - logits.logsumexp(-1))
-    return torch.cat(pieces, dim=1)
+        end = min(start + chunk, width - 1)
+        yield _head(model, hidden[:, start:end]) / temperature, tokens_BT[:, start + 1 : end + 1]
+
+
+def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def _head(model: "PreTrainedModel", hidden: torch.Tensor) -> torch.Tensor:

@@ -77,3 +77,8 @@ def test_reasoning_is_kept_apart_from_content(text: str, reasoning: str, content
 
 def test_empty_reasoning_leaves_no_key() -> None:
     assert parse_completion("<think>\n\n</think>\n\nyes") == {"role": "assistant", "content": "yes"}
+
+
+def test_blocks_stay_content_where_no_tools_were_offered() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert parse_completion(text, with_calls=False) == {"role": "assistant", "content": text}

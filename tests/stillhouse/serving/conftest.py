@@ -1,10 +1,14 @@
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import httpx
 import pytest
 import torch
+from openai import OpenAI
 from transformers import PreTrainedModel
 
+from stillhouse.processes import GuardedProcess
 from stillhouse.serving.models import load_model
 
 
@@ -33,3 +37,28 @@ def teacher_forced() -> Callable[..., list[float]]:
         return logprobs.gather(-1, torch.tensor(list(completion))[:, None])[:, 0].tolist()
 
     return score
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Base URL of a real server of the embedded student with two places, three to wait, and the key `secret`."""
+    args = ["embedded:student", "--name", "student", "--device", "cpu", "--num-threads", "1"]
+    args += ["--max-batch", "2", "--max-pending", "3", "--api-key-env", "TEST_SERVER_KEY"]
+    with GuardedProcess("stillhouse.serving", args, {"TEST_SERVER_KEY": "secret"}) as process:
+        line = process.lines.readline()
+        assert line, "the server did not come up"
+        yield json.loads(line)["url"]
+
+
+@pytest.fixture
+def http(server: str) -> Iterator[httpx.Client]:
+    """A raw client of `server`."""
+    with httpx.Client(base_url=server, timeout=60.0, headers={"authorization": "Bearer secret"}) as client:
+        yield client
+
+
+@pytest.fixture
+def openai(server: str) -> Iterator[OpenAI]:
+    """OpenAI's client of `server`, without retries."""
+    with OpenAI(base_url=server, api_key="secret", max_retries=0) as client:
+        yield client

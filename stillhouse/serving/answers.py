@@ -1,0 +1,187 @@
+"""Answers in the OpenAI API's form, made of token ids and log-probabilities."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stillhouse.chat.parse import parse_completion
+from stillhouse.serving.generator import Generation
+from stillhouse.serving.protocol import ChatRequest, CompletionRequest
+from stillhouse.serving.score import RankedToken
+from stillhouse.types import JsonObject, Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
+    """What surrounds the choices; `kind` is `chat.completion` or `text_completion`."""
+    prefix = "chatcmpl" if kind == "chat.completion" else "cmpl"
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+def chat_choice(
+    index: int,
+    body: ChatRequest,
+    generation: Generation,
+    ranked: Sequence[RankedToken] | None,
+    tokenizer: "PreTrainedTokenizerBase",
+) -> JsonObject:
+    """One choice of a chat completion.
+
+    `token_ids` and `logprobs` keep the end-of-turn token, as vLLM's do: it was sampled. The message does not.
+
+    Args:
+        index: Place among the choices.
+        body: The request.
+        generation: What was sampled.
+        ranked: The sampled tokens with alternatives, where they were asked for.
+        tokenizer: The model's.
+    """
+    message = parse_completion(
+        completion_text(generation, tokenizer), first_call_index(body), with_calls=bool(body.offered_tools())
+    )
+    is_call = generation.finish_reason == "stop" and "tool_calls" in message
+    choice: JsonObject = {
+        "index": index,
+        "message": message,
+        "logprobs": {"content": _chat_logprobs(generation, ranked, tokenizer)} if body.logprobs else None,
+        "finish_reason": "tool_calls" if is_call else generation.finish_reason,
+    }
+    if body.return_token_ids:
+        choice["token_ids"] = generation.completion_ids
+    return choice
+
+
+def text_choice(
+    index: int,
+    body: CompletionRequest,
+    prompt: str | None,
+    prompt_ids: Sequence[int],
+    generation: Generation,
+    ranked: Sequence[RankedToken] | None,
+    tokenizer: "PreTrainedTokenizerBase",
+) -> JsonObject:
+    """One choice of a text completion.
+
+    Args:
+        index: Place among the choices.
+        body: The request.
+        prompt: The prompt's text, where it was given as text.
+        prompt_ids: Its tokens.
+        generation: What was sampled; empty where nothing was asked for.
+        ranked: Tokens 1, 2, ... of prompt and completion with alternatives, where any were asked for.
+        tokenizer: The model's.
+    """
+    text = completion_text(generation, tokenizer)
+    if body.echo:
+        text = (prompt if prompt is not None else tokenizer.decode(prompt_ids)) + text
+    choice: JsonObject = {"index": index, "text": text, "logprobs": None, "finish_reason": generation.finish_reason}
+    if body.logprobs is not None:
+        choice["logprobs"] = _text_logprobs(body, prompt_ids, generation, ranked, tokenizer)
+    if body.prompt_logprobs is not None:
+        assert ranked is not None
+        entries = zip(prompt_ids[1:], ranked, strict=False)
+        choice["prompt_logprobs"] = [
+            None,
+            *(_vllm_entry(token, entry, body.prompt_logprobs, tokenizer) for token, entry in entries),
+        ]
+    if body.return_token_ids:
+        choice["token_ids"] = generation.completion_ids
+        choice["prompt_token_ids"] = list(prompt_ids)
+    return choice
+
+
+def completion_text(generation: Generation, tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The completion without special tokens, its end-of-turn token included."""
+    ids = generation.completion_ids
+    return tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids, skip_special_tokens=True)
+
+
+def first_call_index(body: ChatRequest) -> int:
+    """A number n such that no tool call of the conversation is named `call_n` or `call_<more>`."""
+    messages: list[Message] = body.conversation()
+    names = [call["id"] for message in messages for call in message.get("tool_calls") or []]
+    numbers = [int(name.removeprefix("call_")) for name in names if name.removeprefix("call_").isdecimal()]
+    return max([len(names), *(number + 1 for number in numbers)])
+
+
+def _chat_logprobs(
+    generation: Generation, ranked: Sequence[RankedToken] | None, tokenizer: "PreTrainedTokenizerBase"
+) -> list[JsonObject]:
+    return [
+        {
+            **_chat_token(token, logprob, tokenizer),
+            "top_logprobs": [_chat_token(*entry, tokenizer) for entry in alternatives.top] if alternatives else [],
+        }
+        for token, logprob, alternatives in zip(
+            generation.completion_ids,
+            generation.logprobs,
+            ranked if ranked is not None else itertools.repeat(None, len(generation.completion_ids)),
+            strict=True,
+        )
+    ]
+
+
+def _chat_token(token_id: int, logprob: float, tokenizer: "PreTrainedTokenizerBase") -> JsonObject:
+    text = tokenizer.decode([token_id])
+    # A token may be a part of a character; its text then shows the replacement sign and its bytes are not known.
+    return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
+
+
+def _text_logprobs(
+    body: CompletionRequest,
+    prompt_ids: Sequence[int],
+    generation: Generation,
+    ranked: Sequence[RankedToken] | None,
+    tokenizer: "PreTrainedTokenizerBase",
+) -> JsonObject:
+    """The lists `tokens`, `token_logprobs`, `top_logprobs`, `text_offset`; echoed ones start with None.
+
+    An alternative list holds the actual token too, so that it may have one entry more than asked for.
+    """
+
+    def name(token_id: int) -> str:
+        return f"token_id:{token_id}" if body.return_tokens_as_token_ids else tokenizer.decode([token_id])
+
+    ids = [*prompt_ids, *generation.completion_ids] if body.echo else list(generation.completion_ids)
+    logprobs: list[float | None] = list(generation.logprobs)
+    if body.echo:
+        assert ranked is not None
+        logprobs = [None, *(entry.logprob for entry in ranked[: len(prompt_ids) - 1]), *logprobs]
+    tops: list[dict[str, float] | None] | None = None
+    if body.logprobs and ranked is not None:
+        entries = [None, *ranked] if body.echo else list(ranked[len(prompt_ids) - 1 :])
+        tops = [
+            None if entry is None else {name(i): p for i, p in [*entry.top[: body.logprobs], (token, entry.logprob)]}
+            for token, entry in zip(ids, entries, strict=True)
+        ]
+    lengths = [len(tokenizer.decode([token_id])) for token_id in ids]
+    return {
+        "tokens": [name(token_id) for token_id in ids],
+        "token_logprobs": logprobs,
+        "top_logprobs": tops,
+        "text_offset": list(itertools.accumulate(lengths, initial=0))[: len(ids)],
+    }
+
+
+def _vllm_entry(
+    token_id: int, entry: RankedToken, num_top: int, tokenizer: "PreTrainedTokenizerBase"
+) -> dict[str, Any]:
+    """VLLM's form of one prompt token: the actual token first, then the alternatives it is not among."""
+    ranked = {token_id: (entry.logprob, entry.rank)}
+    for rank, (other, logprob) in enumerate(entry.top[:num_top], start=1):
+        ranked.setdefault(other, (logprob, rank))
+    return {
+        str(other): {"logprob": logprob, "rank": rank, "decoded_token": tokenizer.decode([other])}
+        for other, (logprob, rank) in ranked.items()
+    }

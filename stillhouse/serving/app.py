@@ -1,0 +1,84 @@
+"""The HTTP application: routes of the OpenAI API over one engine.
+
+Not here on purpose: streaming, embeddings, stop strings, penalties.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from stillhouse.serving.desk import ClientGone, Desk
+from stillhouse.serving.protocol import ApiError
+from stillhouse.serving.routes import Routes, ServedModel
+from stillhouse.serving.worker import EngineStopped
+
+_OPEN_PATH: Final = "/health"
+_CLIENT_CLOSED_REQUEST: Final = 499
+
+
+def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None) -> FastAPI:
+    """The application; `api_key` None lets everybody in."""
+    # The pages /docs and /redoc load scripts from elsewhere; nothing here reaches out of the machine.
+    app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, dependencies=[Depends(_key_check(api_key))])
+    routes = Routes(model, desk)
+    app.get("/health")(routes.health)
+    app.get("/v1/models")(routes.models)
+    app.get("/v1/stats")(routes.stats)
+    app.post("/v1/chat/completions")(routes.chat)
+    app.post("/v1/completions")(routes.completions)
+    _shape_errors(app, desk)
+    return app
+
+
+def _key_check(api_key: str | None) -> Callable[[Request], None]:
+    expected = f"Bearer {api_key}".encode()
+
+    def check_key(request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if api_key and request.url.path != _OPEN_PATH and not secrets.compare_digest(given, expected):
+            raise ApiError(
+                401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'", code="invalid_api_key"
+            )
+
+    return check_key
+
+
+def _shape_errors(app: FastAPI, desk: Desk) -> None:
+    """Gives every error OpenAI's body and counts it."""
+
+    def answer(error: ApiError) -> Response:
+        desk.rejected(error.status)
+        return JSONResponse(error.body, error.status, headers=error.headers)
+
+    @app.exception_handler(ApiError)
+    async def api_error(request: Request, error: ApiError) -> Response:
+        return answer(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        return answer(ApiError(400, f"{field or 'body'}: {first['msg']}", code="invalid_value", param=field or None))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return answer(ApiError(error.status_code, message, code="unknown_url"))
+
+    @app.exception_handler(EngineStopped)
+    async def stopped(request: Request, error: EngineStopped) -> Response:
+        return answer(ApiError(503, "the server is shutting down", code="shutting_down"))
+
+    @app.exception_handler(ClientGone)
+    async def gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return answer(ApiError(500, f"{type(error).__name__}: {error}", code="internal_error"))

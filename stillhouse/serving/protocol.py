@@ -1,0 +1,156 @@
+"""The requests of the OpenAI API that this server answers, and the errors it gives.
+
+Fields that are not listed are ignored, as other servers do. Listed ones that would change the result and are not
+supported are refused: an ignored `stop` or `response_format` would be a wrong answer.
+"""
+
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, Field, model_validator
+
+from stillhouse.types import Message, ToolSchema
+
+MAX_TOP_LOGPROBS: Final = 20
+"""Alternatives per token at most; vLLM's default of `--max-logprobs`."""
+
+Probability = Annotated[float, Field(gt=0.0, le=1.0)]
+Temperature = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class ApiError(Exception):
+    """An answer with an error body in OpenAI's form."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
+        self.body: dict[str, Any] = {
+            "error": {
+                "message": message,
+                "type": kind if status < 500 else "server_error",
+                "param": param,
+                "code": code,
+            }
+        }
+
+
+class _SamplingRequest(BaseModel):
+    model: str
+    temperature: Temperature = 1.0
+    top_p: Probability = 1.0
+    n: int = Field(default=1, ge=1, le=128)
+    seed: int | None = None
+    """None takes a fresh one."""
+    return_token_ids: bool = False
+    """vLLM's extension: the prompt's and the completions' token ids beside their text."""
+    ignore_eos: bool = False
+    """vLLM's extension: goes on after an end-of-turn token until `max_tokens`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_would_be_ignored(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if value is not None}
+            for field, neutral in cls._neutral_values().items():
+                if field in data and data[field] not in neutral:
+                    raise ValueError(f"{field}={data[field]!r} is not supported by this server; leave {field!r} out")
+        return data
+
+    @classmethod
+    def _neutral_values(cls) -> dict[str, list[Any]]:
+        """Fields that are refused, with the values that change nothing."""
+        return {
+            "stream": [False],
+            "stop": [[]],
+            "logit_bias": [{}],
+            "presence_penalty": [0],
+            "frequency_penalty": [0],
+            "top_k": [0, -1],
+            "min_p": [0],
+            "repetition_penalty": [1],
+            "best_of": [1],
+            "suffix": [""],
+        }
+
+
+class ChatRequest(_SamplingRequest):
+    """Body of POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    max_tokens: int | None = Field(default=None, ge=1)
+    """None samples until the context ends."""
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """The newer name of `max_tokens`; wins where both are given."""
+    logprobs: bool = False
+    top_logprobs: Count = 0
+
+    @classmethod
+    def _neutral_values(cls) -> dict[str, list[Any]]:
+        return {
+            **super()._neutral_values(),
+            "response_format": [{"type": "text"}],
+            "prompt_logprobs": [],
+            "echo": [False],
+        }
+
+    def conversation(self) -> list[Message]:
+        """The messages with text parts joined and `developer` called `system`.
+
+        Raises:
+            ApiError: For a role or a content part that a text model cannot take.
+        """
+        return [_message(index, message) for index, message in enumerate(self.messages)]
+
+    def offered_tools(self) -> list[ToolSchema]:
+        """The tools the model may call."""
+        return [] if self.tool_choice == "none" else cast(list[ToolSchema], self.tools)
+
+
+class CompletionRequest(_SamplingRequest):
+    """Body of POST /v1/completions."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int = Field(default=16, ge=0)
+    """0 is allowed with `echo` or `prompt_logprobs`: nothing is sampled, the prompt is scored."""
+    echo: bool = False
+    """Puts the prompt in front of the completion, in its text and in its log-probabilities."""
+    logprobs: Count | None = None
+    prompt_logprobs: Count | None = None
+    """vLLM's extension: log-probabilities of the prompt's tokens with so many alternatives."""
+    return_tokens_as_token_ids: bool = False
+    """vLLM's extension: tokens written as `token_id:<id>`, since their text may be ambiguous."""
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, at least one, each a text or token ids."""
+        is_one = isinstance(self.prompt, str) or not self.prompt or isinstance(self.prompt[0], int)
+        return cast(list[str | list[int]], [self.prompt] if is_one else self.prompt)
+
+
+def _message(index: int, message: dict[str, Any]) -> Message:
+    role = message.get("role")
+    role = "system" if role == "developer" else role
+    if role not in ("system", "user", "assistant", "tool"):
+        raise ApiError(
+            400,
+            f"messages[{index}].role is {role!r}; expected system, developer, user, assistant or tool",
+            code="invalid_value",
+            param=f"messages[{index}].role",
+        )
+    content = message.get("content")
+    if isinstance(content, list):
+        kinds = {part.get("type") for part in content if isinstance(part, dict)}
+        if kinds - {"text"} or not all(isinstance(part, dict) for part in content):
+            raise ApiError(
+                400,
+                f"messages[{index}].content has parts of type {sorted(map(str, kinds))}; this model takes text only",
+                code="invalid_value",
+                param=f"messages[{index}].content",
+            )
+        content = "".join(part["text"] for part in content)
+    return {**message, "role": role, "content": content}  # type: ignore[typeddict-item]

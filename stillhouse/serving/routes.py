@@ -1,0 +1,203 @@
+"""What each route does: check, sample, score, answer.
+
+Log-probabilities of sampled tokens are those of the distribution sampled from, softmax(logits / temperature), before
+`top_p` cuts it; those of a prompt's tokens are untempered.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stillhouse.chat.template import TemplateError, render
+from stillhouse.serving.answers import chat_choice, envelope, text_choice
+from stillhouse.serving.desk import Desk
+from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.protocol import ApiError, ChatRequest, CompletionRequest
+from stillhouse.serving.score import RankedToken
+from stillhouse.store.fingerprint import digest
+from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_NOTHING: Final = Generation([], [], "length")
+_SEED_BITS: Final = 63
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the routes speak for."""
+
+    name: str
+    tokenizer: "PreTrainedTokenizerBase"
+    stop_ids: frozenset[int]
+    vocab_size: int
+    context_length: int
+
+
+class Routes:
+    """The routes of one served model."""
+
+    def __init__(self, model: ServedModel, desk: Desk) -> None:
+        self._model = model
+        self._desk = desk
+
+    async def health(self) -> Response:
+        """Answers while the server runs."""
+        return _json({"status": "ok"})
+
+    async def models(self) -> Response:
+        """The one model."""
+        entry = {
+            "id": self._model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "stillhouse",
+            "max_model_len": self._model.context_length,
+        }
+        return _json({"object": "list", "data": [entry]})
+
+    async def stats(self) -> Response:
+        """Counters since the start."""
+        return _json(self._desk.stats())
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        self._check_model(body.model)
+        try:
+            prompt_ids = render(
+                self._model.tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True
+            )
+        except TemplateError as error:
+            raise ApiError(400, str(error), code="invalid_value", param="messages") from error
+        max_tokens = body.max_completion_tokens or body.max_tokens or self._model.context_length
+        self._check_room(prompt_ids, num_new=1)
+        async with self._desk.admitted(body.n):
+            generations = await self._sample(request, [prompt_ids] * body.n, max_tokens, body)
+            ranked: list[list[RankedToken] | None] = [None] * body.n
+            if body.logprobs and body.top_logprobs:
+                ranked = [
+                    await self._rank(request, prompt_ids, generation, body.top_logprobs, body.temperature)
+                    for generation in generations
+                ]
+        choices = [
+            chat_choice(index, body, generation, ranked[index], self._model.tokenizer)
+            for index, generation in enumerate(generations)
+        ]
+        usage = self._desk.answered(generations, len(prompt_ids))
+        answer = envelope("chat.completion", self._model.name, choices, usage)
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = prompt_ids
+        return _json(answer)
+
+    async def completions(self, body: CompletionRequest, request: Request) -> Response:
+        """POST /v1/completions."""
+        self._check_model(body.model)
+        if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+            raise ApiError(
+                400, "max_tokens is 0; expected at least 1, or echo or prompt_logprobs", code="invalid_value",
+                param="max_tokens",
+            )  # fmt: skip
+        texts = body.prompts()
+        prompts = [self._prompt_ids(prompt) for prompt in texts]
+        for ids in prompts:
+            self._check_room(ids, num_new=min(body.max_tokens, 1))
+        repeated = [index for index in range(len(prompts)) for _ in range(body.n)]
+        async with self._desk.admitted(len(repeated)):
+            generations = [_NOTHING] * len(repeated)
+            if body.max_tokens:
+                inputs = [prompts[index] for index in repeated]
+                generations = await self._sample(request, inputs, body.max_tokens, body)
+            choices = []
+            for place, (index, generation) in enumerate(zip(repeated, generations, strict=True)):
+                text, ids = texts[index], prompts[index]
+                ranked = await self._ranked_text(request, body, ids, generation)
+                prompt = text if isinstance(text, str) else None
+                choices.append(text_choice(place, body, prompt, ids, generation, ranked, self._model.tokenizer))
+        usage = self._desk.answered(generations, sum(len(ids) for ids in prompts))
+        return _json(envelope("text_completion", self._model.name, choices, usage))
+
+    async def _sample(
+        self, request: Request, prompts: Sequence[list[int]], max_tokens: int, body: ChatRequest | CompletionRequest
+    ) -> list[Generation]:
+        seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
+        futures = [
+            self._desk.engine.sample(
+                GenerationRequest(
+                    prompt_ids=ids,
+                    max_tokens=max_tokens,
+                    temperature=body.temperature,
+                    top_p=body.top_p,
+                    # The first choice has the seed itself, so that n=1 is reproduced by any engine with that seed.
+                    seed=seed if place == 0 else int(digest([seed, place])[:15], 16),
+                    stop_ids=frozenset() if body.ignore_eos else self._model.stop_ids,
+                )
+            )
+            for place, ids in enumerate(prompts)
+        ]
+        return await self._desk.wait_all(request, futures)
+
+    async def _rank(
+        self, request: Request, prompt_ids: list[int], generation: Generation, num_top: int, temperature: float
+    ) -> list[RankedToken]:
+        """The completion's tokens with alternatives, tempered as they were sampled."""
+        sequence = [*prompt_ids, *generation.completion_ids]
+        future = self._desk.engine.score(sequence, num_top=num_top, temperature=temperature or 1.0)
+        [ranked] = await self._desk.wait_all(request, [future])
+        return ranked[len(prompt_ids) - 1 :]
+
+    async def _ranked_text(
+        self, request: Request, body: CompletionRequest, prompt_ids: list[int], generation: Generation
+    ) -> list[RankedToken] | None:
+        """Tokens 1, 2, ... of prompt and completion with alternatives; None when nobody asked."""
+        num_top = max(body.logprobs or 0, body.prompt_logprobs or 0)
+        wants_prompt = body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
+        if not wants_prompt and not body.logprobs:
+            return None
+        [ranked] = await self._desk.wait_all(request, [self._desk.engine.score(prompt_ids, num_top=num_top)])
+        if generation.completion_ids and body.logprobs:
+            ranked = ranked + await self._rank(request, prompt_ids, generation, num_top, body.temperature)
+        elif generation.completion_ids:
+            pairs = zip(generation.logprobs, range(len(generation.completion_ids)), strict=True)
+            ranked = ranked + [RankedToken(logprob, 0, []) for logprob, _ in pairs]
+        return ranked
+
+    def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
+        ids = self._model.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        wrong = [token for token in ids if not 0 <= token < self._model.vocab_size]
+        if wrong or not ids:
+            seen = f"token id {wrong[0]}" if wrong else "no tokens"
+            raise ApiError(
+                400,
+                f"prompt holds {seen}; expected one or more token ids from 0 to {self._model.vocab_size - 1}",
+                code="invalid_value",
+                param="prompt",
+            )
+        return list(ids)
+
+    def _check_model(self, name: str) -> None:
+        if name != self._model.name:
+            raise ApiError(
+                404, f"model {name!r} does not exist here; this server serves {self._model.name!r}",
+                code="model_not_found", param="model",
+            )  # fmt: skip
+
+    def _check_room(self, prompt_ids: list[int], num_new: int) -> None:
+        context = self._model.context_length
+        if len(prompt_ids) + num_new > context:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {context} tokens, but the prompt has {len(prompt_ids)} tokens "
+                f"and at least {num_new} must follow; shorten the messages",
+                code="context_length_exceeded",
+                param="messages",
+            )
+
+
+def _json(value: JsonObject) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

@@ -1,0 +1,134 @@
+"""Running the server in this process until it is told to stop."""
+
+import json
+import os
+import socket
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from stillhouse.chat.refs import resolve_model
+from stillhouse.errors import ConfigError, EndpointError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from stillhouse.serving.models import Device, Dtype
+    from stillhouse.serving.worker import Engine
+
+
+def serve(
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    name: str | None = None,
+    device: "Device" = "auto",
+    dtype: "Dtype" = "auto",
+    num_threads: int | None = None,
+    max_batch: int = 64,
+    max_pending: int = 256,
+    api_key_env: str | None = None,
+) -> None:
+    """Serves a model over HTTP until SIGTERM or SIGINT.
+
+    Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
+
+    Args:
+        model: Model ref.
+        host: Address to listen on; only this machine by default.
+        port: 0 takes a free one.
+        name: What clients call the model; None takes the ref.
+        device: Where the model runs.
+        dtype: Weights' type.
+        num_threads: CPU threads; None leaves it to torch.
+        max_batch: Sequences sampled at once.
+        max_pending: Sequences that may wait beyond those before requests are refused with 429.
+        api_key_env: Environment variable holding the key that clients must send; None asks for none.
+
+    Raises:
+        ConfigError: If the model cannot be loaded or the variable is not set.
+        EndpointError: If the address cannot be listened on.
+    """
+    # What fails without the model fails before torch is imported, which takes seconds.
+    api_key = _api_key(api_key_env)
+    path = resolve_model(model)
+    listener = _listen(host, port)
+    from transformers.utils import logging
+
+    from stillhouse.chat.template import stop_token_ids
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.serving.app import create_app
+    from stillhouse.serving.desk import Desk
+    from stillhouse.serving.models import load_model
+    from stillhouse.serving.routes import ServedModel
+    from stillhouse.serving.worker import Engine
+
+    logging.disable_progress_bar()
+    tokenizer = load_tokenizer(path)
+    loaded = load_model(path, device=device, dtype=dtype, num_threads=num_threads)
+    try:
+        engine = Engine(loaded, max_batch=max_batch)
+    except ValueError as error:
+        raise ConfigError(f"model {model!r} cannot be served: {error}") from error
+    ends = loaded.generation_config.eos_token_id
+    served = ServedModel(
+        name=name or model,
+        tokenizer=tokenizer,
+        stop_ids=stop_token_ids(tokenizer) | frozenset(ends if isinstance(ends, list) else [ends] if ends else []),
+        vocab_size=loaded.config.get_text_config().vocab_size,
+        context_length=engine.context_length,
+    )
+    app = create_app(served, Desk(engine, max_batch=max_batch, max_pending=max_pending), api_key=api_key)
+    engine.start()
+    try:
+        _Server(app, engine, served.name).run(sockets=[listener])
+    finally:
+        engine.stop()
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Announces itself once it listens, and ends unfinished completions when told to stop."""
+
+    def __init__(self, app: "FastAPI", engine: "Engine", name: str) -> None:
+        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        self._engine = engine
+        self._name = name
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        assert sockets
+        host, port = sockets[0].getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host
+        sys.stdout.write(json.dumps({"url": f"http://{address}:{port}/v1", "model": self._name}) + "\n")
+        sys.stdout.flush()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._engine.stop()
+        super().handle_exit(sig, frame)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise EndpointError(
+            f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for a free one"
+        ) from error
+    return listener
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(f"environment variable {variable!r}, which should hold the API key, is not set or empty")
+    return key

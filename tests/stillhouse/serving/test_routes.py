@@ -1,0 +1,302 @@
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI, RateLimitError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from stillhouse.chat.template import render
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.score import score_tokens
+
+USER: dict[str, Any] = {
+    "role": "user",
+    "content": "Ben has 12 eggs. Ben finds 5 more. How many eggs does Ben have now?",
+}
+LONG = {"model": "student", "prompt": [7] * 20, "max_tokens": 990, "ignore_eos": True}
+
+SHORT: dict[str, Any] = {"model": "student", "prompt": [7] * 20, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
+
+
+def sampled_alone(
+    model: PreTrainedModel, prompt_ids: list[int], seed: int, max_tokens: int, temperature: float = 1.0
+) -> Any:
+    request = GenerationRequest(prompt_ids, max_tokens, temperature=temperature, seed=seed, stop_ids=frozenset({2}))
+    return Generator(model).run([request])[0]
+
+
+def test_chat_answers_with_the_seeds_tokens_their_logprobs_and_usage(
+    openai: OpenAI, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    answer = openai.chat.completions.create(
+        model="student", messages=[USER], tools=[CALCULATOR_SCHEMA], max_tokens=40, seed=5, logprobs=True,
+        extra_body={"return_token_ids": True},
+    )  # fmt: skip
+    prompt_ids = render(tokenizer, [USER], [CALCULATOR_SCHEMA], add_generation_prompt=True)  # type: ignore[list-item]
+    expected = sampled_alone(model, prompt_ids, 5, 40)
+    [choice] = answer.choices
+    raw = answer.model_dump()
+    assert raw["prompt_token_ids"] == prompt_ids
+    assert raw["choices"][0]["token_ids"] == expected.completion_ids
+    assert [entry.logprob for entry in choice.logprobs.content] == pytest.approx(expected.logprobs, abs=1e-4)
+    assert answer.usage.prompt_tokens == len(prompt_ids)
+    assert answer.usage.completion_tokens == len(expected.completion_ids)
+    assert answer.usage.total_tokens == len(prompt_ids) + len(expected.completion_ids)
+
+
+def test_a_seed_repeats_an_answer_and_n_choices_differ(openai: OpenAI) -> None:
+    def ask(n: int) -> list[str | None]:
+        answer = openai.chat.completions.create(
+            model="student", messages=[USER], max_tokens=12, seed=3, n=n, temperature=3.0
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    assert ask(3) == ask(3)
+    assert len(set(ask(3))) == 3
+    assert ask(3)[0] == ask(1)[0]
+
+
+def test_without_a_seed_answers_differ(openai: OpenAI) -> None:
+    answers = {
+        openai.completions.create(model="student", prompt=[7, 8], max_tokens=12, temperature=3.0).choices[0].text
+        for _ in range(3)
+    }
+    assert len(answers) == 3
+
+
+def test_top_logprobs_are_the_best_alternatives_of_the_tempered_distribution(openai: OpenAI) -> None:
+    answer = openai.chat.completions.create(
+        model="student", messages=[USER], max_tokens=8, seed=1, temperature=2.0, logprobs=True, top_logprobs=4
+    )
+    for entry in answer.choices[0].logprobs.content:
+        top = {alternative.token: alternative.logprob for alternative in entry.top_logprobs}
+        assert len(entry.top_logprobs) == 4
+        assert list(top.values()) == sorted(top.values(), reverse=True)
+        if entry.token in top:
+            assert top[entry.token] == pytest.approx(entry.logprob, abs=1e-4)
+        else:
+            assert entry.logprob <= min(top.values())
+
+
+def test_max_completion_tokens_bounds_the_answer_and_the_reason_is_length(openai: OpenAI) -> None:
+    answer = openai.chat.completions.create(
+        model="student", messages=[USER], max_completion_tokens=3, temperature=3.0, seed=1
+    )
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
+
+
+@pytest.mark.parametrize("kind", ["text", "ids"])
+def test_echo_scores_the_prompt_with_none_first(
+    http: httpx.Client, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, kind: str
+) -> None:
+    text = "Ben has 12 eggs."
+    ids = tokenizer(text)["input_ids"]
+    body = {"model": "student", "prompt": text if kind == "text" else ids, "echo": True, "logprobs": 2, "max_tokens": 0}
+    answer = http.post("/completions", json=body).json()
+    [choice] = answer["choices"]
+    logprobs = choice["logprobs"]
+    assert choice["text"] == text
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["token_logprobs"][1:] == pytest.approx(score_tokens(model, [ids])[0][1:], abs=1e-4)
+    assert "".join(logprobs["tokens"]) == text
+    assert [
+        text[offset:][: len(token)] for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True)
+    ] == logprobs["tokens"]
+    assert logprobs["top_logprobs"][0] is None
+    assert all(2 <= len(top) <= 3 for top in logprobs["top_logprobs"][1:])
+    assert answer["usage"] == {"prompt_tokens": len(ids), "completion_tokens": 0, "total_tokens": len(ids)}
+
+
+def test_echo_with_one_token_appends_it_to_all_lists(http: httpx.Client) -> None:
+    body = {
+        "model": "student", "prompt": [30, 40, 50], "echo": True, "logprobs": 1, "max_tokens": 1,
+        "return_tokens_as_token_ids": True, "return_token_ids": True,
+    }  # fmt: skip
+    [choice] = http.post("/completions", json=body).json()["choices"]
+    tokens = choice["logprobs"]["tokens"]
+    assert tokens[:3] == ["token_id:30", "token_id:40", "token_id:50"]
+    assert tokens[3] == f"token_id:{choice['token_ids'][0]}"
+    assert {len(choice["logprobs"][name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} == {
+        4
+    }
+    assert all(token in top for token, top in zip(tokens[1:], choice["logprobs"]["top_logprobs"][1:], strict=True))
+
+
+@pytest.mark.parametrize("num_top", [0, 3])
+def test_prompt_logprobs_hold_the_actual_token_by_id_beside_the_best(
+    http: httpx.Client, model: PreTrainedModel, num_top: int
+) -> None:
+    ids = [30, 40, 50, 31, 2, 1]
+    body = {
+        "model": "student", "prompt": [ids, ids[:4]], "max_tokens": 1, "temperature": 0.3, "prompt_logprobs": num_top
+    }  # fmt: skip
+    choices = http.post("/completions", json=body).json()["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1]
+    for choice, tokens in zip(choices, (ids, ids[:4]), strict=True):
+        first, *entries = choice["prompt_logprobs"]
+        assert first is None
+        expected = score_tokens(model, [tokens])[0][1:]
+        for token, entry, logprob in zip(tokens[1:], entries, expected, strict=True):
+            assert entry[str(token)]["logprob"] == pytest.approx(logprob, abs=1e-4), "untempered"
+            assert len(entry) in ({1} if num_top == 0 else {num_top, num_top + 1})
+            ranks = sorted(value["rank"] for value in entry.values())
+            assert ranks[:num_top] == list(range(1, num_top + 1))
+            by_rank = sorted(entry.values(), key=lambda value: value["rank"])
+            assert [value["logprob"] for value in by_rank] == sorted((v["logprob"] for v in by_rank), reverse=True)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_both_lengths(openai: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        openai.chat.completions.create(model="student", messages=[{"role": "user", "content": "7" * 1100}])
+    assert caught.value.code == "context_length_exceeded"
+    assert "1024" in caught.value.message
+    assert "has 1108 tokens" in caught.value.message
+
+
+def test_a_prompt_that_just_fits_can_be_scored_but_not_continued(http: httpx.Client) -> None:
+    body = {"model": "student", "prompt": [7] * 1024, "prompt_logprobs": 0}
+    assert http.post("/completions", json={**body, "max_tokens": 0}).status_code == 200
+    refused = http.post("/completions", json={**body, "max_tokens": 1})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_an_unknown_model_is_a_404_that_names_the_served_one(openai: OpenAI) -> None:
+    with pytest.raises(NotFoundError, match="student") as caught:
+        openai.chat.completions.create(model="gpt-9", messages=[USER])  # type: ignore[list-item]
+    assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"stream": True}, "stream"),
+        ({"stop": ["x"]}, "stop"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+    ],
+)
+def test_a_request_that_cannot_be_honoured_is_a_400_naming_the_field(
+    http: httpx.Client, change: dict[str, Any], field: str
+) -> None:
+    answer = http.post("/chat/completions", json={"model": "student", "messages": [USER], "max_tokens": 2, **change})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": [619]}, {"prompt": []}, {"prompt": ""}, {"max_tokens": 0}, {"prompt_logprobs": 50}]
+)
+def test_a_completion_request_that_makes_no_sense_is_a_400(http: httpx.Client, change: dict[str, Any]) -> None:
+    answer = http.post("/completions", json={"model": "student", "prompt": "x", "max_tokens": 1, **change})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_fields_set_to_nothing_and_unknown_fields_are_ignored(http: httpx.Client) -> None:
+    body = {
+        "model": "student",
+        "messages": [USER],
+        "max_tokens": 1,
+        "stop": None,
+        "user": "x",
+        "made_up": 3,
+        "stream": False,
+    }
+    assert http.post("/chat/completions", json=body).status_code == 200
+
+
+def test_a_body_that_is_not_json_is_a_400(http: httpx.Client) -> None:
+    answer = http.post("/chat/completions", content=b'{"model": ', headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+
+
+def test_an_unknown_path_has_an_error_body_too(http: httpx.Client) -> None:
+    answer = http.get("/nothing")
+    assert answer.status_code == 404
+    assert "/v1/nothing" in answer.json()["error"]["message"]
+
+
+def test_the_served_model_is_listed(openai: OpenAI) -> None:
+    assert [model.id for model in openai.models.list()] == ["student"]
+
+
+def test_more_than_may_wait_is_a_429_with_retry_after_and_counted(server: str, http: httpx.Client) -> None:
+    async def flood() -> list[int | RateLimitError]:
+        async with AsyncOpenAI(base_url=server, api_key="secret", max_retries=0) as client:
+
+            async def ask() -> int | RateLimitError:
+                try:
+                    return (await client.completions.create(**SHORT)).usage.completion_tokens
+                except RateLimitError as error:
+                    return error
+
+            return list(await asyncio.gather(*(ask() for _ in range(9))))
+
+    before = http.get("/stats").json()
+    outcomes = asyncio.run(flood())
+    refused = [outcome for outcome in outcomes if isinstance(outcome, RateLimitError)]
+    assert len(refused) == 4, "two run and three wait"
+    assert refused[0].code == "rate_limit_exceeded"
+    assert int(refused[0].response.headers["retry-after"]) >= 1
+    after = http.get("/stats").json()
+    assert after["requests_accepted"] - before["requests_accepted"] == 5
+    assert after["requests_completed"] - before["requests_completed"] == 5
+    assert after["requests_rejected"]["429"] - before["requests_rejected"].get("429", 0) == 4
+    answered = sum(outcome for outcome in outcomes if isinstance(outcome, int))
+    assert after["completion_tokens"] - before["completion_tokens"] == answered
+
+
+def test_clients_that_leave_free_their_places(http: httpx.Client) -> None:
+    before = http.get("/stats").json()["requests_abandoned"]
+    for _ in range(5):
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/completions", json=LONG, timeout=httpx.Timeout(5.0, read=0.1))
+    deadline = time.monotonic() + 5
+    while (stats := http.get("/stats").json())["sequences_inside"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (stats["sequences_inside"], stats["requests_abandoned"] - before) == (0, 5)
+    assert http.post("/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+
+
+def test_a_wrong_or_missing_key_is_a_401_and_health_is_open(server: str) -> None:
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
+        answer = httpx.get(f"{server}/models", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert httpx.get(f"{server}/models", headers={"authorization": "Bearer secret"}).status_code == 200
+    assert httpx.get(server.removesuffix("/v1") + "/health").status_code == 200
+
+
+def test_text_parts_and_the_developer_role_are_understood(http: httpx.Client) -> None:
+    def ids(messages: list[dict[str, Any]]) -> list[int]:
+        body = {"model": "student", "messages": messages, "max_tokens": 1, "return_token_ids": True}
+        return http.post("/chat/completions", json=body).json()["prompt_token_ids"]
+
+    parts = [{"type": "text", "text": "Ben has "}, {"type": "text", "text": "12 eggs."}]
+    assert ids([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]) == ids(
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ben has 12 eggs."}]
+    )
+
+
+def test_answers_are_plain_json(http: httpx.Client) -> None:
+    body = {"model": "student", "messages": [USER], "max_tokens": 2}
+    assert json.loads(http.post("/chat/completions", json=body).content)["object"] == "chat.completion"

@@ -1,0 +1,44 @@
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stillhouse.serving", *args], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("embedded:nobody",), "nobody"),
+        (("embedded:student", "--api-key-env", "NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE"),
+        (("embedded:student", "--host", "192.0.2.1"), "192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line_and_exit_code_1(args: tuple[str, ...], words: str) -> None:
+    result = run(*args)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.slow
+def test_sigterm_stops_it_quickly_also_in_the_middle_of_a_completion() -> None:
+    args = [sys.executable, "-m", "stillhouse.serving", "embedded:student", "--device", "cpu", "--num-threads", "1"]
+    with subprocess.Popen(args, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split('"')[3]
+        body = {"model": "embedded:student", "prompt": [7] * 20, "max_tokens": 1000, "ignore_eos": True, "n": 40}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/completions", json=body, timeout=httpx.Timeout(5.0, read=0.2))
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+        assert time.monotonic() - started < 5
