@@ -1,0 +1,52 @@
+"""Confidence intervals of shares, in closed form."""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """Bounds of a share, within [0, 1]."""
+
+    low: float
+    high: float
+
+
+def wilson_interval(share: float, num_trials: float, confidence: float) -> Interval:
+    """Wilson's score interval of a binomial share.
+
+        (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + confidence) / 2
+
+    Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22; recommended for small
+    n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion".
+
+    Args:
+        share: p, the share seen.
+        num_trials: n > 0; an effective sample size need not be whole.
+        confidence: Probability of covering the true share, within (0, 1).
+    """
+    z = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+    shrink = 1.0 + z * z / num_trials
+    middle = (share + z * z / (2.0 * num_trials)) / shrink
+    half = z * math.sqrt(share * (1.0 - share) / num_trials + (z / (2.0 * num_trials)) ** 2) / shrink
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+def effective_sample_size(groups: Iterable[Sequence[bool]]) -> float:
+    """How many independent trials tell as much about the mean as these, which come in groups.
+
+    Trajectories of one prompt resemble each other, so counting each as a trial makes an interval too narrow. With group
+    sizes m_k, sums s_k, n = sum m_k and p = sum s_k / n, the variance of the mean allowing for groups is
+    v = sum (s_k - p m_k)^2 / n^2, and the result is p(1-p) / v, at most n. It is n exactly where each group has one
+    member, and the number of groups where all members of a group agree. Where p is 0 or 1, v says nothing and the
+    number of groups is returned. Kish 1965, "Survey Sampling" (design effect); Korn and Graubard 1998, "Confidence
+    intervals for proportions with small expected number of positive counts estimated from survey data".
+    """
+    counted = [(len(group), sum(group)) for group in groups if group]
+    num_trials = sum(size for size, _ in counted)
+    share = sum(right for _, right in counted) / num_trials
+    if share in (0.0, 1.0):
+        return float(len(counted))
+    variance = math.fsum((right - share * size) ** 2 for size, right in counted) / num_trials**2
+    return min(float(num_trials), share * (1.0 - share) / variance) if variance else float(num_trials)

@@ -1,0 +1,109 @@
+"""Figures of one model's trajectories on a set of prompts.
+
+A share or mean whose denominator is empty is None: nothing was measured, which is not zero.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from stillhouse.dataset.totals import completion_tokens, totals_of
+from stillhouse.dataset.verify import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.evaluation.intervals import effective_sample_size, wilson_interval
+from stillhouse.evaluation.pass_at_k import mean_pass_at_k
+from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
+
+_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW})
+
+
+def measure(
+    trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], *, confidence: float
+) -> JsonObject:
+    """Accuracy with its interval, lengths, and shares of what went wrong.
+
+    Trajectories that the infrastructure failed (an error, a timeout, a provider's filter) count in `failed_share`
+    alone. Of the others, those with an expected answer count in the accuracy, as wrong if they came to no answer.
+
+    Args:
+        trajectories: Of one model; several of a prompt are allowed for in the interval.
+        metadata: By prompt id.
+        confidence: Level of the interval, within (0, 1).
+
+    Returns:
+        num_prompts, num_trajectories; accuracy, accuracy_low, accuracy_high, num_verified; accuracy_by_tag and
+        num_verified_by_tag; pass_at_k (empty without several trajectories of a prompt); mean_completion_tokens,
+        mean_turns, truncated_share and valid_tool_call_share over trajectories that did not fail; failed_share; and
+        completion_tokens over all, None as soon as one is unknown. Valid tool calls are those that parsed, were
+        validated and ran, among the calls that were answered.
+    """
+    every = list(trajectories)
+    sound = [trajectory for trajectory in every if trajectory.stop_reason not in INFRASTRUCTURE_STOPS]
+    by_prompt, by_tag = _verdicts(sound, metadata)
+    sound_totals = [totals_of(trajectory) for trajectory in sound]
+    num_results = sum(totals.num_tool_results for totals in sound_totals)
+    num_errors = sum(totals.num_tool_errors for totals in sound_totals)
+    return {
+        "num_prompts": len({trajectory.prompt_id for trajectory in every}),
+        "num_trajectories": len(every),
+        **_accuracy(by_prompt, confidence),
+        "accuracy_by_tag": {tag: _mean(verdicts) for tag, verdicts in sorted(by_tag.items())},
+        "num_verified_by_tag": {tag: len(verdicts) for tag, verdicts in sorted(by_tag.items())},
+        "pass_at_k": mean_pass_at_k(by_prompt),
+        "mean_completion_tokens": _mean_known([_tokens(trajectory) for trajectory in sound]),
+        "mean_turns": _mean([len(trajectory.turns) for trajectory in sound]),
+        "truncated_share": _mean([trajectory.stop_reason in _TRUNCATED for trajectory in sound]),
+        "valid_tool_call_share": 1.0 - num_errors / num_results if num_results else None,
+        "failed_share": _mean([trajectory.stop_reason in INFRASTRUCTURE_STOPS for trajectory in every]),
+        "completion_tokens": _sum_known([_tokens(trajectory) for trajectory in every]),
+    }
+
+
+def _verdicts(
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata]
+) -> tuple[list[list[bool]], dict[str, list[bool]]]:
+    """Verdicts of verified trajectories grouped by prompt, and by tag where there is one."""
+    by_prompt: defaultdict[str, list[bool]] = defaultdict(list)
+    by_tag: defaultdict[str, list[bool]] = defaultdict(list)
+    for trajectory in trajectories:
+        about = metadata.get(trajectory.prompt_id)
+        verdict = verify_trajectory(trajectory, about)
+        if about is None or verdict is None:
+            continue
+        by_prompt[trajectory.prompt_id].append(verdict)
+        if about.tag is not None:
+            by_tag[about.tag].append(verdict)
+    return list(by_prompt.values()), by_tag
+
+
+def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObject:
+    num_verified = sum(map(len, by_prompt))
+    if num_verified == 0:
+        return {"accuracy": None, "accuracy_low": None, "accuracy_high": None, "num_verified": 0}
+    accuracy = sum(map(sum, by_prompt)) / num_verified
+    interval = wilson_interval(accuracy, effective_sample_size(by_prompt), confidence)
+    return {
+        "accuracy": accuracy,
+        "accuracy_low": interval.low,
+        "accuracy_high": interval.high,
+        "num_verified": num_verified,
+    }
+
+
+def _tokens(trajectory: Trajectory) -> int | None:
+    """Tokens sampled; none were where the prompt already was too long or the first request failed."""
+    return completion_tokens(trajectory) if trajectory.turns else 0
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _sum_known(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _mean_known(values: Sequence[int | None]) -> float | None:
+    total = _sum_known(values)
+    return total / len(values) if values and total is not None else None

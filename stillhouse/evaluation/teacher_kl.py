@@ -1,0 +1,133 @@
+"""How far a model is from the teacher on the tokens it samples itself."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import InputError
+from stillhouse.types import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_CHUNK_SEQUENCES: Final = 256
+
+
+@dataclass(slots=True)
+class ScoredSpans:
+    """Tokens to run the teacher over, and those among them that were sampled."""
+
+    token_ids: list[int]
+    positions: list[int] = field(default_factory=list)
+    """Places of the sampled tokens in `token_ids`."""
+    sampling_logprobs: list[float] = field(default_factory=list)
+    """One for each of `positions`."""
+
+
+def teacher_kl(
+    trajectories: Iterable[Trajectory], teacher_ref: str, runtime: RuntimeConfig, *, temperature: float
+) -> float | None:
+    """Mean over sampled tokens of student minus teacher log-probability, in nats per token.
+
+        teacher_kl = mean_t [ log p_student(y_t | y_<t) - log p_teacher(y_t | y_<t) ],   y_t sampled from p_student
+
+    An unbiased estimate of the mean per-token reverse KL along the student's own trajectories, so only for tokens
+    sampled at temperature 1 from the whole distribution; a single estimate can fall below zero, its expectation cannot.
+
+    Returns:
+        None at any other temperature, when a turn carries no token ids or sampling log-probabilities, or when nothing
+        was sampled.
+
+    Raises:
+        InputError: A token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
+        ConfigError: The teacher cannot be loaded.
+    """
+    if temperature != 1.0:
+        return None
+    spans: list[ScoredSpans] = []
+    for trajectory in trajectories:
+        if not all(_is_recorded(turn) for turn in trajectory.turns):
+            return None
+        spans += merge_turns(trajectory.turns)
+    if not any(one.positions for one in spans):
+        return None
+    # Only this measure needs torch.
+    import torch
+
+    from stillhouse.serving.models import load_model
+
+    teacher = load_model(teacher_ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
+    try:
+        return mean_log_ratio(spans, teacher, teacher_ref)
+    finally:
+        del teacher
+        # Another process may serve or train next on the same device.
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", teacher_ref: str) -> float:
+    """Mean of student minus teacher log-probability over all sampled positions; there must be one.
+
+    Raises:
+        InputError: A token id lies outside the teacher's vocabulary.
+    """
+    from stillhouse.serving.score import score_tokens
+
+    num_known = teacher.config.get_text_config().vocab_size
+    largest = max(max(one.token_ids) for one in spans)
+    if largest >= num_known:
+        raise InputError(
+            f"token id {largest} was sampled, and teacher {teacher_ref!r} knows {num_known} tokens; expected student "
+            "and teacher to share a tokenizer. Name such a teacher in on_policy.teacher"
+        )
+    differences: list[float] = []
+    for chunk in _chunks(spans):
+        scores = score_tokens(teacher, [one.token_ids for one in chunk])
+        for one, teacher_logprobs in zip(chunk, scores, strict=True):
+            differences += [
+                sampled - teacher_logprobs[place]
+                for place, sampled in zip(one.positions, one.sampling_logprobs, strict=True)
+            ]
+    return math.fsum(differences) / len(differences)
+
+
+def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
+    """The fewest sequences that hold each turn's completion after exactly its own prompt.
+
+    A turn whose prompt begins with the sequence so far continues it; any other starts a new one.
+    """
+    merged: list[ScoredSpans] = []
+    for turn in turns:
+        assert turn.prompt_ids is not None
+        assert turn.completion_ids is not None
+        assert turn.sampling_logprobs is not None
+        current = merged[-1] if merged else None
+        if current is None or turn.prompt_ids[: len(current.token_ids)] != current.token_ids:
+            current = ScoredSpans(list(turn.prompt_ids))
+            merged.append(current)
+        else:
+            current.token_ids += turn.prompt_ids[len(current.token_ids) :]
+        start = len(current.token_ids)
+        current.positions += range(start, start + len(turn.completion_ids))
+        current.sampling_logprobs += turn.sampling_logprobs
+        current.token_ids += turn.completion_ids
+    return merged
+
+
+def _is_recorded(turn: Turn) -> bool:
+    return (
+        bool(turn.prompt_ids)
+        and turn.completion_ids is not None
+        and turn.sampling_logprobs is not None
+        and len(turn.completion_ids) == len(turn.sampling_logprobs)
+    )
+
+
+def _chunks(spans: Sequence[ScoredSpans]) -> Iterator[list[ScoredSpans]]:
+    remaining = iter(spans)
+    while chunk := list(islice(remaining, _CHUNK_SEQUENCES)):
+        yield chunk

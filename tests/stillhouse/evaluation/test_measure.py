@@ -1,0 +1,103 @@
+from typing import Any
+
+import pytest
+
+from stillhouse.evaluation.intervals import wilson_interval
+from stillhouse.evaluation.measure import measure
+from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
+
+CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def trajectory(
+    prompt: str, answer: str = "5", stop: StopReason = StopReason.ANSWERED, tokens: int | None = 10, errors: int = 0,
+    calls: int = 0, unanswered: int = 0,
+) -> Trajectory:  # fmt: skip
+    """A call a turn and then an answer, or at last calls that nobody answers."""
+    usage: Any = {} if tokens is None else {"completion_tokens": tokens}
+    messages: list[Any] = [{"role": "user", "content": "q"}]
+    for _ in range(calls):
+        messages += [{"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "x"}]
+    last = {"role": "assistant", "content": answer}
+    messages.append({**last, "content": None, "tool_calls": [CALL] * unanswered} if unanswered else last)
+    turns = [Turn("stop", usage, 0.1, "m", num_tool_errors=errors if index == 0 else 0) for index in range(calls + 1)]
+    return Trajectory(f"{prompt}/{answer}", prompt, 0, messages, [], turns, stop, "m")
+
+
+def failed(prompt: str, stop: StopReason = StopReason.ERROR) -> Trajectory:
+    messages: list[Any] = [{"role": "user", "content": "q"}]
+    return Trajectory(prompt, prompt, 0, messages, [], [], stop, "m", {"kind": "transient", "message": "x"})
+
+
+def about(**expected: str | None) -> dict[str, PromptMetadata]:
+    """Prompts with their answers; the tag is the first letter of the name."""
+    return {name: PromptMetadata(name, answer, name[0], "exact", {}) for name, answer in expected.items()}
+
+
+def test_accuracy_counts_verified_trajectories_and_shows_its_interval() -> None:
+    prompts = about(a1="5", a2="5", b1="5", b2=None)
+    facts = measure(
+        [trajectory("a1"), trajectory("a2", "6"), trajectory("b1"), trajectory("b2"), trajectory("unknown")],
+        prompts,
+        confidence=0.9,
+    )
+    assert (facts["accuracy"], facts["num_verified"]) == (pytest.approx(2 / 3), 3)
+    assert (facts["accuracy_low"], facts["accuracy_high"]) == pytest.approx(wilson_interval(2 / 3, 3, 0.9))
+    assert facts["accuracy_by_tag"] == {"a": 0.5, "b": 1.0}
+    assert facts["num_verified_by_tag"] == {"a": 2, "b": 1}
+    assert (facts["num_prompts"], facts["num_trajectories"], facts["pass_at_k"]) == (5, 5, {})
+
+
+def test_failures_of_the_infrastructure_are_not_wrong_answers() -> None:
+    stops = (StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER)
+    rows = [trajectory("a"), *(failed("a", stop) for stop in stops)]
+    facts = measure(rows, about(a="5"), confidence=0.95)
+    assert (facts["accuracy"], facts["num_verified"], facts["failed_share"]) == (1.0, 1, 0.75)
+    assert facts["mean_turns"] == 1.0
+    assert facts["completion_tokens"] == 10
+
+
+def test_a_model_that_comes_to_no_answer_is_wrong() -> None:
+    stops = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.MAX_TURNS)
+    facts = measure([trajectory("a", stop=stop) for stop in stops], about(a="5"), confidence=0.95)
+    assert (facts["accuracy"], facts["failed_share"]) == (0.0, 0.0)
+    assert facts["truncated_share"] == pytest.approx(2 / 3)
+
+
+def test_valid_calls_are_a_share_of_those_answered() -> None:
+    rows = [trajectory("a", calls=3, errors=1), trajectory("b", calls=1, stop=StopReason.MAX_TURNS, unanswered=2)]
+    assert measure(rows, {}, confidence=0.95)["valid_tool_call_share"] == pytest.approx(3 / 4)
+    assert measure([trajectory("a")], {}, confidence=0.95)["valid_tool_call_share"] is None
+
+
+def test_token_counts_are_unknown_as_soon_as_one_is() -> None:
+    known = measure([trajectory("a", tokens=10), trajectory("b", tokens=5, calls=1)], {}, confidence=0.95)
+    assert (known["completion_tokens"], known["mean_completion_tokens"], known["mean_turns"]) == (20, 10.0, 1.5)
+    unknown = measure([trajectory("a", tokens=10), trajectory("b", tokens=None)], {}, confidence=0.95)
+    assert (unknown["completion_tokens"], unknown["mean_completion_tokens"]) == (None, None)
+
+
+def test_samples_of_one_prompt_do_not_narrow_the_interval_as_new_prompts_would() -> None:
+    answers = {"p0": "5", "p1": "6", "p2": "5", "p3": "6"}
+    prompts = about(**dict.fromkeys(answers, "5"))
+    one = measure([trajectory(*row) for row in answers.items()], prompts, confidence=0.95)
+    eight = measure([trajectory(*row) for row in answers.items() for _ in range(8)], prompts, confidence=0.95)
+    assert (eight["accuracy_low"], eight["accuracy_high"]) == pytest.approx((one["accuracy_low"], one["accuracy_high"]))
+    assert eight["pass_at_k"] == {"1": 0.5, "2": 0.5, "4": 0.5, "8": 0.5}
+
+
+def test_nothing_measured_is_none_and_not_zero() -> None:
+    facts = measure([], {}, confidence=0.95)
+    assert (facts["num_trajectories"], facts["accuracy"], facts["accuracy_low"]) == (0, None, None)
+    assert facts["mean_turns"] is None
+    assert facts["failed_share"] is None
+    only_failed = measure([failed("a")], about(a="5"), confidence=0.95)
+    assert (only_failed["accuracy"], only_failed["mean_completion_tokens"]) == (None, None)
+    assert only_failed["failed_share"] == 1.0
+
+
+def test_a_prompt_beyond_the_context_sampled_no_token_and_hides_no_count() -> None:
+    overflow = failed("b", StopReason.CONTEXT_OVERFLOW)
+    facts = measure([trajectory("a", tokens=10), overflow], about(a="5", b="5"), confidence=0.95)
+    assert (facts["mean_completion_tokens"], facts["completion_tokens"]) == (5.0, 10)
+    assert (facts["accuracy"], facts["truncated_share"], facts["failed_share"]) == (0.5, 0.5, 0.0)

@@ -1,0 +1,116 @@
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import InputError
+from stillhouse.evaluation.teacher_kl import merge_turns, teacher_kl
+from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.models import load_model
+from stillhouse.types import StopReason, Trajectory, Turn
+
+STUDENT = "embedded:student"
+TEACHER = "embedded:teacher"
+RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
+
+
+def turn(prompt_ids: Sequence[int], completion_ids: Sequence[int], logprobs: Sequence[float]) -> Turn:
+    return Turn(
+        "stop", {}, 0.1, "m",
+        prompt_ids=list(prompt_ids), completion_ids=list(completion_ids), sampling_logprobs=list(logprobs),
+    )  # fmt: skip
+
+
+def trajectory(*turns: Turn) -> Trajectory:
+    return Trajectory("k", "p", 0, [], [], list(turns), StopReason.ANSWERED, "m")
+
+
+@pytest.fixture(scope="module")
+def student() -> PreTrainedModel:
+    return load_model(STUDENT, device="cpu", num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def sampled(student: PreTrainedModel) -> list[Trajectory]:
+    """Two-turn trajectories the student really sampled; the second prompt goes on from the first completion."""
+    generator = Generator(student)
+    rows = []
+    for seed in range(4):
+        prompt = [5 + seed, 17, 200, 41][: 2 + seed % 3]
+        (first,) = generator.run([GenerationRequest(prompt, max_tokens=12, seed=seed)])
+        longer = [*prompt, *first.completion_ids, 9, 8, 7]
+        (second,) = generator.run([GenerationRequest(longer, max_tokens=6, seed=seed)])
+        rows.append(
+            trajectory(
+                turn(prompt, first.completion_ids, first.logprobs), turn(longer, second.completion_ids, second.logprobs)
+            )
+        )
+    return rows
+
+
+def test_a_student_that_is_the_teacher_is_at_distance_zero(sampled: list[Trajectory]) -> None:
+    assert teacher_kl(sampled, STUDENT, RUNTIME, temperature=1.0) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_distance_is_the_mean_log_ratio_of_plain_forward_passes(sampled: list[Trajectory]) -> None:
+    teacher = load_model(TEACHER, device="cpu", num_threads=1)
+    differences = []
+    for one in sampled:
+        for each in one.turns:
+            assert each.prompt_ids is not None
+            assert each.completion_ids is not None
+            assert each.sampling_logprobs is not None
+            ids = torch.tensor([each.prompt_ids + each.completion_ids])
+            with torch.no_grad():
+                logprobs = teacher(ids).logits[0].log_softmax(-1)
+            for place, (token, logprob) in enumerate(zip(each.completion_ids, each.sampling_logprobs, strict=True)):
+                differences.append(logprob - float(logprobs[len(each.prompt_ids) + place - 1, token]))
+    expected = sum(differences) / len(differences)
+    assert abs(expected) > 0.01
+    assert teacher_kl(sampled, TEACHER, RUNTIME, temperature=1.0) == pytest.approx(expected, abs=1e-4)
+
+
+def test_mean_is_over_tokens_by_hand(student: PreTrainedModel) -> None:
+    with torch.no_grad():
+        logprobs = student(torch.tensor([[4, 6, 8]])).logits[0].log_softmax(-1)
+    one = trajectory(turn([4], [6, 8], [-1.0, -2.5]))
+    by_hand = ((-1.0 - float(logprobs[0, 6])) + (-2.5 - float(logprobs[1, 8]))) / 2
+    assert teacher_kl([one], STUDENT, RUNTIME, temperature=1.0) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_turns_that_continue_are_scored_in_one_sequence() -> None:
+    (spans,) = merge_turns([turn([1, 2], [3], [-0.1]), turn([1, 2, 3, 9], [4, 5], [-0.2, -0.3])])
+    assert spans.token_ids == [1, 2, 3, 9, 4, 5]
+    assert spans.positions == [2, 4, 5]
+    assert spans.sampling_logprobs == [-0.1, -0.2, -0.3]
+
+
+def test_a_turn_whose_prompt_was_rendered_anew_starts_its_own_sequence() -> None:
+    first, second = merge_turns([turn([1, 2], [3], [-0.1]), turn([1, 2, 7, 9], [4], [-0.2])])
+    assert (first.token_ids, first.positions) == ([1, 2, 3], [2])
+    assert (second.token_ids, second.positions) == ([1, 2, 7, 9, 4], [4])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [trajectory()],
+        [trajectory(turn([1], [], []))],
+        [trajectory(turn([1], [2], [-0.1])), trajectory(Turn("stop", {}, 0.1, "m"))],
+        [trajectory(Turn("stop", {}, 0.1, "m", prompt_ids=[1], completion_ids=[2]))],
+    ],
+)
+def test_without_recorded_tokens_there_is_no_estimate(rows: list[Trajectory]) -> None:
+    assert teacher_kl(rows, STUDENT, RUNTIME, temperature=1.0) is None
+
+
+def test_another_temperature_gives_no_estimate(sampled: list[Trajectory]) -> None:
+    assert teacher_kl(sampled, STUDENT, RUNTIME, temperature=0.7) is None
+
+
+def test_a_token_the_teacher_does_not_know_is_named() -> None:
+    with pytest.raises(InputError, match=r"token id 9999999.*share a tokenizer"):
+        teacher_kl([trajectory(turn([1], [9999999], [-0.1]))], STUDENT, RUNTIME, temperature=1.0)
