@@ -1,0 +1,171 @@
+"""One request until it succeeds or has failed for good: the only place that tries again.
+
+A slot is held only while a request is on the wire; while one waits to be tried again others use it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
+from stillhouse.rollouts.completion import Completion
+from stillhouse.rollouts.concurrency import Controller
+from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.rollouts.rate_control import Outcome
+from stillhouse.rollouts.stats import RolloutStats
+
+_BASE_S: Final = 1.0
+_CAP_S: Final = 60.0
+_FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT})
+_FATAL: Final = frozenset({FailureKind.AUTH, FailureKind.QUOTA})
+_NEVER_ANSWERED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """The outside world as the engine meets it; tests bring their own."""
+
+    clock: Callable[[], float] = time.monotonic
+    """Seconds that never go back."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    rng: random.Random = field(default_factory=random.Random)
+    """Draws the jitter of waits; nothing that is kept depends on it."""
+
+
+def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> float:
+    """Seconds to wait before the next try: uniform in [0, min(60, 2^(attempt - 1))], no less than Retry-After.
+
+    Full jitter after Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015). A Retry-After above 60 s
+    counts as 60: the next try will tell whether the endpoint meant it.
+
+    Args:
+        attempt: tries that have failed, from 1.
+        retry_after_s: what the endpoint asked for; None if nothing.
+        rng: draws the wait.
+    """
+    wait = rng.uniform(0.0, min(_CAP_S, _BASE_S * 2.0 ** min(attempt - 1, 30)))
+    return max(wait, min(retry_after_s or 0.0, _CAP_S))
+
+
+class Requester:
+    """Sends the requests of one collection.
+
+    Args:
+        endpoint: who is asked, for errors.
+        controller: admits requests.
+        max_attempts: tries of one request; being rate limited is none.
+        stats: counts.
+        effects: clock, sleep and jitter.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, controller: Controller, *, max_attempts: int, stats: RolloutStats, effects: Effects
+    ) -> None:
+        self._endpoint = endpoint
+        self._controller = controller
+        self._max_attempts = max_attempts
+        self._stats = stats
+        self._effects = effects
+        self._last_contact = float("-inf")
+        self._num_given_up = 0
+
+    async def ask(
+        self,
+        send: Callable[[], Awaitable[Completion]],
+        *,
+        continuing: bool,
+        asleep: Callable[[], AbstractContextManager[None]],
+    ) -> Completion:
+        """What `send` gives, tried as often as its failures allow.
+
+        Args:
+            send: makes one attempt; called with a slot in hand.
+            continuing: whether the rollout has been under way; it then goes before new ones.
+            asleep: entered while the request waits without asking for a slot.
+
+        Raises:
+            RequestFailed: it failed for good, and this request alone.
+            EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
+        """
+        attempts = 0
+        started = self._effects.clock()
+        while True:
+            try:
+                return await self._attempt(send, continuing=continuing)
+            except RequestFailed as failed:
+                failure, continuing = failed.failure, True
+                if failure.kind is FailureKind.RATE:
+                    # The controller's gate is the wait: it alone knows what the endpoint asked of all.
+                    continue
+                attempts += 1
+                if failure.kind in _FINAL or failure.kind in _FATAL or attempts >= self._max_attempts:
+                    hopeless = self._hopeless(failure, attempts, gone=self._last_contact < started)
+                    if hopeless is not None:
+                        raise hopeless from failed
+                    raise
+                self._stats.retries[failure.kind] += 1
+                with asleep():
+                    await self._effects.sleep(backoff_s(attempts, failure.retry_after_s, self._effects.rng))
+
+    async def _attempt(self, send: Callable[[], Awaitable[Completion]], *, continuing: bool) -> Completion:
+        ticket = await self._controller.acquire(continuing=continuing)
+        outcome: Outcome | None = None
+        self._stats.num_requests += 1
+        try:
+            completion = await send()
+            outcome = Outcome(None)
+            self._last_contact = self._effects.clock()
+            self._stats.count(completion)
+            return completion
+        except RequestFailed as failed:
+            failure = failed.failure
+            outcome = Outcome(failure.kind, failure.retry_after_s)
+            self._stats.num_rate_limited += failure.kind is FailureKind.RATE
+            if failure.status is not None:
+                self._last_contact = self._effects.clock()
+            raise
+        finally:
+            self._controller.release(ticket, outcome)
+
+    def _hopeless(self, failure: Failure, attempts: int, *, gone: bool) -> EndpointError | None:
+        """The error to stop for where a request given up shows that all others would fail as well.
+
+        Args:
+            failure: of the last try.
+            attempts: tries made.
+            gone: whether nothing was heard of the endpoint since the request was first made.
+        """
+        url, model = self._endpoint.base_url, self._endpoint.model
+        again = "then run the same command again: what was paid for is used again"
+        if failure.kind is FailureKind.AUTH:
+            return AuthenticationError(f"{url}: the API key was refused: {failure.message}")
+        if failure.kind is FailureKind.QUOTA:
+            return QuotaError(
+                f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
+                f"allowance to be renewed, {again}"
+            )
+        if failure.unreachable and gone:
+            return EndpointError(
+                f"{url}: cannot be reached after {attempts} tries: {failure.message}. Check that the server runs and "
+                f"that teacher.base_url is right, {again}"
+            )
+        if self._stats.num_completions > 0:
+            return None
+        if failure.status == 404:
+            return EndpointError(
+                f"{url}: does not serve model {model!r} here: {failure.message}. Check teacher.model, and that "
+                "teacher.base_url goes up to and with /v1"
+            )
+        if not failure.context_overflow and failure.kind is not FailureKind.CONTENT:
+            self._num_given_up += 1
+        if self._num_given_up < _NEVER_ANSWERED:
+            return None
+        return EndpointError(
+            f"{url}: the first {self._num_given_up} requests to model {model!r} all failed; the last one: "
+            f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {again}"
+        )

@@ -1,0 +1,58 @@
+"""What a set of trajectories cost and how it ended, as small figures that add up over shards."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from stillhouse.types import JsonObject, StopReason, Trajectory
+
+
+def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
+    """Counts, tokens and cost.
+
+    `cost_usd` is None as soon as the price of one turn is unknown: a sum with a gap in it is not a price.
+    """
+    stop_reasons: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    prompt_tokens = completion_tokens = num_turns = num_tool_calls = num_tool_errors = 0
+    costs: list[float | None] = []
+    for trajectory in trajectories:
+        stop_reasons[trajectory.stop_reason] += 1
+        if trajectory.error is not None:
+            errors[trajectory.error["kind"]] += 1
+        num_tool_calls += sum(len(message.get("tool_calls") or ()) for message in trajectory.messages)
+        for turn in trajectory.turns:
+            num_turns += 1
+            prompt_tokens += turn.usage.get("prompt_tokens", 0)
+            completion_tokens += turn.usage.get("completion_tokens", 0)
+            num_tool_errors += turn.num_tool_errors
+            costs.append(turn.cost_usd)
+    return {
+        "trajectories": stop_reasons.total(),
+        "failed": stop_reasons[StopReason.ERROR],
+        "turns": num_turns,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "tool_calls": num_tool_calls,
+        "tool_errors": num_tool_errors,
+        "cost_usd": _sum_known(costs),
+        "stop_reasons": dict(sorted(stop_reasons.items())),
+        "errors": dict(sorted(errors.items())),
+    }
+
+
+def add_up(summaries: Sequence[JsonObject]) -> JsonObject:
+    """The summary of all shards together; keys that are not numbers or counts are left out."""
+    total: JsonObject = {}
+    for summary in summaries:
+        for name, value in summary.items():
+            if isinstance(value, dict):
+                total[name] = dict(sorted((Counter(total.get(name, {})) + Counter(value)).items()))
+            elif isinstance(value, int | float):
+                total[name] = total.get(name, 0) + value
+    total["cost_usd"] = _sum_known([summary.get("cost_usd") for summary in summaries])
+    return total
+
+
+def _sum_known(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known and len(known) == len(costs) else None
