@@ -9,6 +9,7 @@
     |   `-- QuotaError             the account is out of money or of its daily allowance
     |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
     |-- TrainingError          a training process failed or diverged
+    |   `-- TrainingKilled         it was killed from outside (out of memory, preempted): worth another try
     `-- TrackingError          MLflow cannot be reached; never ends a run
 
 A class exists only where it is handled differently. What happens to one item of many (a rollout that timed out, a tool
@@ -56,6 +57,10 @@ class FailureBudgetExceeded(StillhouseError):
 
 class TrainingError(StillhouseError):
     """Training failed; the last good checkpoint stands."""
+
+
+class TrainingKilled(TrainingError):
+    """The training process was ended from outside; it resumes from its last checkpoint when run again."""
 
 
 class TrackingError(StillhouseError):

@@ -189,3 +189,16 @@ class Artifact(BaseModel):
     """Rows held; 0 where rows mean nothing (a model)."""
     facts: JsonObject = {}
     """Small figures of the stage for reports and metrics (counts, accuracies, seconds); no part of the fingerprint."""
+
+
+class Model(BaseModel):
+    """A model as a stage takes it: where it is, and what it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Its part in the run: `base`, `sft`, `on_policy` or `teacher`."""
+    ref: str
+    """`embedded:NAME`, a folder, a Hugging Face id, or the model's name at an endpoint."""
+    fingerprint: str
+    """What enters cache keys: equal weights, equal fingerprint, wherever they lie."""

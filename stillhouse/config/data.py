@@ -91,7 +91,7 @@ class DatasetConfig(Section):
     max_tokens: int | None = Field(default=None, ge=1)
     """Drop trajectories longer than this many student tokens; None leaves it to the student's `max_length`."""
     render_check: bool = True
-    """Render each row with the student's chat template and drop what it cannot learn from; off, the rows are as sampled."""
+    """Render each row with the student's chat template and drop what it cannot learn from; off, nothing is rendered."""
     validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of prompts whose rows are kept out of training to measure validation loss."""
     split_seed: int = 0

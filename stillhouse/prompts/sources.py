@@ -13,6 +13,7 @@ import orjson
 from stillhouse.config import PromptsConfig
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError, InputError
+from stillhouse.store import file_sha256
 from stillhouse.types import JsonObject
 
 EMBEDDED: Final = "embedded:"
@@ -53,6 +54,18 @@ def read_source(config: PromptsConfig) -> Iterator[SourceRow]:
     from stillhouse.prompts.tables import read_csv, read_parquet
 
     return read_csv(path) if kind == "csv" else read_parquet(path)
+
+
+def source_fingerprint(config: PromptsConfig) -> str:
+    """What the source holds, for a cache key: a file's bytes. A Hugging Face dataset goes by its name, so that one
+    that changed there is read again only when the stage is refreshed.
+
+    Raises:
+        ConfigError, InputError: as `read_source`.
+    """
+    if _format_of(config) == "hf":
+        return config.source
+    return file_sha256(_path_of(config.source))
 
 
 def _format_of(config: PromptsConfig) -> str:

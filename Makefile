@@ -1,0 +1,62 @@
+# The commands to remember. Each sets up what it needs; nothing is installed outside .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
+export PREFECT_HOME ?= $(CURDIR)/runs/prefect
+
+.PHONY: help setup demo test test-slow test-gpu check format bench pages clean
+
+help:
+	@sed -n 's/^##//p' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	# torch first and from the pin alone: nothing else then asks for a build of it that brings CUDA along.
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+## setup      the virtual environment with everything in it
+setup: $(READY)
+
+## demo       the whole DAG on the embedded models
+demo: $(READY)
+	$(BIN)/stillhouse distill configs/demo.yaml
+
+## test       the fast tests
+test: $(READY)
+	$(BIN)/pytest
+
+## test-slow  the tests that take long
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+## test-gpu   the tests that need a CUDA device
+test-gpu: $(READY)
+	$(BIN)/pytest -m gpu
+
+## check      format, lint, imports, types
+check: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+## format     mend what a machine can mend
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+## bench      what we claim, measured
+bench: $(READY)
+	$(BIN)/python -m benchmarks.demo
+
+## pages      the Prefect and MLflow pages of the runs made here
+pages: $(READY)
+	$(BIN)/stillhouse pages
+
+clean:
+	rm -rf runs build dist

@@ -1,0 +1,217 @@
+"""The console script `stillhouse`: one verb a flow, and a few to serve a model and to look around.
+
+Flows, Prefect and torch are imported when a verb runs, so that `--help` answers at once.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from dotenv import load_dotenv
+
+from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.errors import ConfigError, StillhouseError
+from tasks.environment import quiet_console, set_defaults
+
+if TYPE_CHECKING:
+    from tasks.publish import Published
+
+app = typer.Typer(
+    help="Distil a strong language model into a small one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A config such as configs/demo.yaml.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one value of the config; may be repeated."),
+]
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 the run failed after saving what it has, 2 wrong usage or config."""
+    load_dotenv(Path(".env"))
+    set_defaults()
+    quiet_console()
+    try:
+        app()
+    except StillhouseError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stillhouse {installed_version('stillhouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def distill(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Run the whole DAG: prompts, rollouts, dataset, training, evaluation."""
+    from flows.distill import distill as flow
+
+    _run(flow, load_config(config, overrides or ()))
+
+
+@app.command()
+def sft(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Fine-tune the student on the teacher's trajectories, sampling those that are not at hand."""
+    from flows.train_sft import train_sft as flow
+
+    _run(flow, load_config(config, overrides or ()))
+
+
+@app.command("on-policy")
+def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Distil on what the student itself samples, starting from student.model."""
+    from flows.train_on_policy import train_on_policy as flow
+
+    _run(flow, load_config(config, overrides or ()))
+
+
+@app.command()
+def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Measure student.model and the teacher on the held-out prompts."""
+    from flows.evaluate_models import evaluate_models as flow
+
+    _run(flow, load_config(config, overrides or ()))
+
+
+@app.command()
+def generate(
+    source: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="A config, or prompts: .txt, .jsonl, .csv, .parquet.")
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Kept rows go here: .jsonl, .parquet.")] = None,
+    tools: Annotated[str | None, typer.Option("-t", "--tools", help="File of @tool functions, or none. [none]")] = None,
+    model: Annotated[str | None, typer.Option("-m", "--model", help="Teacher model.")] = None,
+    system: Annotated[str | None, typer.Option("-s", "--system", help="System prompt.")] = None,
+    num: Annotated[int | None, typer.Option("-n", "--num", help="Most prompts to use. [all]")] = None,
+    entries: Annotated[str | None, typer.Option("-e", "--entries", help="Rows to use, such as 0,2,5. [all]")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("-c", "--concurrency", help="Requests in flight at first. [20]")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of one completion. [2048]")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Most completions of one rollout. [10]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature. [0.7]")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, up to and with /v1.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key. [OPENAI_API_KEY]")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Sample the teacher and write a dataset, from a config or straight from a prompts file.
+
+    Run the same command again after an interruption: nothing that was answered is asked again.
+    """
+    options = {
+        "tools.file": None if tools == "none" else tools,
+        "teacher.model": model,
+        "teacher.base_url": base_url,
+        "rollouts.system_prompt": system,
+        "rollouts.max_tokens": max_tokens,
+        "rollouts.max_turns": max_turns,
+        "rollouts.temperature": temperature,
+        "prompts.max_prompts": num,
+        "prompts.entries": None if entries is None else _row_numbers(entries),
+        "runtime.concurrency": concurrency,
+        "runtime.api_key_env": api_key_env,
+    }
+    config = _generate_config(source, options, overrides or [])
+    if output is not None and output.suffix not in {".jsonl", ".parquet"}:
+        raise ConfigError(f"--output {output}: expected a name ending in .jsonl or .parquet")
+    from flows.generate import generate as flow
+
+    published = _run(flow, config)
+    if output is not None and published.dataset is not None:
+        from stillhouse.dataset.export import export_rows
+
+        num_rows = export_rows(Path(published.dataset.uri), output)
+        typer.echo(f"{output}: {num_rows} rows")
+
+
+def _generate_config(source: Path, options: Mapping[str, object], overrides: list[str]) -> DistillConfig:
+    given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    if source.suffix in {".yaml", ".yml"}:
+        return load_config(source, [*given, *overrides])
+    # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
+    body = {
+        "prompts": {"source": str(source), "held_out_fraction": 0.0},
+        "dataset": {"render_check": False, "validation_fraction": 0.0},
+    }
+    return parse_config(body, origin=str(source), overrides=[*given, *overrides])
+
+
+def _row_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--entries {text!r}: expected row numbers from 0, such as 0,2,5") from None
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a Hugging Face id, or embedded:NAME.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    max_batch: Annotated[int, typer.Option(help="Sequences decoded at once.")] = 64,
+    max_pending: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 256,
+    api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable. [no key]")] = None,
+) -> None:
+    """Serve a model through an OpenAI-compatible API."""
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Check for this config.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
+    from stillhouse.doctor import examine
+
+    chosen = load_config(config, overrides or ()) if config else DistillConfig()
+    marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
+    failed = False
+    for check in examine(chosen):
+        typer.echo(f"{marks[check.ok]} {check.name:<18} {check.detail}")
+        failed = failed or check.ok is False
+    raise typer.Exit(1 if failed else 0)
+
+
+def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) -> "Published":
+    """Runs a flow with progress on the terminal, and prints what it found."""
+    from rich.console import Console
+
+    from stillhouse.terminal import TerminalProgress, error_console, table
+    from tasks.progress import show_progress_with
+    from tasks.summary import SUMMARY_COLUMNS
+
+    with TerminalProgress(error_console()) as progress:
+        show_progress_with(progress)
+        published = flow(config)
+    console = Console()
+    console.print(table(SUMMARY_COLUMNS, published.summary))
+    for purpose, line in published.pages.items():
+        console.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
+    return published
+
+
+if __name__ == "__main__":
+    main()

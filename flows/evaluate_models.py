@@ -1,0 +1,20 @@
+"""Evaluation alone: the student named in the config against its teacher, on the held-out prompts."""
+
+from prefect import flow
+
+from stillhouse.config import DistillConfig
+from tasks.evaluation import evaluate
+from tasks.models import base_student, teacher_model
+from tasks.prompts import load_prompts
+from tasks.publish import Published, publish
+from tasks.run import tracked
+
+
+@flow(name="evaluate-models")
+def evaluate_models(config: DistillConfig = DistillConfig()) -> Published:
+    """Measures `student.model` (a base or a trained student's folder) and the teacher."""
+    with tracked(config, "evaluate-models") as run:
+        prompts = load_prompts(config.prompts, run)
+        for model in [base_student(config.student), teacher_model(config.teacher)]:
+            evaluate(model, prompts, config, run)
+        return publish(run)

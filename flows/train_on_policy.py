@@ -1,0 +1,19 @@
+"""On-policy distillation alone: prompts and a student to start from."""
+
+from prefect import flow
+
+from stillhouse.config import DistillConfig
+from tasks.models import base_student
+from tasks.prompts import load_prompts
+from tasks.publish import Published, publish
+from tasks.run import tracked
+from tasks.training import train_on_policy as train
+
+
+@flow(name="train-on-policy")
+def train_on_policy(config: DistillConfig = DistillConfig()) -> Published:
+    """Distils on what the student samples, starting from `student.model`, which may be a trained student's folder."""
+    with tracked(config, "train-on-policy") as run:
+        prompts = load_prompts(config.prompts, run)
+        train(base_student(config.student), prompts, config, run)
+        return publish(run)

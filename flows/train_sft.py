@@ -1,0 +1,23 @@
+"""Supervised fine-tuning: prompts, rollouts and dataset as far as they are not at hand, then the student."""
+
+from prefect import flow
+
+from stillhouse.config import DistillConfig
+from tasks.dataset import build_dataset
+from tasks.models import base_student
+from tasks.prompts import load_prompts
+from tasks.publish import Published, publish
+from tasks.rollouts import sample_teacher
+from tasks.run import tracked
+from tasks.training import train_sft as train
+
+
+@flow(name="train-sft")
+def train_sft(config: DistillConfig = DistillConfig()) -> Published:
+    """Fine-tunes the student on the dataset that the config describes."""
+    with tracked(config, "train-sft") as run:
+        prompts = load_prompts(config.prompts, run)
+        rollouts = sample_teacher(prompts, config.teacher, config.rollouts, config.tools, run)
+        dataset = build_dataset(rollouts, prompts, config.dataset, config.student, run)
+        train(base_student(config.student), dataset, config, run)
+        return publish(run)

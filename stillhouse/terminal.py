@@ -1,0 +1,79 @@
+"""What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end."""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from stillhouse.progress import Fact
+
+_LINE_EVERY_S = 5.0
+
+
+class TerminalProgress:
+    """A bar a stage on a terminal; plain lines, a few seconds apart, where output is piped."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            SpinnerColumn(finished_text="[green]:heavy_check_mark:"),
+            TextColumn("{task.description:<11}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[facts]}"),
+            console=console,
+            transient=False,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._written: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bars.stop()
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        """See `stillhouse.progress.Progress`."""
+        shown = "  ".join(f"{name.replace('_', ' ')} {_format(value)}" for name, value in facts.items())
+        if self._console.is_terminal:
+            if stage not in self._tasks:
+                self._tasks[stage] = self._bars.add_task(stage, facts="")
+            self._bars.update(self._tasks[stage], completed=done, total=total, facts=shown)
+            return
+        now = time.monotonic()
+        if done == total or now - self._written.get(stage, 0.0) >= _LINE_EVERY_S:
+            self._written[stage] = now
+            self._console.print(f"{stage:<11} {done}/{'?' if total is None else total}  {shown}", highlight=False)
+
+
+def error_console() -> Console:
+    """Where progress and errors go, so that standard output holds results only."""
+    return Console(file=sys.stderr)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table; columns that hold figures are aligned to the right."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        figures = all(row[index][:1].isdigit() or not row[index] for row in rows)
+        shown.add_column(column, justify="right" if figures else "left")
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def _format(value: Fact) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

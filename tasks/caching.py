@@ -1,0 +1,138 @@
+"""When a stage's result may be used again, and how that is checked.
+
+A key is stage name / explicit version / digest of the stage's own config section and its inputs' fingerprints.
+Prefect's own policies are not used: INPUTS does not know which task it belongs to, and TASK_SOURCE sees a changed
+comment but not a changed helper. The version is bumped by hand when a stage's behaviour changes.
+
+Prefect returns a cached manifest without looking at the files it names; `call_stage` looks, and runs the stage again
+when they are gone or altered.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect import Task, get_run_logger
+from prefect.context import TaskRunContext
+from prefect.states import State
+from pydantic import BaseModel
+
+from stillhouse.config import StageName
+from stillhouse.errors import StillhouseError, TrainingKilled
+from stillhouse.store import digest
+from stillhouse.types import Artifact, Model
+from tasks.run import Run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage's name and the version of its behaviour."""
+
+    name: StageName
+    version: int
+
+    def key(self, inputs: Mapping[str, Any]) -> str:
+        """`name/vVERSION-DIGEST`, equal for equal content of `inputs` in any process.
+
+        Raises:
+            TypeError: an input is neither JSON nor a config section, artifact or model.
+        """
+        content = {name: _identity(value) for name, value in inputs.items()}
+        return f"{self.name}/v{self.version}-{digest(content)}"
+
+
+def key_parameter(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
+    """Prefect's `cache_key_fn` for every stage: the key that `call_stage` computed and passed along."""
+    key: str = parameters["key"]
+    return key
+
+
+def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
+    """Prefect's `retry_condition_fn` for every stage: crashes are retried, explained failures are not.
+
+    A plain function, since Prefect silently ignores any other callable here.
+    """
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, TrainingKilled) or not isinstance(error, StillhouseError)
+
+
+CACHED_STAGE: dict[str, Any] = {
+    "cache_key_fn": key_parameter,
+    "persist_result": True,
+    "result_serializer": "json",
+    "cache_result_in_memory": False,
+    "retries": 2,
+    "retry_delay_seconds": [5, 30],
+    "retry_condition_fn": is_crash,
+}
+"""Options of every stage's task."""
+
+
+def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | None = None, **inputs: Any) -> Any:
+    """The stage's result, from the cache if it is there and whole, and a line in the run's list of stages.
+
+    Args:
+        stage: names the cache entry.
+        task: takes `inputs`, `key` and `context`; returns an `Artifact` or a model that holds some.
+        run: the flow run this belongs to.
+        label: the line's name where a stage runs more than once; None takes the stage's.
+        inputs: what the result depends on; all of it enters the key.
+    """
+    started = time.monotonic()
+    key = stage.key(inputs)
+    state = configured(task, stage, run)(**inputs, key=key, context=run.context, return_state=True)
+    result = state.result()
+    cached = was_cached(state)
+    if cached and (problem := find_problem(result, run)):
+        warn_of_loss(stage, problem)
+        state = configured(task, stage, run, refresh=True)(**inputs, key=key, context=run.context, return_state=True)
+        result, cached = state.result(), False
+    run.note_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
+    return result
+
+
+def configured(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:
+    """The task with its results under the run's store, reading the cache unless `refresh` or the config says not to."""
+    return task.with_options(
+        result_storage=Path(run.context.store.root) / "results",
+        refresh_cache=refresh or stage.name in run.context.runtime.refresh,
+    )
+
+
+def was_cached(state: State[Any]) -> bool:
+    """Whether Prefect took the result from its cache."""
+    return state.name == "Cached"
+
+
+def find_problem(result: Any, run: Run) -> str | None:
+    """Why the files behind a result cannot be used, or None."""
+    return next(filter(None, map(run.context.store.problem, artifacts_in(result))), None)
+
+
+def warn_of_loss(stage: Stage, problem: str) -> None:
+    """The log line that says why a cached result is not used."""
+    get_run_logger().warning("%s: the cached result cannot be used: %s; running the stage again", stage.name, problem)
+
+
+def artifacts_in(result: Any) -> Iterator[Artifact]:
+    """Every artifact a result holds, at any depth."""
+    if isinstance(result, Artifact):
+        yield result
+    elif isinstance(result, BaseModel):
+        for name in type(result).model_fields:
+            yield from artifacts_in(getattr(result, name))
+    elif isinstance(result, list | tuple):
+        for item in result:
+            yield from artifacts_in(item)
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, Artifact | Model):
+        return value.fingerprint
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [_identity(item) for item in value]
+    return value

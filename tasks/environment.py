@@ -1,0 +1,36 @@
+"""Settings of Prefect, MLflow and the hub client that a run from the shell starts with.
+
+They are defaults: whatever the environment already says stands. Images and work pools set the same variables. Import
+this before Prefect, which reads them once.
+"""
+
+import os
+
+_DEFAULTS = {
+    # Nothing leaves the machine unless a config names an endpoint.
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    # A first start migrates the database, which takes longer than Prefect's own limit of 20 s.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+    # Stillhouse's own log lines appear on the flow run's page.
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "stillhouse",
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+    # SQLite answers a burst of single writes with 503; batches keep it calm.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+}
+
+
+def set_defaults() -> None:
+    """Sets every default that the environment leaves open."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def quiet_console() -> None:
+    """Leaves the terminal to progress bars: Prefect's console shows warnings only; its pages still get every line."""
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")

@@ -1,0 +1,100 @@
+"""Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
+
+import asyncio
+from itertools import islice
+
+from prefect import task
+
+from stillhouse.config import DistillConfig, EvaluationConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.errors import InputError
+from stillhouse.evaluation.measure import measure
+from stillhouse.evaluation.teacher_kl import teacher_kl
+from stillhouse.store import digest
+from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.types import Artifact, Model
+from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.models import endpoint_of, scoring_teacher
+from tasks.progress import PartProgress
+from tasks.prompts import PromptSets, metadata_file, prompts_file
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
+from tasks.summary import EVALUATION_OF
+
+EVALUATION = Stage("evaluation", version=1)
+
+
+def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> None:
+    """Measures `model` on the held-out prompts; the run keeps the figures of `stillhouse.evaluation.measure`.
+
+    Raises:
+        InputError: no prompt was held out.
+    """
+    if prompts.held_out.num_rows == 0:
+        raise InputError(
+            f"prompts.held_out_fraction = {config.prompts.held_out_fraction}: no prompt was held out, so there is "
+            "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
+        )
+    call_stage(
+        EVALUATION,
+        evaluation_task,
+        run,
+        label=f"{EVALUATION_OF}{model.name}",
+        model=model,
+        teacher=config.teacher if model.name == "teacher" else None,
+        prompts=prompts.held_out,
+        metadata=prompts.held_out_metadata,
+        evaluation=config.evaluation,
+        scorer=None if model.name == "teacher" else scoring_teacher(config),
+        tools=config.tools,
+        tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
+        system_prompt=config.rollouts.system_prompt,
+    )
+
+
+@task(name="evaluation", **CACHED_STAGE)
+def evaluation_task(
+    model: Model,
+    teacher: TeacherConfig | None,
+    prompts: Artifact,
+    metadata: Artifact,
+    evaluation: EvaluationConfig,
+    scorer: Model | None,
+    tools: ToolsConfig,
+    tool_schemas: str,
+    system_prompt: str | None,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Samples the model on the held-out prompts, verifies its answers, and scores its tokens by the teacher."""
+    rows = list(islice(read_prompts(prompts_file(prompts)), evaluation.max_prompts))
+    config = RolloutsConfig(
+        num_samples=evaluation.num_samples,
+        system_prompt=system_prompt,
+        temperature=evaluation.temperature,
+        max_tokens=evaluation.max_tokens,
+        max_turns=evaluation.max_turns,
+        seed=evaluation.seed,
+    )
+    part = PartProgress("evaluation", key, len(rows) * config.num_samples)
+
+    async def ask() -> Sampled:
+        async with endpoint_of(model, teacher, context.runtime) as endpoint:
+            return await sample(rows, endpoint, config, tools, context, part, record_tokens=scorer is not None)
+
+    sampled = asyncio.run(ask())
+    check_failures(sampled, evaluation.failure_budget)
+    facts = {
+        **sampled.facts,
+        **measure(sampled.trajectories, read_metadata(metadata_file(metadata)), confidence=evaluation.confidence),
+    }
+    facts["teacher_kl"] = (
+        None
+        if scorer is None
+        else teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=evaluation.temperature)
+    )
+    return context.store.write(
+        "evaluation",
+        digest(key),
+        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
+    )

@@ -1,0 +1,70 @@
+"""Which model plays which part in a run, and where it is served."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+from stillhouse.chat.refs import model_identity
+from stillhouse.config import DistillConfig, RuntimeConfig, StudentConfig, TeacherConfig
+from stillhouse.errors import AuthenticationError
+from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.serving.local import served_model
+from stillhouse.types import Artifact, Model
+
+
+def base_student(config: StudentConfig) -> Model:
+    """The student before any training."""
+    return Model(name="base", ref=config.model, fingerprint=model_identity(config.model))
+
+
+def trained_student(name: str, artifact: Artifact) -> Model:
+    """A student that a training stage made."""
+    return Model(name=name, ref=artifact.uri, fingerprint=artifact.fingerprint)
+
+
+def teacher_model(config: TeacherConfig) -> Model:
+    """The teacher, behind its endpoint or on this machine."""
+    if config.base_url is None:
+        return Model(name="teacher", ref=config.model, fingerprint=model_identity(config.model))
+    return Model(name="teacher", ref=config.model, fingerprint=f"{config.model}@{config.base_url}")
+
+
+def scoring_teacher(config: DistillConfig) -> Model | None:
+    """The local model that scores the student's tokens; None when the teacher is only behind an endpoint."""
+    if config.on_policy.teacher is None and config.teacher.base_url is not None:
+        return None
+    ref = config.scoring_teacher
+    return Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
+
+
+@asynccontextmanager
+async def endpoint_of(model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig) -> AsyncIterator[Endpoint]:
+    """Where to ask `model`: at the teacher's endpoint if it has one, else at a local server that lives as long as this.
+
+    Args:
+        model: who is asked.
+        teacher: its section, if `model` is the teacher.
+        runtime: names the key's variable, device and threads.
+
+    Raises:
+        AuthenticationError: the endpoint is remote and the key's variable is not set.
+        EndpointError: the local server did not come up.
+    """
+    if teacher is not None and teacher.base_url is not None:
+        key = _api_key(teacher.base_url, runtime)
+        yield Endpoint(base_url=teacher.base_url, model=model.ref, identity=model.fingerprint, api_key=key)
+        return
+    with ExitStack() as stack:
+        url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
+        yield Endpoint(base_url=url, model=model.ref, identity=model.fingerprint)
+
+
+def _api_key(base_url: str, runtime: RuntimeConfig) -> str:
+    name = runtime.api_key_env
+    if key := os.environ.get(name):
+        return key
+    raise AuthenticationError(
+        f"{base_url}: no API key: the environment variable {name} is not set. Put {name}=... into .env or the "
+        "environment, or name another variable in runtime.api_key_env (any value will do where no key is asked for)"
+    )

@@ -1,0 +1,83 @@
+"""Prompts: read, checked, split into those trained on and those held out."""
+
+from pathlib import Path
+
+from prefect import get_run_logger, task
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.config import PromptsConfig
+from stillhouse.prompts.load import load_prompts as read_prompts
+from stillhouse.prompts.sources import source_fingerprint
+from stillhouse.prompts.split import split_prompts
+from stillhouse.store import ArtifactStore, digest
+from stillhouse.store.records import write_jsonl
+from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
+from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.run import Run, RunContext
+
+PROMPTS = Stage("prompts", version=1)
+
+
+class PromptSets(BaseModel):
+    """Both splits. Metadata lies apart from prompts, so that a changed expected answer leaves rollouts at hand."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: Artifact
+    train_metadata: Artifact
+    held_out: Artifact
+    held_out_metadata: Artifact
+    facts: JsonObject
+
+
+def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
+    """The prompts of a run, split by content."""
+    sets: PromptSets = call_stage(
+        PROMPTS, prompts_task, run, prompts=config, source_fingerprint=source_fingerprint(config)
+    )
+    return sets
+
+
+@task(name="prompts", **CACHED_STAGE)
+def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
+    """Reads, checks and splits; each artifact is named by its content, so that equal prompts stay equal inputs."""
+    loaded = read_prompts(prompts)
+    for problem in [*loaded.report.malformed, *loaded.report.conflicts]:
+        get_run_logger().warning("row left out: %s", problem)
+    train, held_out = split_prompts(loaded.prompts, prompts.held_out_fraction, prompts.split_seed)
+    facts = {
+        "rows_read": loaded.report.rows_read,
+        "malformed": len(loaded.report.malformed),
+        "duplicates": loaded.report.duplicates,
+        "train": len(train),
+        "held_out": len(held_out),
+    }
+    store = context.store
+    return PromptSets(
+        train=_write_prompts(store, train),
+        train_metadata=_write_metadata(store, train, loaded.metadata),
+        held_out=_write_prompts(store, held_out),
+        held_out_metadata=_write_metadata(store, held_out, loaded.metadata),
+        facts=facts,
+    )
+
+
+def _write_prompts(store: ArtifactStore, prompts: list[Prompt]) -> Artifact:
+    key = digest([prompt.id for prompt in prompts])
+    return store.write("prompts", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
+
+
+def _write_metadata(store: ArtifactStore, prompts: list[Prompt], metadata: dict[str, PromptMetadata]) -> Artifact:
+    rows = [metadata[prompt.id] for prompt in prompts]
+    key = digest([[row.prompt_id, row.expected_answer, row.tag, row.verifier, row.metadata] for row in rows])
+    return store.write("metadata", key, lambda folder: (write_jsonl(folder / "metadata.jsonl", rows), {}))
+
+
+def prompts_file(artifact: Artifact) -> Path:
+    """The JSON lines inside a prompts artifact."""
+    return Path(artifact.uri) / "prompts.jsonl"
+
+
+def metadata_file(artifact: Artifact) -> Path:
+    """The JSON lines inside a metadata artifact."""
+    return Path(artifact.uri) / "metadata.jsonl"

@@ -1,0 +1,179 @@
+"""The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.runtime import flow_run
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.dataset.verify import final_answer, verify
+from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
+from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
+from stillhouse.types import Artifact, JsonObject
+from tasks.prompts import PromptSets, metadata_file
+from tasks.rollouts import Rollouts
+from tasks.run import Run, StageOutcome
+from tasks.sampling import TRAJECTORIES_FILE
+from tasks.summary import EVALUATION_OF, SUMMARY_COLUMNS, summary_rows
+
+_TRAINING = ("sft", "on_policy")
+
+
+class Published(BaseModel):
+    """What a flow returns: small, and enough to find everything else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    report: str
+    """Path of the report page."""
+    dataset: Artifact | None
+    students: dict[str, Artifact]
+    """Trained students by stage."""
+    evaluations: dict[str, JsonObject]
+    """Figures by model, from base to teacher."""
+    summary: list[list[str]]
+    """Rows of the closing table, under `tasks.summary.SUMMARY_COLUMNS`."""
+    cached: dict[str, bool]
+    """By stage, whether an earlier run's result was used."""
+    pages: dict[str, str]
+    """What to open or to type to see more, by purpose."""
+
+
+def publish(run: Run) -> Published:
+    """Writes the report and hands the run's figures to MLflow and Prefect."""
+    results = {outcome.name: outcome.result for outcome in run.stages}
+    evaluations = {
+        name.removeprefix(EVALUATION_OF): result.facts
+        for name, result in results.items()
+        if name.startswith(EVALUATION_OF)
+    }
+    pages = _pages(run)
+    report = write_report(
+        run.context.store.root / "reports" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{run.name}",
+        ReportData(
+            title=f"Stillhouse: {run.name}",
+            created_at=datetime.now(UTC),
+            config=run.config.model_dump(mode="json"),
+            stages=[_stage_summary(outcome) for outcome in run.stages],
+            evaluations=[{"name": name, **facts} for name, facts in evaluations.items()],
+            training={name: _metrics(results[name]) for name in _TRAINING if name in results},
+            dataset=results["dataset"].facts if "dataset" in results else {},
+            trajectories=list(_samples(run, results)),
+            mlflow_url=run.record.url,
+            prefect_url=flow_run.ui_url,
+            commands=[Command(purpose=purpose, line=line) for purpose, line in pages.items()],
+        ),
+    )
+    published = Published(
+        report=str(report),
+        dataset=results.get("dataset"),
+        students={name: results[name] for name in _TRAINING if name in results},
+        evaluations=evaluations,
+        summary=summary_rows(run.stages, evaluations),
+        cached={outcome.name: outcome.cached for outcome in run.stages},
+        pages={"report": _near(report), **pages},
+    )
+    _to_mlflow(run, published, results)
+    _to_prefect(run, published)
+    return published
+
+
+def _stage_summary(outcome: StageOutcome) -> StageSummary:
+    result = outcome.result
+    artifacts = [result] if isinstance(result, Artifact) else list(_shards(result))
+    return StageSummary(
+        name=outcome.name,
+        uri=artifacts[0].uri,
+        fingerprint=artifacts[0].fingerprint,
+        cached=outcome.cached,
+        seconds=outcome.seconds,
+        prompt_tokens=result.facts.get("prompt_tokens"),
+        completion_tokens=result.facts.get("completion_tokens", result.facts.get("sampled_tokens")),
+        cost_usd=result.facts.get("cost_usd"),
+    )
+
+
+def _shards(result: PromptSets | Rollouts) -> tuple[Artifact, ...]:
+    return result.shards if isinstance(result, Rollouts) else (result.train, result.held_out)
+
+
+def _metrics(student: Artifact) -> list[JsonObject]:
+    return list(read_jsonl(Path(student.uri) / "metrics.jsonl"))
+
+
+def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:
+    """A few trajectories of each model on the same held-out prompts, so that they can be compared."""
+    shown = [name for name in results if name.startswith(EVALUATION_OF)]
+    if not shown:
+        return
+    metadata = read_metadata(metadata_file(results["prompts"].held_out_metadata))
+    share = -(-run.config.tracking.num_sample_trajectories // len(shown))
+    for name in shown:
+        rows = read_trajectories(Path(results[name].uri) / TRAJECTORIES_FILE)
+        for trajectory in islice(rows, share):
+            answer = final_answer(trajectory.messages)
+            yield SampleTrajectory(
+                messages=trajectory.messages,
+                stop_reason=trajectory.stop_reason,
+                verified=None if answer is None else verify(answer, metadata[trajectory.prompt_id]),
+                stage=name.removeprefix(EVALUATION_OF),
+            )
+
+
+def _pages(run: Run) -> dict[str, str]:
+    """The commands of this environment, as they can be pasted."""
+    scripts = Path(sys.executable).parent
+    pages = {}
+    if run.record.ui_command is not None:
+        pages["MLflow"] = run.record.ui_command.replace("mlflow ui", f"{_near(scripts / 'mlflow')} ui")
+    elif run.record.url is not None:
+        pages["MLflow"] = run.record.url
+    if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
+        pages["Prefect"] = str(flow_run.ui_url)
+    else:
+        home = os.environ.get("PREFECT_HOME")
+        setting = f"PREFECT_HOME={shlex.quote(_near(Path(home)))} " if home else ""
+        pages["Prefect"] = f"{setting}{_near(scripts / 'prefect')} server start"
+    return pages
+
+
+def _near(path: Path) -> str:
+    """The path as a person in this folder would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
+    record = run.record
+    for name, facts in published.evaluations.items():
+        record.log_metrics({f"{name}/{key}": value for key, value in facts.items() if isinstance(value, int | float)})
+    for name, result in results.items():
+        if isinstance(result, Artifact) and name in {"dataset", *_TRAINING}:
+            figures = {f"{name}/{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
+            record.log_metrics(figures)
+    if published.dataset is not None:
+        record.log_dataset(
+            "dataset", published.dataset.uri, published.dataset.fingerprint, "training", published.dataset.num_rows
+        )
+        record.log_artifact(Path(published.dataset.uri) / "README.md", "dataset")
+    samples = [
+        {"model": s.stage, "stop_reason": s.stop_reason, "verified": s.verified, "messages": list(s.messages)}
+        for s in _samples(run, results)
+    ]
+    record.log_table(samples, "trajectories.json")
+    record.log_artifact(Path(published.report), "report")
+
+
+def _to_prefect(run: Run, published: Published) -> None:
+    lines = ["| " + " | ".join(row) + " |" for row in [list(SUMMARY_COLUMNS), ["---"] * len(SUMMARY_COLUMNS)]]
+    lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in published.summary]
+    pages = "\n".join(f"- {purpose}: `{line}`" for purpose, line in published.pages.items())
+    create_markdown_artifact("\n".join(lines) + f"\n\n{pages}\n", key="summary", description=f"Summary of {run.name}")
+    if run.record.url is not None:
+        create_link_artifact(run.record.url, link_text="MLflow run", key="mlflow-run")

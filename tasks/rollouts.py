@@ -1,0 +1,124 @@
+"""Rollouts: the teacher's trajectories. A task run is a shard of prompts; shards share an event loop and a limit."""
+
+import asyncio
+import time
+from typing import Any
+
+from prefect import task
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.rollouts.summary import add_up
+from stillhouse.store import digest
+from stillhouse.store.records import read_prompts, write_jsonl
+from stillhouse.tools import Toolbox
+from stillhouse.types import Artifact, JsonObject, Model, Prompt
+from tasks.caching import CACHED_STAGE, Stage, configured, find_problem, warn_of_loss, was_cached
+from tasks.models import endpoint_of, teacher_model
+from tasks.progress import PartProgress
+from tasks.prompts import PromptSets, prompts_file
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
+
+ROLLOUTS = Stage("rollouts", version=1)
+
+_SHARDS_AT_ONCE = 4
+
+
+class Rollouts(BaseModel):
+    """The trajectories of all training prompts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shards: tuple[Artifact, ...]
+    facts: JsonObject
+
+
+def sample_teacher(
+    prompts: PromptSets, teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, run: Run
+) -> Rollouts:
+    """The teacher's trajectories for the training prompts.
+
+    Raises:
+        FailureBudgetExceeded: more rollouts of a shard failed than the config allows; the rest is not asked again.
+        EndpointError: the endpoint cannot be used.
+    """
+    started = time.monotonic()
+    inputs = {
+        "model": teacher_model(teacher),
+        "teacher": teacher,
+        "rollouts": rollouts,
+        "tools": tools,
+        "tool_schemas": digest(Toolbox.from_config(tools).schemas()),
+    }
+    shards = _write_shards(prompts.train, run)
+    results = asyncio.run(_all_shards(shards, inputs, run))
+    collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
+    cached = all(cached for _, cached in results)
+    run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
+    return collected
+
+
+def _write_shards(prompts: Artifact, run: Run) -> list[Artifact]:
+    """Shards of nearly equal size, each an artifact named by its prompts."""
+    rows = list(read_prompts(prompts_file(prompts)))
+    num_shards = -(-len(rows) // run.context.runtime.shard_size)
+    bounds = [len(rows) * index // num_shards for index in range(num_shards + 1)]
+    return [_write_shard(rows[bounds[index] : bounds[index + 1]], run) for index in range(num_shards)]
+
+
+def _write_shard(prompts: list[Prompt], run: Run) -> Artifact:
+    key = digest([prompt.id for prompt in prompts])
+    return run.context.store.write("shards", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
+
+
+async def _all_shards(shards: list[Artifact], inputs: dict[str, Any], run: Run) -> list[tuple[Artifact, bool]]:
+    """Every shard's artifact and whether it was at hand. A failed shard is raised once the others are done."""
+    places = asyncio.Semaphore(_SHARDS_AT_ONCE)
+
+    async def one(shard: Artifact) -> tuple[Artifact, bool]:
+        async with places:
+            return await _one_shard({"shard": shard, **inputs}, run)
+
+    results = await asyncio.gather(*map(one, shards), return_exceptions=True)
+    collected = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        collected.append(result)
+    return collected
+
+
+async def _one_shard(inputs: dict[str, Any], run: Run) -> tuple[Artifact, bool]:
+    arguments = {**inputs, "key": ROLLOUTS.key(inputs), "context": run.context, "return_state": True}
+    state = await configured(rollouts_task, ROLLOUTS, run)(**arguments)
+    artifact: Artifact = await state.aresult()
+    if was_cached(state) and (problem := find_problem(artifact, run)):
+        warn_of_loss(ROLLOUTS, problem)
+        state = await configured(rollouts_task, ROLLOUTS, run, refresh=True)(**arguments)
+        artifact = await state.aresult()
+    return artifact, was_cached(state)
+
+
+@task(name="rollouts", **CACHED_STAGE)
+async def rollouts_task(
+    shard: Artifact,
+    model: Model,
+    teacher: TeacherConfig,
+    rollouts: RolloutsConfig,
+    tools: ToolsConfig,
+    tool_schemas: str,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Samples the teacher for one shard. Everything paid for is in the journal, whatever happens to this task."""
+    prompts = list(read_prompts(prompts_file(shard)))
+    part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
+    async with endpoint_of(model, teacher, context.runtime) as endpoint:
+        sampled = await sample(prompts, endpoint, rollouts, tools, context, part)
+    check_failures(sampled, rollouts.failure_budget)
+    return context.store.write(
+        "rollouts",
+        digest(key),
+        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), sampled.facts),
+    )

@@ -1,0 +1,108 @@
+"""One flow run: what its tasks need to know of it, what it has done so far, and its record in MLflow."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import prefect.runtime
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.config import DistillConfig, RuntimeConfig, TrackingConfig
+from stillhouse.store import ArtifactStore, canonical_json
+from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking.run import TrackedRun, start_run
+from stillhouse.types import Artifact, JsonObject
+
+
+class RunContext(BaseModel):
+    """What a task may know of the run it belongs to. Never part of a cache key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    runtime: RuntimeConfig
+    tracking: TrackingConfig
+    mlflow_run_id: str | None
+    """The parent of the nested runs that stages open; None without tracking."""
+
+    @property
+    def store(self) -> ArtifactStore:
+        """The store named in the config."""
+        return ArtifactStore(self.runtime.store)
+
+    def open_nested_run(self, name: str, params: JsonObject) -> TrackedRun:
+        """A new MLflow run for one stage, nested below this one. Use it as a context manager."""
+        return start_run(
+            self.tracking, self.store.root, name, parent_run_id=self.mlflow_run_id, params=params, tags=_prefect_tags()
+        )
+
+    def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
+        """As `open_nested_run`, but a stage that was killed and runs again in `work_dir` goes on with its run."""
+        note = work_dir / "mlflow_run.json"
+        if note.exists():
+            known = json.loads(note.read_bytes())
+            return TrackedRun(known["uri"], known["run_id"], name, self.store.root)
+        record = self.open_nested_run(name, params)
+        if record.run_id is not None:
+            write_atomic(note, canonical_json({"uri": record.uri, "run_id": record.run_id}))
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """A line of the run's list of stages."""
+
+    name: str
+    result: Any
+    cached: bool
+    seconds: float
+
+
+@dataclass(slots=True)
+class Run:
+    """A flow run under way."""
+
+    name: str
+    config: DistillConfig
+    context: RunContext
+    record: TrackedRun
+    """The parent run in MLflow."""
+    started: float = field(default_factory=time.monotonic)
+    stages: list[StageOutcome] = field(default_factory=list)
+
+    def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
+        """Adds a finished stage, with the wall time this run spent on it."""
+        self.stages.append(StageOutcome(name, result, cached, seconds))
+        facts = result.facts if isinstance(result, Artifact) else {}
+        tag = "stillhouse." + name.replace(" ", "_")
+        self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": facts.get("mlflow_run_id")})
+
+
+@contextmanager
+def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
+    """A run with its MLflow parent run, which ends as the block ends: FINISHED, FAILED, or KILLED on a signal."""
+    store = ArtifactStore(config.runtime.store)
+    record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
+    context = RunContext(runtime=config.runtime, tracking=config.tracking, mlflow_run_id=record.run_id)
+    try:
+        yield Run(name=name, config=config, context=context, record=record)
+    except Exception:
+        record.finish("FAILED")
+        raise
+    except BaseException:
+        record.finish("KILLED")
+        raise
+    record.finish("FINISHED")
+
+
+def _prefect_tags() -> dict[str, str]:
+    flow_run = prefect.runtime.flow_run
+    if flow_run.id is None:
+        return {}
+    tags = {"prefect.flow_run_id": str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
+    if flow_run.ui_url is not None:
+        tags["prefect.flow_run_url"] = str(flow_run.ui_url)
+    return tags

@@ -1,0 +1,77 @@
+"""Asking a model for trajectories: what the rollouts stage and evaluation have in common."""
+
+import time
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from stillhouse.config import RolloutsConfig, ToolsConfig
+from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.progress import Progress
+from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.engine import collect_rollouts
+from stillhouse.rollouts.journal import Journal
+from stillhouse.rollouts.summary import summarise
+from stillhouse.tools import Toolbox
+from stillhouse.types import JsonObject, Prompt, Trajectory
+from tasks.run import RunContext
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What came of a set of prompts."""
+
+    trajectories: list[Trajectory]
+    """In the order of the prompts, then of the samples, whatever order they finished in."""
+    facts: JsonObject
+
+
+async def sample(
+    prompts: list[Prompt],
+    endpoint: Endpoint,
+    config: RolloutsConfig,
+    tools: ToolsConfig,
+    context: RunContext,
+    progress: Progress,
+    *,
+    record_tokens: bool = False,
+) -> Sampled:
+    """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again."""
+    started = time.monotonic()
+    with Journal(context.store.root / "journal.sqlite") as journal:
+        collector = collect_rollouts(
+            prompts,
+            endpoint=endpoint,
+            config=config,
+            toolbox=Toolbox.from_config(tools),
+            journal=journal,
+            runtime=context.runtime,
+            progress=progress,
+            record_tokens=record_tokens,
+        )
+        async with aclosing(collector):
+            trajectories = [trajectory async for trajectory in collector]
+    place = {prompt.id: index for index, prompt in enumerate(prompts)}
+    trajectories.sort(key=lambda trajectory: (place[trajectory.prompt_id], trajectory.sample_index))
+    asked = {name: value for name, value in collector.stats.as_facts().items() if name in {"requests", "rate_limited"}}
+    return Sampled(trajectories, {**summarise(trajectories), **asked, "seconds": time.monotonic() - started})
+
+
+def check_failures(sampled: Sampled, budget: float) -> None:
+    """Lets a set of trajectories pass if few enough of them failed.
+
+    Raises:
+        FailureBudgetExceeded: too many did. Call this before an artifact is written: without one, the next run owes
+            the failed rollouts and takes the others from the journal.
+    """
+    errors = [trajectory.error for trajectory in sampled.trajectories if trajectory.error is not None]
+    if len(errors) <= budget * len(sampled.trajectories):
+        return
+    (kind, message), _ = Counter((error["kind"], error["message"]) for error in errors).most_common(1)[0]
+    raise FailureBudgetExceeded(
+        f"{len(errors)} of {len(sampled.trajectories)} rollouts failed, more than the failure_budget of {budget:.0%}. "
+        f"Most often: {kind}: {message}. Mend the cause and run the same command again: those that finished are kept, "
+        "only the failed ones are asked again"
+    )

@@ -1,0 +1,113 @@
+"""Training: SFT and on-policy distillation, each in a guarded process that resumes from its last checkpoint."""
+
+import shutil
+from pathlib import Path
+
+from prefect import task
+
+from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.errors import ConfigError
+from stillhouse.store import digest
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.job import TrackingTarget, TrainJob
+from stillhouse.training.launch import train
+from stillhouse.types import Artifact, JsonObject, Model
+from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.models import scoring_teacher, trained_student
+from tasks.progress import progress
+from tasks.prompts import PromptSets, metadata_file, prompts_file
+from tasks.run import Run, RunContext
+
+SFT = Stage("sft", version=1)
+ON_POLICY = Stage("on_policy", version=1)
+
+
+def train_sft(start: Model, dataset: Artifact, config: DistillConfig, run: Run) -> Model:
+    """The student after supervised fine-tuning on the dataset's kept rows."""
+    artifact = call_stage(SFT, sft_task, run, start=start, dataset=dataset, student=config.student, sft=config.sft)
+    return trained_student("sft", artifact)
+
+
+def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
+    """The student after on-policy distillation on the training prompts."""
+    teacher = scoring_teacher(config)
+    if teacher is None:
+        raise ConfigError("on_policy.teacher: on-policy distillation needs a local teacher that scores tokens")
+    artifact = call_stage(
+        ON_POLICY,
+        on_policy_task,
+        run,
+        start=start,
+        prompts=prompts.train,
+        metadata=prompts.train_metadata,
+        teacher=teacher,
+        student=config.student,
+        on_policy=config.on_policy,
+        tools=config.tools,
+        tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
+        system_prompt=config.rollouts.system_prompt,
+    )
+    return trained_student("on_policy", artifact)
+
+
+@task(name="sft", **CACHED_STAGE)
+def sft_task(
+    start: Model, dataset: Artifact, student: StudentConfig, sft: SftConfig, key: str, context: RunContext
+) -> Artifact:
+    """Trains on the dataset; a run killed before continues from its checkpoint, since the key names its folder."""
+    job = {"method": "sft", "sft": sft, "dataset_folder": dataset.uri}
+    return _train(job, start, student, SFT, key, context)
+
+
+@task(name="on-policy", **CACHED_STAGE)
+def on_policy_task(
+    start: Model,
+    prompts: Artifact,
+    metadata: Artifact,
+    teacher: Model,
+    student: StudentConfig,
+    on_policy: OnPolicyConfig,
+    tools: ToolsConfig,
+    tool_schemas: str,
+    system_prompt: str | None,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Trains on what the student samples; resumes like SFT."""
+    job = {
+        "method": "on_policy",
+        "on_policy": on_policy,
+        "prompts_file": str(prompts_file(prompts)),
+        "metadata_file": str(metadata_file(metadata)),
+        "teacher_ref": teacher.ref,
+        "tools": tools,
+        "system_prompt": system_prompt,
+    }
+    return _train(job, start, student, ON_POLICY, key, context)
+
+
+def _train(
+    method: JsonObject, start: Model, student: StudentConfig, stage: Stage, key: str, context: RunContext
+) -> Artifact:
+    name = digest(key)
+    work_dir = context.store.root / "training" / f"{stage.name}-{name[:16]}"
+    with context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record:
+
+        def fill(folder: Path) -> tuple[int, JsonObject]:
+            job = TrainJob(
+                **method,
+                student_ref=start.ref,
+                student=student,
+                work_dir=work_dir,
+                output_dir=folder,
+                runtime=context.runtime,
+                tracking=None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id),
+            )
+            return 0, {**train(job, progress()), "mlflow_run_id": record.run_id}
+
+        artifact = context.store.write(stage.name, name, fill)
+        record.log_artifacts(Path(artifact.uri), "student")
+        record.log_metrics(artifact.facts["final"])
+    # The checkpoints have served: the student is in the store, whole.
+    shutil.rmtree(work_dir, ignore_errors=True)
+    return artifact
