@@ -35,7 +35,7 @@ class Ticket:
     epoch: int
     """The number of cuts when it was sent."""
     saturated: bool
-    """Whether the window was nearly full with it."""
+    """Whether the window was nearly full when it was sent."""
     probe: bool = False
     """Whether it is the single request that tries whether a long gate may open."""
 
@@ -109,6 +109,8 @@ class RateControl:
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
         """Takes note of how a request ended; None for one that was given up on our side."""
+        # Of a burst only the last is sent into a full window, but all of them have been part of one.
+        saturated = ticket.saturated or self.in_flight >= _SATURATED * self.limit
         self.in_flight -= 1
         if ticket.probe:
             self._probing = False
@@ -125,7 +127,7 @@ class RateControl:
         if outcome.kind in _OVERLOAD_KINDS:
             if sum(self._recent) >= _OVERLOAD and ticket.epoch == self.num_cuts:
                 self._cut(f"{sum(self._recent)} of the last {len(self._recent)} answers failed")
-        elif outcome.kind is None and ticket.saturated and not any(self._recent):
+        elif outcome.kind is None and saturated and not any(self._recent):
             self._grow()
 
     def _grow(self) -> None:

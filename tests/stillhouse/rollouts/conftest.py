@@ -1,0 +1,108 @@
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.progress import Fact
+from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutStats, collect_rollouts
+from stillhouse.rollouts.rate_control import RateControl
+from stillhouse.rollouts.retry import Effects
+from stillhouse.store import prompt_id
+from stillhouse.tools import Toolbox
+from stillhouse.tools.calculator import calculator
+from stillhouse.types import Message, Prompt, Trajectory
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3") as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_prompts() -> Callable[..., list[Prompt]]:
+    def make(count: int, *, tools: list[str] | None = None, start: int = 0) -> list[Prompt]:
+        prompts = []
+        for index in range(start, start + count):
+            messages: list[Message] = [{"role": "user", "content": f"question {index}"}]
+            prompts.append(Prompt(prompt_id(messages, tools), messages, tools))
+        return prompts
+
+    return make
+
+
+class Watched:
+    """Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, Any]] = []
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        self.updates.append({"stage": stage, "done": done, "total": total, **facts})
+
+
+class Collected:
+    """What a collection gave, with the error it ended by."""
+
+    def __init__(self) -> None:
+        self.trajectories: list[Trajectory] = []
+        self.stats: RolloutStats | None = None
+        self.error: Exception | None = None
+        self.updates: list[dict[str, Any]] = []
+
+
+async def _nap(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def collect(journal: Journal) -> Callable[..., Collected]:
+    """Collects rollouts from an endpoint with the real engine; waits before a retry are cut to nothing."""
+
+    def run(
+        url: str,
+        prompts: Iterable[Prompt],
+        *,
+        config: RolloutsConfig | None = None,
+        runtime: RuntimeConfig | None = None,
+        toolbox: Toolbox | None = None,
+        controller: Controller | None = None,
+        identity: str = "model@1",
+        journal: Journal = journal,
+        effects: Effects | None = None,
+        **options: Any,
+    ) -> Collected:
+        collected = Collected()
+        watched = Watched()
+        runtime = runtime or RuntimeConfig(max_attempts=3, concurrency=8)
+
+        async def main() -> None:
+            collection = collect_rollouts(
+                prompts,
+                endpoint=Endpoint(url, "simulated", identity, "secret-key"),
+                config=config or RolloutsConfig(),
+                toolbox=toolbox or Toolbox([calculator]),
+                journal=journal,
+                runtime=runtime,
+                progress=watched,
+                controller=controller or Controller(RateControl(runtime.concurrency, runtime.max_concurrency)),
+                effects=effects or Effects(sleep=_nap),
+                **options,
+            )
+            collected.stats = collection.stats
+            async with contextlib.aclosing(collection):
+                async for trajectory in collection:
+                    collected.trajectories.append(trajectory)
+
+        try:
+            asyncio.run(main())
+        except Exception as error:
+            collected.error = error
+        collected.updates = watched.updates
+        return collected
+
+    return run

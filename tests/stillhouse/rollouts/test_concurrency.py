@@ -1,0 +1,108 @@
+import asyncio
+import threading
+import time
+
+from stillhouse.rollouts import Controller, Endpoint, shared_controller
+from stillhouse.rollouts.failures import FailureKind
+from stillhouse.rollouts.rate_control import Outcome, RateControl
+
+OK = Outcome(None)
+
+
+def test_continuing_rollouts_go_before_new_ones_and_each_in_order() -> None:
+    async def main() -> list[str]:
+        controller = Controller(RateControl(1, 1))
+        held = await controller.acquire(continuing=False)
+        order: list[str] = []
+
+        async def one(name: str, continuing: bool) -> None:
+            ticket = await controller.acquire(continuing=continuing)
+            order.append(name)
+            controller.release(ticket, OK)
+
+        tasks = []
+        for name, continuing in [("new 1", False), ("old 1", True), ("new 2", False), ("old 2", True)]:
+            tasks.append(asyncio.create_task(one(name, continuing)))
+            await asyncio.sleep(0)
+        assert controller.snapshot().waiting == 4
+        controller.release(held, OK)
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(main()) == ["old 1", "old 2", "new 1", "new 2"]
+
+
+def test_a_waiter_that_is_cancelled_at_any_moment_loses_no_slot() -> None:
+    async def main() -> None:
+        controller = Controller(RateControl(1, 1))
+        for naps in range(4):
+            held = await controller.acquire(continuing=False)
+            waiting = asyncio.create_task(controller.acquire(continuing=False))
+            await asyncio.sleep(0)
+            controller.release(held, OK)
+            for _ in range(naps):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            got = await asyncio.gather(waiting, return_exceptions=True)
+            if not isinstance(got[0], BaseException):
+                controller.release(got[0], OK)
+            await asyncio.sleep(0.01)
+            assert controller.snapshot().in_flight == 0
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_event_loops_of_several_threads_share_one_limit() -> None:
+    controller = Controller(RateControl(3, 3))
+    lock = threading.Lock()
+    now, peak, done = 0, 0, 0
+
+    async def one() -> None:
+        nonlocal now, peak, done
+        ticket = await controller.acquire(continuing=False)
+        with lock:
+            now += 1
+            peak = max(peak, now)
+        await asyncio.sleep(0.002)
+        with lock:
+            now -= 1
+            done += 1
+        controller.release(ticket, OK)
+
+    async def many() -> None:
+        await asyncio.gather(*(one() for _ in range(40)))
+
+    threads = [threading.Thread(target=lambda: asyncio.run(many())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert done == 120
+    assert peak == 3
+
+
+def test_waiters_go_on_by_themselves_when_the_gate_opens() -> None:
+    async def main() -> float:
+        controller = Controller(RateControl(4, 4))
+        ticket = await controller.acquire(continuing=False)
+        started = time.monotonic()
+        controller.release(ticket, Outcome(FailureKind.RATE, 0.2))
+        waiting = [asyncio.create_task(controller.acquire(continuing=False)) for _ in range(2)]
+        controller.release(await waiting[0], OK)
+        await waiting[1]
+        return time.monotonic() - started
+
+    assert 0.19 <= asyncio.run(asyncio.wait_for(main(), 5)) < 1.0
+
+
+def test_the_process_has_one_controller_for_an_endpoint_a_model_and_a_key() -> None:
+    def get(url: str, model: str, key: str, maximum: int = 9) -> Controller:
+        return shared_controller(Endpoint(url, model, model, key), initial=2, maximum=maximum)
+
+    first = get("http://a/v1", "m", "k")
+    assert get("http://a/v1", "m", "k") is first
+    others = [get("http://b/v1", "m", "k"), get("http://a/v1", "n", "k"), get("http://a/v1", "m", "l")]
+    assert all(other is not first for other in others)
+    assert first.limit == 2
+    get("http://a/v1", "m", "k", maximum=1)
+    assert first.limit == 1
