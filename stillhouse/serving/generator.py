@@ -89,7 +89,8 @@ class Generator:
     """Samples completions from `model`, up to `max_batch` at a time.
 
     Keys and values of finished sequences are kept while there is room: a request whose prompt continues one (the next
-    turn of a conversation) computes only what is new. Changed weights are noticed and forget them.
+    turn of a conversation) computes only what is new. Weights must not change while a request is unfinished; where some
+    are trainable they may change in between, so nothing is kept once no request is left.
 
     Raises:
         ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
@@ -107,7 +108,6 @@ class Generator:
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
         self._num_submitted = 0
-        self._weights_version = -1
         slot_masks(config, torch.zeros(1, 1, dtype=torch.long), 1)
 
     @property
@@ -134,6 +134,9 @@ class Generator:
             )
         if request.max_tokens < 1:
             raise ValueError(f"max_tokens is {request.max_tokens}; expected at least 1")
+        # Asked of the parameters themselves: their version counters miss fused optimisers and merged adapters.
+        if not self.num_active and any(parameter.requires_grad for parameter in self._model.parameters()):
+            self._slots.forget()
         handle = self._num_submitted
         self._num_submitted += 1
         rng = torch.Generator().manual_seed(request.seed)
@@ -196,7 +199,6 @@ class Generator:
         """Takes waiting requests, oldest first, each with a slot behind the running rows."""
         if not self._waiting or len(self._rows) >= self._max_batch:
             return []
-        self._forget_if_weights_changed()
         admitted: list[_Row] = []
         longest = 0
         while self._waiting and len(self._rows) + len(admitted) < self._max_batch:
@@ -250,10 +252,3 @@ class Generator:
             self._rows[index] = last
             self._cache.swap_slots(index, len(self._rows), max(row.cached, last.cached))
         self._slots.park(len(self._rows), [*row.request.prompt_ids, *row.completion][: row.cached])
-
-    def _forget_if_weights_changed(self) -> None:
-        # Every in-place update of a parameter (an optimiser step, a merge, a load) raises its version.
-        version = sum(parameter._version for parameter in self._model.parameters())
-        if version != self._weights_version:
-            self._slots.forget()
-            self._weights_version = version

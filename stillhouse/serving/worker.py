@@ -1,7 +1,8 @@
 """The one thread that runs the model: sampling and scoring for any number of callers at once.
 
 Callers hand over work and get a future. Between two decode steps the thread takes what has come in; scoring requests
-that wait together are scored together.
+that wait together are scored together. Which requests share a step depends on when they arrive, and with it the last
+bits of their log-probabilities: a seed repeats a completion over HTTP unless two tokens are tied to within rounding.
 """
 
 import threading

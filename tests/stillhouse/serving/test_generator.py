@@ -148,9 +148,10 @@ def test_changed_weights_are_not_answered_from_old_keys_and_values(teacher_force
     model = Qwen3ForCausalLM(config).eval()
     generator = Generator(model)
     [first] = generator.run([GenerationRequest([3, 4, 5], 6)])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3, fused=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
     prompt = [3, 4, 5, *first.completion_ids, 6]
     [second] = generator.run([GenerationRequest(prompt, 6)])
     assert second.logprobs == pytest.approx(teacher_forced(model, prompt, second.completion_ids), abs=1e-4)

@@ -5,7 +5,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from stillhouse.errors import ConfigError
+from stillhouse.serving.generator import GenerationRequest, Generator
 from stillhouse.serving.models import load_model
+from stillhouse.serving.score import score_tokens
 
 
 def test_an_adapter_folder_is_loaded_as_its_base_with_the_adapter_merged(tmp_path: Path) -> None:
@@ -21,6 +23,20 @@ def test_an_adapter_folder_is_loaded_as_its_base_with_the_adapter_merged(tmp_pat
     assert not any("lora" in name for name, _ in merged.named_parameters())
     assert torch.allclose(merged(tokens).logits, expected, atol=1e-4)
     assert not torch.allclose(plain, expected, atol=1e-2)
+
+
+def test_a_model_with_a_live_adapter_samples_and_scores_with_it() -> None:
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(load_model("embedded:student", device="cpu"), config).eval()
+    prompt = [5, 6, 7, 8]
+    [generation] = Generator(model).run([GenerationRequest(prompt, 20)])
+    tokens = [*prompt, *generation.completion_ids]
+    with torch.no_grad():
+        logprobs = model(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+    expected = logprobs.gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+    assert generation.logprobs == pytest.approx(expected[3:], abs=1e-4)
+    assert score_tokens(model, [tokens])[0][1:] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_loaded_model_is_in_evaluation_mode_without_gradients_in_the_type_asked_for() -> None:
