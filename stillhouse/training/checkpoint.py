@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -110,8 +111,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             shutil.rmtree(final)
         work.rename(final)
         sync_folder(folder)
-    except (OSError, RuntimeError) as error:
-        # torch.save reports a full disk as a RuntimeError, safetensors as its own class derived from OSError or not.
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # A full disk is a RuntimeError to torch.save and a SafetensorError to save_file.
         shutil.rmtree(work, ignore_errors=True)
         raise unwritable(final, error if isinstance(error, OSError) else OSError(str(error))) from error
     for old in _complete(folder)[_KEEP:]:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from stillhouse.progress import Progress
 from stillhouse.store.atomic import write_atomic
@@ -36,6 +37,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         StillhouseError: of the kinds that students, methods and trainer name.
         Interrupted: SIGTERM; a checkpoint was saved.
     """
+    # Its bars are for terminals; the log's last lines are what an error shows.
+    disable_progress_bar()
     with exclusive(job.work_dir):
         device = _device(job)
         student = load_student(job.student_ref, job.student, device, job.trainer.seed)

@@ -93,6 +93,7 @@ class Trainer:
         """
         resumed_from = self._resume()
         num_steps = self._method.num_steps
+        logger.info("%s: %d of %d steps are done", self._method.name, self._step, num_steps)
         with InterruptOnSigterm() as interruption:
             if resumed_from is None:
                 self._metrics.write_row(0, self._named(self._method.validate()))
@@ -193,7 +194,6 @@ class Trainer:
         self._totals = dict(checkpoint.progress["totals"])
         other_run = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
         self._metrics.restore(checkpoint.progress["metrics"], checkpoint.step, replay=other_run)
-        logger.info("continuing from step %d of %d", self._step, self._method.num_steps)
         return self._step
 
     def _save(self) -> None:

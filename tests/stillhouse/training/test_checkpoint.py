@@ -1,4 +1,6 @@
 import random
+import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,18 @@ def test_no_permission_names_the_checkpoint_and_leaves_the_last_one(tmp_path: Pa
     loaded = load_newest_checkpoint(folder, IDENTITY)
     assert loaded is not None
     assert loaded.step == 1
+
+
+@pytest.mark.parametrize("largest_file", [1000, 6000])
+def test_full_disk_is_reported_and_leaves_the_last_checkpoint(tmp_path: Path, largest_file: int):
+    # The first limit stops the weights, the second the optimiser's state.
+    save_checkpoint(tmp_path, checkpoint(1))
+    big = replace(checkpoint(2), weights={"w": torch.zeros(1000)}, optimizer={"state": {0: torch.zeros(10_000)}})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
+    try:
+        with pytest.raises(StoreError, match="step-00000002: cannot be written"):
+            save_checkpoint(tmp_path, big)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

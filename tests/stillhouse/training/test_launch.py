@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
@@ -157,6 +158,31 @@ def test_error_of_the_child_is_the_launchers_error(sft_job: NewJob, tmp_path: Pa
     job = sft_job(tmp_path).model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"'nobody' is unknown.*train\.log"):
         train(job, NoProgress())
+
+
+def test_death_of_the_child_is_named_with_the_end_of_its_log(sft_job: NewJob, tmp_path: Path):
+    job = sft_job(tmp_path)
+
+    class Killer:
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            for child in psutil.Process().children():
+                if "stillhouse.training" in child.cmdline():
+                    child.kill()
+
+    with pytest.raises(TrainingError, match=r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO"):
+        train(job, Killer())
+
+
+@pytest.mark.gpu
+def test_both_methods_train_adapters_on_a_gpu(sft_job: NewJob, on_policy_job: NewJob, tmp_path: Path):
+    student = StudentConfig(parameters="lora", lora_rank=4, dtype="bfloat16", max_length=512)
+    on_gpu = {"student": student, "runtime": RuntimeConfig(device="cuda")}
+    first = sft_job(tmp_path / "sft").model_copy(update={"student_ref": "embedded:student", **on_gpu})
+    assert train(first, NoProgress())["final"]["sft/loss"] < 1.0
+    second = on_policy_job(tmp_path / "on_policy").model_copy(update={"student_ref": str(first.output_dir), **on_gpu})
+    run_until_killed(second, 5, signal.SIGKILL)
+    final = train(second, NoProgress())["final"]
+    assert final["on_policy/log_ratio_abs_max"] < 0.5
 
 
 def test_job_without_what_its_method_needs_is_refused(sft_job: NewJob, tmp_path: Path):
