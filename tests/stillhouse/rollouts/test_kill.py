@@ -1,0 +1,113 @@
+"""`kill -9` in the middle of tool rollouts: none lost, none doubled, only what was in flight asked again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+
+NUM_PROMPTS, NUM_TURNS, CONCURRENCY = 40, 5, 8
+PROGRAM = textwrap.dedent("""
+    import asyncio, sys
+    from pathlib import Path
+    import orjson
+    from stillhouse.config import RolloutsConfig, RuntimeConfig
+    from stillhouse.progress import NoProgress
+    from stillhouse.rollouts import Endpoint, Journal, collect_rollouts
+    from stillhouse.store import prompt_id
+    from stillhouse.tools import Toolbox, tool
+    from stillhouse.types import Prompt
+
+    url, store, count, concurrency = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+    @tool
+    def note(text: str) -> str:
+        "Writes down that it ran."
+        with (store / "calls").open("a") as file:
+            file.write(text + "\\n")
+        return text.upper()
+
+    def prompts():
+        for index in range(count):
+            messages = [{"role": "user", "content": f"question {index}"}]
+            yield Prompt(prompt_id(messages, None), messages)
+
+    async def main():
+        with Journal(store / "journal.sqlite3") as journal:
+            collection = collect_rollouts(
+                prompts(), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(), toolbox=Toolbox([note]),
+                journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency),
+                progress=NoProgress())
+            async for trajectory in collection:
+                sys.stdout.buffer.write(orjson.dumps(trajectory) + b"\\n")
+                sys.stdout.buffer.flush()
+
+    asyncio.run(main())
+""")
+
+
+def script(asked: Asked) -> Reply:
+    turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
+    name = asked.body["messages"][0]["content"]
+    if turn + 1 < NUM_TURNS:
+        call = ("note", json.dumps({"text": f"{name} turn {turn}"}))
+        return Reply(completion(tool_calls=[call]), delay_s=0.02)
+    return Reply(completion(f"done with {name}"), delay_s=0.02)
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.1, marks=pytest.mark.slow), 0.5, pytest.param(0.9, marks=pytest.mark.slow)]
+)
+def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -> None:
+    total = NUM_PROMPTS * NUM_TURNS
+    with SimulatedProvider(script) as provider:
+        command = [sys.executable, "-c", PROGRAM, provider.url, str(tmp_path), str(NUM_PROMPTS), str(CONCURRENCY)]
+        with (tmp_path / "first").open("wb") as out:
+            child = subprocess.Popen(command, stdout=out)
+            deadline = time.monotonic() + 60
+            while provider.num_billed < share * total and time.monotonic() < deadline:
+                time.sleep(0.002)
+            os.kill(child.pid, signal.SIGKILL)
+            assert child.wait(30) == -signal.SIGKILL
+        killed_at = time.time()
+        before = provider.num_billed
+        assert share * total <= before < total
+        second = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        third = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+
+    billed = provider.billed
+    repeated = {digest for digest, count in billed.items() if count > 1}
+    assert len(billed) == total
+    assert max(billed.values()) <= 2
+    assert len(repeated) <= CONCURRENCY
+    # What was asked again had been answered, if at all, within a moment of the kill.
+    for entry in provider.ledger:
+        if entry.digest in repeated and entry.arrived_at < killed_at:
+            assert entry.answered_at is None or entry.answered_at > killed_at - 1.0
+
+    rows = [orjson.loads(line) for line in second.splitlines()]
+    assert len({row["rollout_key"] for row in rows}) == len(rows) == NUM_PROMPTS
+    for row in rows:
+        assert row["stop_reason"] == "answered"
+        name = row["messages"][0]["content"]
+        told = [message["content"] for message in row["messages"] if message["role"] == "tool"]
+        assert told == [f"{name} turn {turn}".upper() for turn in range(NUM_TURNS - 1)]
+    # A third run asks nothing and gives the same bytes.
+    assert sorted(third.splitlines()) == sorted(second.splitlines())
+    # What the first run handed out before it was killed is what the second hands out; its last line may be cut.
+    handed_out = (tmp_path / "first").read_bytes().split(b"\n")[:-1]
+    assert set(handed_out) <= set(second.splitlines())
+    assert handed_out or share < 0.5
+
+    ran = (tmp_path / "calls").read_text().splitlines()
+    assert len(set(ran)) == NUM_PROMPTS * (NUM_TURNS - 1)
+    # A tool whose result was not yet durable runs again, no other.
+    assert len(ran) - len(set(ran)) <= CONCURRENCY
