@@ -96,6 +96,9 @@ def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProc
         watchdog.start()
         try:
             line = process.lines.readline()
+        except BaseException:  # an interrupt above all: nobody else knows of the process yet
+            process.stop()
+            raise
         finally:
             watchdog.cancel()
         if not line:

@@ -98,6 +98,19 @@ def test_a_server_that_takes_too_long_is_ended() -> None:
         pass
 
 
+def test_an_interrupt_while_it_starts_leaves_no_server() -> None:
+    def interrupt(signal_number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt), served_model("embedded:student", RUNTIME):
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
 def test_an_unknown_name_starts_nothing() -> None:
     with pytest.raises(ConfigError, match="nobody"), served_model("embedded:nobody", RUNTIME):
         pass
