@@ -23,7 +23,8 @@ class TrackingTarget(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     uri: str
-    run_id: str
+    run_id: str | None
+    """None when the run could not be started: its metrics then go to the fallback file in the store."""
 
 
 class TrainJob(BaseModel):

@@ -44,7 +44,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         student = load_student(job.student_ref, job.student, device, job.trainer.seed)
         method = _method(job, student)
         target = job.tracking
-        tracked = attach(target.uri if target else None, target.run_id if target else None, job.work_dir)
+        tracked = attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store))
         with tracked:
             trainer = Trainer(
                 method,

@@ -30,13 +30,13 @@ from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
 from stillhouse.training.method import Batch, Method
 from stillhouse.training.metrics import METRICS_FILE, LogMetrics, MetricsLog
 from stillhouse.training.microbatches import collate, num_targets, split_microbatches
+from stillhouse.training.optimizer import adamw
 from stillhouse.training.schedule import learning_rate
 from stillhouse.training.students import Student
 from stillhouse.types import JsonObject, Sample
 
 logger = logging.getLogger(__name__)
 
-_EPSILON: Final = 1e-8
 _SHOWN_IDS: Final = 8
 
 
@@ -78,7 +78,7 @@ class Trainer:
         self._clock = clock
         self._metrics = MetricsLog(work_dir / METRICS_FILE, listener)
         self._parameters = dict(student.trained_parameters())
-        self._optimizer = _optimizer(self._parameters, config)
+        self._optimizer = adamw(self._parameters.values(), config)
         self._step = 0
         self._random = random_state()
         self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
@@ -145,7 +145,7 @@ class Trainer:
         if count == 0:
             raise TrainingError(
                 f"step {self._step}: the batch has no token to train on; prompts {_ids(batch.samples)}. "
-                "Check that completions are not empty"
+                "Check that prompts leave room for a completion in the model's context"
             )
         self._student.model.train()
         groups = split_microbatches(batch.samples, self._config.microbatch_tokens)
@@ -239,22 +239,6 @@ def _combined(results: list[_MicrobatchResult], count: int) -> dict[str, float]:
     if not reduced:
         return {}
     return dict(zip(reduced, torch.stack([value.float() for value in reduced.values()]).tolist(), strict=True))
-
-
-def _optimizer(parameters: dict[str, nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
-    matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
-    others = [parameter for parameter in parameters.values() if parameter.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=_EPSILON,
-        fused=True,
-    )
 
 
 def _ids(samples: Iterable[Sample]) -> str:
