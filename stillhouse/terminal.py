@@ -56,7 +56,9 @@ class TerminalProgress:
         now = time.monotonic()
         if done == total or now - self._written.get(stage, 0.0) >= _LINE_EVERY_S:
             self._written[stage] = now
-            self._console.print(f"{stage:<11} {done}/{'?' if total is None else total}  {shown}", highlight=False)
+            self._console.print(
+                f"{stage:<11} {done}/{'?' if total is None else total}  {shown}", highlight=False, soft_wrap=True
+            )
 
 
 def error_console() -> Console:
@@ -68,8 +70,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; columns that hold figures are aligned to the right."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        figures = all(row[index][:1].isdigit() or not row[index] for row in rows)
-        shown.add_column(column, justify="right" if figures else "left")
+        figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
+        shown.add_column(column, justify="right" if figures else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*row)
     return shown

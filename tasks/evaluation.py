@@ -1,6 +1,5 @@
 """Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
 
-import asyncio
 from itertools import islice
 
 from prefect import task
@@ -14,6 +13,7 @@ from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.interruption import run_until_done
 from tasks.models import endpoint_of, scoring_teacher
 from tasks.progress import PartProgress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
@@ -76,13 +76,13 @@ def evaluation_task(
         max_turns=evaluation.max_turns,
         seed=evaluation.seed,
     )
-    part = PartProgress("evaluation", key, len(rows) * config.num_samples)
+    part = PartProgress(f"evaluate {model.name}", key, len(rows) * config.num_samples)
 
     async def ask() -> Sampled:
         async with endpoint_of(model, teacher, context.runtime) as endpoint:
             return await sample(rows, endpoint, config, tools, context, part, record_tokens=scorer is not None)
 
-    sampled = asyncio.run(ask())
+    sampled = run_until_done(ask())
     check_failures(sampled, evaluation.failure_budget)
     facts = {
         **sampled.facts,

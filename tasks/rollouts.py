@@ -14,6 +14,7 @@ from stillhouse.store.records import read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt
 from tasks.caching import CACHED_STAGE, Stage, configured, find_problem, warn_of_loss, was_cached
+from tasks.interruption import run_until_done
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress
 from tasks.prompts import PromptSets, prompts_file
@@ -52,7 +53,7 @@ def sample_teacher(
         "tool_schemas": digest(Toolbox.from_config(tools).schemas()),
     }
     shards = _write_shards(prompts.train, run)
-    results = asyncio.run(_all_shards(shards, inputs, run))
+    results = run_until_done(_all_shards(shards, inputs, run))
     collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
     cached = all(cached for _, cached in results)
     run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)

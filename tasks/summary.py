@@ -8,7 +8,7 @@ from tasks.run import StageOutcome
 EVALUATION_OF = "evaluation of "
 """Start of the name under which a run lists the evaluation of a model."""
 
-SUMMARY_COLUMNS = ("stage", "accuracy", "result", "tokens", "seconds")
+SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
 
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
@@ -18,45 +18,41 @@ def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonO
     """
     rows = []
     if "base" in evaluations:
-        rows.append(["base student", _accuracy(evaluations["base"]), "", "", ""])
+        rows.append(["base student", _accuracy(evaluations["base"]), "", "", "", ""])
     for stage in stages:
         if not stage.name.startswith(EVALUATION_OF):
             facts = evaluations.get({"rollouts": "teacher"}.get(stage.name, stage.name))
-            rows.append([stage.name, _accuracy(facts), _result(stage), _tokens([stage]), _seconds([stage])])
+            rows.append([stage.name, _accuracy(facts), *_cost([stage]), _result(stage)])
     measured = [stage for stage in stages if stage.name.startswith(EVALUATION_OF)]
     if measured:
-        rows.append(["evaluation", "", f"{len(measured)} models", _tokens(measured), _seconds(measured)])
+        rows.append(["evaluation", "", *_cost(measured), f"{len(measured)} models"])
     return rows
 
 
 def _accuracy(facts: JsonObject | None) -> str:
     if facts is None or facts.get("accuracy") is None:
         return ""
-    return f"{facts['accuracy']:.1%} ({facts['accuracy_low']:.1%} - {facts['accuracy_high']:.1%})"
+    return f"{facts['accuracy']:.1%} ({facts['accuracy_low']:.0%}-{facts['accuracy_high']:.0%})"
 
 
 def _result(stage: StageOutcome) -> str:
     facts = stage.result.facts
     match stage.name:
         case "prompts":
-            return f"{facts['train']} to train on, {facts['held_out']} held out"
+            return f"{facts['train']} for training, {facts['held_out']} held out"
         case "rollouts":
-            return f"{facts['trajectories'] - facts['failed']} trajectories of the teacher, {facts['failed']} failed"
+            return f"{facts['trajectories']} trajectories, {facts['failed']} failed"
         case "dataset":
             return f"{facts['kept']} rows kept, {facts['dropped']} dropped"
         case _:
             return f"{facts['steps']} steps"
 
 
-def _tokens(stages: Sequence[StageOutcome]) -> str:
-    total = 0
-    for stage in stages:
-        facts = stage.result.facts
-        total += facts.get("prompt_tokens", 0) + facts.get("completion_tokens", 0)
-        total += facts.get("trained_tokens", 0) + facts.get("sampled_tokens", 0)
-    return f"{total:,}" if total else ""
-
-
-def _seconds(stages: Sequence[StageOutcome]) -> str:
-    seconds = f"{sum(stage.seconds for stage in stages):.1f}"
-    return f"{seconds} (cached)" if all(stage.cached for stage in stages) else seconds
+def _cost(stages: Sequence[StageOutcome]) -> list[str]:
+    """Tokens, seconds of this run, and whether an earlier run paid for them."""
+    names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens")
+    tokens = sum(stage.result.facts.get(name) or 0 for stage in stages for name in names)
+    seconds = sum(stage.seconds for stage in stages)
+    num_cached = sum(stage.cached for stage in stages)
+    cached = "" if num_cached == 0 else "yes" if num_cached == len(stages) else f"{num_cached} of {len(stages)}"
+    return [f"{tokens:,}" if tokens else "", f"{seconds:.1f}", cached]

@@ -1,0 +1,44 @@
+"""Event loops that a SIGTERM ends.
+
+Prefect turns SIGTERM into an exception raised in the main thread wherever it happens to be. Inside an event loop that
+is usually a callback, where asyncio logs the exception and goes on: a cancelled flow would run to its end.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run_until_done(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run(work)` that a SIGTERM cancels; afterwards the signal's own handler is called, as if it came then.
+
+    Raises:
+        Whatever the handler in force raises, for instance Prefect's TerminationSignal; else what `work` raises.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)
+    handler = signal.getsignal(signal.SIGTERM)
+    terminated = False
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        if terminated:
+            # With the default action this ends the process; with Prefect's handler it raises.
+            signal.raise_signal(signal.SIGTERM)
