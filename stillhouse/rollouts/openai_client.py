@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -73,17 +74,26 @@ class OpenAIClient:
             ) from error
         except (openai.APIConnectionError, TimeoutError) as error:
             raise RequestFailed(self._no_answer(error)) from error
-        return read_completion(
-            answer.content,
-            _lower(answer.headers),
-            latency_s=self._clock() - started,
-            model=self._endpoint.model,
-            record_tokens=sampling.record_tokens,
+        return self._priced(
+            read_completion(
+                answer.content,
+                _lower(answer.headers),
+                latency_s=self._clock() - started,
+                model=self._endpoint.model,
+                record_tokens=sampling.record_tokens,
+            )
         )
 
     async def aclose(self) -> None:
         """See `ChatClient`."""
         await self._client.close()
+
+    def _priced(self, completion: Completion) -> Completion:
+        """The completion with its cost by the configured price, where the endpoint did not say what it cost."""
+        turn, price = completion.turn, self._endpoint.price
+        if turn.cost_usd is not None or price is None:
+            return completion
+        return replace(completion, turn=replace(turn, cost_usd=price.of(turn.usage)))
 
     def _no_answer(self, error: openai.APIConnectionError | TimeoutError) -> Failure:
         """Tells an endpoint that is not there from one that is slow and from a connection that was lost."""

@@ -16,7 +16,7 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StoreError
 from stillhouse.progress import NoProgress
 from stillhouse.rollouts import Controller, Endpoint, Journal, collect_rollouts
-from stillhouse.rollouts.rate_control import RateControl
+from stillhouse.rollouts.rate_control import RateControl, Ticket
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
@@ -410,14 +410,15 @@ def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts) 
 
 
 def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.1)) as provider:
+    # Three are under way at once for the single slot, so the third waits as long as its whole allowance.
+    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.4)) as provider:
         got = collect(
             provider.url,
-            make_prompts(8),
-            config=RolloutsConfig(timeout_s=0.5),
+            make_prompts(4),
+            config=RolloutsConfig(timeout_s=0.8),
             runtime=RuntimeConfig(concurrency=1, max_concurrency=1),
         )
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 8
+    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 4
 
 
 def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakePrompts) -> None:
@@ -452,19 +453,30 @@ def test_a_slow_rollout_holds_up_no_other(collect: Collect, make_prompts: MakePr
     assert got.trajectories[-1].messages[0]["content"] == "question 0"
 
 
-def test_rollouts_under_way_go_before_new_ones(collect: Collect, make_prompts: MakePrompts) -> None:
-    def script(asked: Asked) -> Reply:
-        reply = two_sums_then_answer(asked)
-        return Reply(reply.body, delay_s=0.01)
+class Watching(Controller):
+    """A controller that writes down who asked as what."""
 
-    with SimulatedProvider(script) as provider:
-        collect(provider.url, make_prompts(30), runtime=RuntimeConfig(concurrency=2, max_concurrency=2))
+    def __init__(self) -> None:
+        super().__init__(RateControl(2, 2))
+        self.asked: list[bool] = []
+
+    async def acquire(self, *, continuing: bool) -> Ticket:
+        self.asked.append(continuing)
+        return await super().acquire(continuing=continuing)
+
+
+def test_rollouts_under_way_go_before_new_ones(collect: Collect, make_prompts: MakePrompts) -> None:
+    controller = Watching()
+    with SimulatedProvider(two_sums_then_answer) as provider:
+        collect(provider.url, make_prompts(30), controller=controller)
     firsts = [
         index
         for index, body in enumerate(provider.requests)
         if not any(message["role"] == "assistant" for message in body["messages"])
     ]
-    # 90 requests: with new ones first all 30 first turns would be among the first 30 or so.
+    assert controller.asked.count(True) == 60
+    assert controller.asked.count(False) == 30
+    # Were all first turns sent at once, they would be the first 30 of the 90 requests.
     assert firsts[15] > 30
 
 

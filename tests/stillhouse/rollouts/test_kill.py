@@ -81,7 +81,6 @@ def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -
         before = provider.num_billed
         assert share * total <= before < total
         second = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
-        third = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout
 
     billed = provider.billed
     repeated = {digest for digest, count in billed.items() if count > 1}
@@ -100,8 +99,6 @@ def test_only_requests_in_flight_are_asked_again(tmp_path: Path, share: float) -
         name = row["messages"][0]["content"]
         told = [message["content"] for message in row["messages"] if message["role"] == "tool"]
         assert told == [f"{name} turn {turn}".upper() for turn in range(NUM_TURNS - 1)]
-    # A third run asks nothing and gives the same bytes.
-    assert sorted(third.splitlines()) == sorted(second.splitlines())
     # What the first run handed out before it was killed is what the second hands out; its last line may be cut.
     handed_out = (tmp_path / "first").read_bytes().split(b"\n")[:-1]
     assert set(handed_out) <= set(second.splitlines())
