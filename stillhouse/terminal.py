@@ -68,7 +68,7 @@ def error_console() -> Console:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; columns that hold figures are aligned to the right."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
         figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
         shown.add_column(column, justify="right" if figures else "left", no_wrap=True)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
-from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.endpoint import Endpoint, Price
 from stillhouse.serving.local import served_model
 from stillhouse.types import Artifact, Model
 
@@ -53,11 +53,16 @@ async def endpoint_of(model: Model, teacher: TeacherConfig | None, runtime: Runt
     """
     if teacher is not None and teacher.base_url is not None:
         key = _api_key(teacher.base_url, runtime)
-        yield Endpoint(base_url=teacher.base_url, model=model.ref, identity=model.fingerprint, api_key=key)
+        yield Endpoint(teacher.base_url, model.ref, model.fingerprint, api_key=key, price=_price(teacher))
         return
     with ExitStack() as stack:
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
         yield Endpoint(base_url=url, model=model.ref, identity=model.fingerprint)
+
+
+def _price(teacher: TeacherConfig) -> Price | None:
+    prompt, completion = teacher.usd_per_million_prompt_tokens, teacher.usd_per_million_completion_tokens
+    return None if prompt is None or completion is None else Price(prompt, completion)
 
 
 def _api_key(base_url: str, runtime: RuntimeConfig) -> str:

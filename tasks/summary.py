@@ -39,11 +39,11 @@ def _result(stage: StageOutcome) -> str:
     facts = stage.result.facts
     match stage.name:
         case "prompts":
-            return f"{facts['train']} for training, {facts['held_out']} held out"
+            return f"{facts['train']} + {facts['held_out']} held out"
         case "rollouts":
-            return f"{facts['trajectories']} trajectories, {facts['failed']} failed"
+            return f"{facts['trajectories']} done, {facts['failed']} failed"
         case "dataset":
-            return f"{facts['kept']} rows kept, {facts['dropped']} dropped"
+            return f"{facts['kept']} kept, {facts['dropped']} dropped"
         case _:
             return f"{facts['steps']} steps"
 

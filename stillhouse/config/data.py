@@ -1,8 +1,8 @@
 """Sections of the stages that make data: prompts, teacher, rollouts, tools, dataset."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stillhouse.config.section import Section
 
@@ -40,7 +40,16 @@ class TeacherConfig(Section):
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0.0)
     """Price of prompt tokens in USD per million; None means unknown, and costs are then reported as unknown."""
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of completion tokens in USD per million; None means unknown."""
+    """Price of completion tokens in USD per million; None means unknown. Both prices are given, or neither."""
+
+    @model_validator(mode="after")
+    def _prices_come_in_pairs(self) -> Self:
+        if (self.usd_per_million_prompt_tokens is None) != (self.usd_per_million_completion_tokens is None):
+            raise ValueError(
+                "one of usd_per_million_prompt_tokens and usd_per_million_completion_tokens is set: give both prices, or "
+                "leave both out to have costs reported as unknown"
+            )
+        return self
 
 
 class RolloutsConfig(Section):

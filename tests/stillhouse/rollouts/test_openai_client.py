@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.rollouts.completion import Completion, Sampling
-from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.endpoint import Endpoint, Price
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.rollouts.openai_client import OpenAIClient
 from stillhouse.tools.calculator import calculator
@@ -112,3 +112,27 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
     monkeypatch.delenv("NO_PROXY", raising=False)
     with SimulatedProvider(lambda asked: Reply(completion("direct"))) as provider:
         assert ask(provider.url).message["content"] == "direct"
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 1_000_000, "completion_tokens": 500_000}, 4.0),
+        ({"prompt_tokens": 1_000_000, "completion_tokens": 500_000, "cost": 0.5}, 0.5),
+        ({"prompt_tokens": 1_000_000}, None),
+    ],
+    ids=["by the price", "as the endpoint says", "unknown"],
+)
+def test_cost_is_what_the_endpoint_says_else_by_price_else_unknown(
+    usage: dict[str, Any], expected: float | None
+) -> None:
+    async def main(url: str) -> Completion:
+        endpoint = Endpoint(url, "m", "m", "key", price=Price(prompt=2.0, completion=4.0))
+        client = OpenAIClient(endpoint, timeout_s=5, max_connections=4)
+        try:
+            return await client.complete([{"role": "user", "content": "hi"}], [], SAMPLING)
+        finally:
+            await client.aclose()
+
+    with SimulatedProvider(lambda asked: Reply({**completion("hello"), "usage": usage})) as provider:
+        assert asyncio.run(main(provider.url)).turn.cost_usd == expected
