@@ -19,8 +19,8 @@ def base_student(config: StudentConfig) -> Model:
 
 
 def trained_student(name: str, artifact: Artifact) -> Model:
-    """A student that a training stage made."""
-    return Model(name=name, ref=artifact.uri, fingerprint=artifact.fingerprint)
+    """A student that a training stage made; known by its weights, beside which lie records of how long they took."""
+    return Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri))
 
 
 def teacher_model(config: TeacherConfig) -> Model:

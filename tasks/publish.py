@@ -105,7 +105,7 @@ def _shards(result: PromptSets | Rollouts) -> tuple[Artifact, ...]:
 
 
 def _metrics(student: Artifact) -> list[JsonObject]:
-    return list(read_jsonl(Path(student.uri) / "metrics.jsonl"))
+    return [{"step": row["step"], **row["metrics"]} for row in read_jsonl(Path(student.uri) / "metrics.jsonl")]
 
 
 def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:

@@ -16,7 +16,7 @@ _LOCAL_STARTS: Final = ("/", "./", "../", "~")
 # What decides a model's behaviour. Logs, metrics and the record of how a student was made lie in the same folder and
 # do not.
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
-_BYSTANDERS: Final = frozenset({"student.json"})
+_BYSTANDERS: Final = frozenset({"student.json", "manifest.json"})
 
 
 def resolve_model(ref: str) -> str:

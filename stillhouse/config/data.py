@@ -46,7 +46,7 @@ class TeacherConfig(Section):
     def _prices_come_in_pairs(self) -> Self:
         if (self.usd_per_million_prompt_tokens is None) != (self.usd_per_million_completion_tokens is None):
             raise ValueError(
-                "one of usd_per_million_prompt_tokens and usd_per_million_completion_tokens is set: give both prices, or "
+                "one of usd_per_million_prompt_tokens and usd_per_million_completion_tokens is set: give both, or "
                 "leave both out to have costs reported as unknown"
             )
         return self

@@ -7,13 +7,12 @@ by `problem`, so that a cached result whose bytes are gone or altered is recompu
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from stillhouse.errors import ConfigError
-from stillhouse.store.atomic import sync_folder, unwritable, write_atomic
+from stillhouse.store.atomic import sync_folder, temporary_name, unwritable, write_atomic
 from stillhouse.store.fingerprint import canonical_json, digest, file_sha256
 from stillhouse.types import Artifact, JsonObject
 
@@ -47,9 +46,9 @@ class ArtifactStore:
             StoreError: no space or no permission.
         """
         parent = self.root / "artifacts" / stage
+        work = temporary_name(parent / key[:16])
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f".{key[:16]}.", dir=parent))
+            work.mkdir(parents=True)
         except OSError as error:
             raise unwritable(parent, error) from error
         try:

@@ -1,7 +1,7 @@
 """Writes that a crash cannot leave half done: temporary name, fsync, rename, fsync of the folder."""
 
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +28,7 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        work = Path(name)
+        work = temporary_name(path)
         try:
             yield work
             with work.open("rb") as file:
@@ -42,6 +40,11 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that nobody else uses. Made by hand, since `tempfile` hides what it makes from other users."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def sync_folder(folder: Path) -> None:

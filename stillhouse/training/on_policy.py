@@ -18,7 +18,7 @@ from stillhouse.training.losses import importance_sampling, reverse_kl
 from stillhouse.training.method import Batch, TokenLosses
 from stillhouse.training.microbatches import Microbatch
 from stillhouse.training.order import distinct_rows
-from stillhouse.training.sampler import SampledTrajectory, Sampler, Start
+from stillhouse.training.sampler import SampledTrajectory, Sampler
 from stillhouse.training.students import Student
 from stillhouse.training.teacher import Teacher
 from stillhouse.types import Prompt, PromptMetadata, Sample, StopReason
@@ -41,7 +41,6 @@ class OnPolicy:
         metadata: expected answers by prompt id, for the tracked reward; may lack any.
         sampler: makes trajectories.
         config: sizes and coefficients.
-        system_prompt: put before each prompt that has no system message; None adds none.
 
     Raises:
         ConfigError: there are fewer prompts than one step takes.
@@ -57,7 +56,6 @@ class OnPolicy:
         metadata: Mapping[str, PromptMetadata],
         sampler: Sampler,
         config: OnPolicyConfig,
-        system_prompt: str | None = None,
     ) -> None:
         if len(prompts) < config.prompts_per_step:
             raise ConfigError(
@@ -70,19 +68,18 @@ class OnPolicy:
         self._metadata = metadata
         self._sampler = sampler
         self._config = config
-        self._system_prompt = system_prompt
         self.num_steps = config.num_steps
 
     def batch(self, step: int) -> Batch:
         """Fresh trajectories of the current weights with the teacher's scores."""
         rows = distinct_rows(step, self._config.prompts_per_step, len(self._prompts), self._config.seed)
-        starts = [self._start(self._prompts[row], index) for row in rows for index in range(self._config.group_size)]
+        prompts = [self._prompts[row] for row in rows]
         self._student.model.eval()
         with self._student.precision():
             # A new one for each batch: nothing of an earlier batch, such as the layout of its cache, can then tell a
             # continued training from an uninterrupted one.
-            generator = Generator(self._student.causal_lm, max_batch=len(starts))
-            trajectories = self._sampler.sample(generator, starts, step)
+            generator = Generator(self._student.causal_lm, max_batch=len(prompts) * self._config.group_size)
+            trajectories = self._sampler.sample(generator, prompts, step)
         samples = self._scored(trajectories)
         num_sampled = sum(sum(sample.loss_mask) for sample in samples)
         return Batch(samples, self._measure(trajectories, num_sampled), num_sampled)
@@ -112,13 +109,6 @@ class OnPolicy:
     def validate(self) -> dict[str, float]:
         """Nothing: each batch is itself a measurement on fresh samples."""
         return {}
-
-    def _start(self, prompt: Prompt, sample_index: int) -> Start:
-        messages = list(prompt.messages)
-        if self._system_prompt is not None and all(message["role"] != "system" for message in messages):
-            messages.insert(0, {"role": "system", "content": self._system_prompt})
-        tools = self._sampler.toolbox.schemas(prompt.tools)
-        return Start(prompt.id, sample_index, messages, tools)
 
     def _scored(self, trajectories: Sequence[SampledTrajectory]) -> list[ScoredSample]:
         # A prompt that fills the context has nothing to score; it stays in the share of truncated ones.

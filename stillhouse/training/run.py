@@ -91,9 +91,8 @@ def _method(job: TrainJob, student: Student) -> Method:
         teacher,
         list(read_prompts(job.prompts_file)),
         read_metadata(job.metadata_file) if job.metadata_file else {},
-        Sampler(student.tokenizer, Toolbox.from_config(job.tools), job.on_policy, max_context),
+        Sampler(student.tokenizer, Toolbox.from_config(job.tools), job.on_policy, max_context, job.system_prompt),
         job.on_policy,
-        job.system_prompt,
     )
 
 

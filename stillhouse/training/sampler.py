@@ -18,7 +18,7 @@ from stillhouse.config import OnPolicyConfig
 from stillhouse.serving.generator import Generation, GenerationRequest, Generator
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.types import Message, StopReason, ToolSchema
+from stillhouse.types import Message, Prompt, StopReason
 
 
 @dataclass(slots=True)
@@ -28,7 +28,8 @@ class SampledTrajectory:
     prompt_id: str
     sample_index: int
     messages: list[Message]
-    tools: list[ToolSchema]
+    toolbox: Toolbox
+    """Holds the tools this prompt offers and no other."""
     token_ids: list[int]
     loss_mask: list[bool]
     """True exactly where the student sampled."""
@@ -42,45 +43,36 @@ class SampledTrajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What one trajectory is sampled from."""
-
-    prompt_id: str
-    sample_index: int
-    messages: list[Message]
-    """The prompt's, with the system prompt."""
-    tools: list[ToolSchema]
-
-
-@dataclass(frozen=True, slots=True)
 class Sampler:
     """Samples trajectories.
 
     Args:
         tokenizer: the student's.
-        toolbox: runs the tools.
-        config: temperature, most tokens and turns, seed.
+        toolbox: every tool configured; a prompt may offer fewer.
+        config: trajectories per prompt, temperature, most tokens and turns, seed.
         max_context: most tokens the student's position encoding holds.
+        system_prompt: put before each prompt that has no system message; None adds none.
     """
 
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
     config: OnPolicyConfig
     max_context: int
+    system_prompt: str | None = None
     _stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
 
-    def sample(self, generator: Generator, starts: Sequence[Start], step: int) -> list[SampledTrajectory]:
-        """One trajectory for each of `starts`, in their order.
+    def sample(self, generator: Generator, prompts: Sequence[Prompt], step: int) -> list[SampledTrajectory]:
+        """A group of `config.group_size` trajectories for each prompt, in order, one group after the other.
 
         Args:
             generator: over the student's current weights, with nothing in flight.
-            starts: prompts, repeated as often as samples are wanted.
+            prompts: sampled from.
             step: optimiser step; with the config's seed, prompt id, sample index and turn it seeds each completion.
         """
-        trajectories = [self._begin(start) for start in starts]
+        trajectories = [self._begin(prompt, index) for prompt in prompts for index in range(self.config.group_size)]
         active: dict[int, SampledTrajectory] = {}
         for trajectory in trajectories:
             self._submit(generator, trajectory, step, active)
@@ -93,13 +85,17 @@ class Sampler:
                     self._submit(generator, trajectory, step, active)
         return trajectories
 
-    def _begin(self, start: Start) -> SampledTrajectory:
-        token_ids = render(self.tokenizer, start.messages, start.tools, add_generation_prompt=True)
+    def _begin(self, prompt: Prompt, sample_index: int) -> SampledTrajectory:
+        messages = list(prompt.messages)
+        if self.system_prompt is not None and all(message["role"] != "system" for message in messages):
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        toolbox = self.toolbox.select(prompt.tools)
+        token_ids = render(self.tokenizer, messages, toolbox.schemas(), add_generation_prompt=True)
         return SampledTrajectory(
-            prompt_id=start.prompt_id,
-            sample_index=start.sample_index,
-            messages=list(start.messages),
-            tools=start.tools,
+            prompt_id=prompt.id,
+            sample_index=sample_index,
+            messages=messages,
+            toolbox=toolbox,
             token_ids=token_ids,
             loss_mask=[False] * len(token_ids),
             sampling_logprobs=[0.0] * len(token_ids),
@@ -151,7 +147,7 @@ class Sampler:
     def _call_tools(self, trajectory: SampledTrajectory, message: Message) -> list[Message]:
         results: list[Message] = []
         for call in message["tool_calls"]:
-            result = self.toolbox.call_sync(call["function"]["name"], call["function"]["arguments"])
+            result = trajectory.toolbox.call_sync(call["function"]["name"], call["function"]["arguments"])
             trajectory.num_tool_calls += 1
             trajectory.num_tool_errors += result.error_kind is not None
             results.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
@@ -162,7 +158,7 @@ class Sampler:
 
         Where they leave no room to sample, the trajectory ends with what was sampled.
         """
-        ids = next_turn_ids(self.tokenizer, sampled, trajectory.messages, results, trajectory.tools)
+        ids = next_turn_ids(self.tokenizer, sampled, trajectory.messages, results, trajectory.toolbox.schemas())
         if len(trajectory.token_ids) + len(ids) >= self.max_context:
             trajectory.stop_reason = StopReason.CONTEXT_OVERFLOW
             return

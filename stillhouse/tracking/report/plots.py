@@ -48,7 +48,7 @@ def accuracy_plot(evaluations: Sequence[JsonObject]) -> str | None:
             if facts.get("accuracy_low") is not None and facts.get("accuracy_high") is not None:
                 axis.plot([low, high], [place, place], color=ink, linewidth=5, alpha=0.35)
             axis.plot([accuracy], [place], "o", color=ink, markersize=8, markeredgecolor=PAPER, markeredgewidth=1.2)
-            _beside(axis, f"{accuracy:.1f} %", 1.21, place, bold=True)
+            _beside(axis, f"{accuracy:.1f} %", (1.21, 0.0), place, bold=True)
         _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
         axis.set_xlim(0, 101)
         axis.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
@@ -141,8 +141,9 @@ def funnel_plot(funnel: Sequence[Sequence[str | int]]) -> str | None:
         axis.barh(range(len(counts)), [first] * len(counts), height=0.56, color=RULE, alpha=0.45)
         axis.barh(range(len(counts)), counts, height=0.56, color=stage_ink("teacher"))
         for place, count in enumerate(counts):
-            _beside(axis, f"{count:,}", 1.15, place, bold=True)
-            _beside(axis, f"{100 * count / first:.0f} %", 1.30, place, bold=False)
+            # In points, as the panel is the narrower the longer its row names are.
+            _beside(axis, f"{count:,}", (1.0, 38.0), place, bold=True)
+            _beside(axis, f"{100 * count / first:.0f} %", (1.0, 78.0), place, bold=False)
         _name_rows(axis, labels)
         axis.set_xlim(0, first)
         axis.set_xticks([])
@@ -156,12 +157,15 @@ def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:
     axis.set_ylim(len(labels) - 0.5, -0.5)
 
 
-def _beside(axis: "Axes", text: str, right_edge: float, place: int, *, bold: bool) -> None:
-    """Text right of the panel, ending at `right_edge` panel widths; the caller leaves room for it."""
+def _beside(axis: "Axes", text: str, right_edge: tuple[float, float], place: int, *, bold: bool) -> None:
+    """Text right of the panel, ending at (panel widths, points more); the caller leaves room for it."""
+    widths, points = right_edge
     note = axis.annotate(
         text,
-        (right_edge, place),
+        (widths, place),
+        xytext=(points, 0.0),
         xycoords=axis.get_yaxis_transform(),
+        textcoords="offset points",
         ha="right",
         va="center",
         annotation_clip=False,

@@ -22,3 +22,9 @@ def test_a_failed_write_keeps_the_old_bytes(tmp_path: Path) -> None:
         write_atomic(path, b"new")
     assert (path / "inside").read_text() == "kept"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_written_file_can_be_read_by_those_the_umask_allows(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "file", b"x")
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
