@@ -41,8 +41,8 @@ def new_method(
         )
         trained = load_student("embedded:student", student, torch.device("cpu"), seed=0)
         scorer = load_teacher(teacher, trained.tokenizer, config, runtime, "float32")
-        sampler = Sampler(trained.tokenizer, Toolbox.from_config(calculator), config, 512)
-        return OnPolicy(trained, scorer, prompts, answers, sampler, config, system_prompt)
+        sampler = Sampler(trained.tokenizer, Toolbox.from_config(calculator), config, 512, system_prompt)
+        return OnPolicy(trained, scorer, prompts, answers, sampler, config)
 
     return make
 

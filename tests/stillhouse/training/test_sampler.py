@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.sampler import SampledTrajectory, Sampler, Start
+from stillhouse.training.sampler import SampledTrajectory, Sampler
 from stillhouse.training.students import Student, load_student
 from stillhouse.types import Prompt, StopReason
 
@@ -27,8 +29,7 @@ def sample(
 ) -> list[SampledTrajectory]:
     settings = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 5, **config})
     sampler = Sampler(student.tokenizer, toolbox, settings, context)
-    starts = [Start(prompt.id, 0, list(prompt.messages), toolbox.schemas()) for prompt in prompts]
-    return sampler.sample(Generator(student.causal_lm, max_batch=8), starts, step)
+    return sampler.sample(Generator(student.causal_lm, max_batch=8), prompts, step)
 
 
 def test_lists_are_aligned_and_log_probs_belong_to_sampled_tokens(
@@ -65,7 +66,7 @@ def test_sequence_is_the_conversation_as_the_template_renders_it(
     for trajectory in sample(student, toolbox, prompts, temperature=0.01):
         if trajectory.stop_reason == StopReason.ANSWERED:
             rendered = student.tokenizer.apply_chat_template(
-                trajectory.messages, tools=trajectory.tools, tokenize=False
+                trajectory.messages, tools=trajectory.toolbox.schemas(), tokenize=False
             )
             assert student.tokenizer.decode(trajectory.token_ids) == rendered.removesuffix("\n")
 
@@ -104,3 +105,12 @@ def test_full_context_ends_the_trajectory(student: Student, toolbox: Toolbox, pr
     for trajectory in trajectories:
         assert len(trajectory.token_ids) <= context
         assert trajectory.loss_mask[-1]
+
+
+def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
+    bare = [replace(prompt, tools=[]) for prompt in prompts]
+    trajectories = sample(student, toolbox, bare)
+    assert sum(trajectory.num_tool_calls for trajectory in trajectories) > 0
+    for trajectory in trajectories:
+        assert "calculator(" not in student.tokenizer.decode(trajectory.token_ids).partition("<|im_end|>")[0]
+        assert trajectory.num_tool_errors == trajectory.num_tool_calls
