@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.launch import train
 from stillhouse.training.metrics import read_metrics
 from stillhouse.training.run import run_job
+from stillhouse.types import JsonObject
 
 NewJob = Callable[[Path], TrainJob]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig) -> NewJob:
     config = SftConfig(
         num_epochs=20, batch_size=4, learning_rate=1e-3, checkpoint_every_steps=5, log_every_steps=3, seed=3
@@ -45,7 +47,7 @@ def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, 
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def on_policy_job(
     full_student: StudentConfig,
     prompts_file: Path,
@@ -54,7 +56,7 @@ def on_policy_job(
     runtime: RuntimeConfig,
 ) -> NewJob:
     config = OnPolicyConfig(
-        num_steps=8,
+        num_steps=6,
         prompts_per_step=4,
         max_tokens=64,
         max_turns=5,
@@ -100,29 +102,72 @@ def run_until_killed(job: TrainJob, at_step: int, number: signal.Signals) -> dic
     return message
 
 
-@pytest.mark.parametrize(("fixture", "kill_at"), [("sft_job", 13), ("on_policy_job", 5)])
-def test_training_killed_with_sigkill_ends_with_the_bits_of_an_uninterrupted_one(
-    request: pytest.FixtureRequest, tmp_path: Path, fixture: str, kill_at: int
-):
+@dataclass(frozen=True)
+class Continued:
+    """A training that ran through, and the same one killed with SIGKILL and launched again."""
+
+    whole: TrainJob
+    whole_facts: JsonObject
+    killed: TrainJob
+    kill_at: int
+    facts: JsonObject
+    updates: list[tuple[str, int, int | None, dict[str, Fact]]]
+    """What the launcher relayed after the kill."""
+
+
+@pytest.fixture(scope="module", params=[("sft_job", 13), ("on_policy_job", 3)], ids=["sft", "on_policy"])
+def continued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Continued:
+    fixture, kill_at = request.param
     new_job: NewJob = request.getfixturevalue(fixture)
-    whole, killed = new_job(tmp_path / "whole"), new_job(tmp_path / "killed")
-    facts = run_job(whole, NoProgress())
+    folder = tmp_path_factory.mktemp("kill")
+    whole, killed = new_job(folder / "whole"), new_job(folder / "killed")
+    whole_facts = run_job(whole, NoProgress())
     run_until_killed(killed, kill_at, signal.SIGKILL)
     assert not killed.output_dir.exists()
+    updates = []
 
-    continued = train(killed, NoProgress())
+    class Listener:
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            updates.append((stage, done, total, facts))
 
-    assert continued["steps"] == facts["steps"]
-    assert kill_at - 5 < continued["resumed_from_step"] < facts["steps"]
-    assert continued["trained_tokens"] == facts["trained_tokens"]
-    weights = [(job.output_dir / "model.safetensors").read_bytes() for job in (whole, killed)]
+    return Continued(whole, whole_facts, killed, kill_at, train(killed, Listener()), updates)
+
+
+def test_training_killed_with_sigkill_ends_with_the_bits_of_an_uninterrupted_one(continued: Continued):
+    weights = [(job.output_dir / "model.safetensors").read_bytes() for job in (continued.whole, continued.killed)]
     assert weights[0] == weights[1]
-    rows, expected = (read_metrics(job.work_dir / "metrics.jsonl") for job in (killed, whole))
-    assert [row["step"] for row in rows] == [row["step"] for row in expected]
-    for row, same in zip(rows, expected, strict=True):
-        for metrics in (row["metrics"], same["metrics"]):
-            metrics.pop(f"{whole.method}/tokens_per_s", None)
-        assert row == same
+
+
+def test_training_killed_continues_from_its_last_checkpoint(continued: Continued):
+    facts, whole = continued.facts, continued.whole_facts
+    assert continued.kill_at - 5 < facts["resumed_from_step"] < whole["steps"]
+    assert facts["resumed_from_step"] > 0
+    for name in ("steps", "trained_tokens", "sampled_tokens"):
+        assert facts[name] == whole[name]
+
+
+def test_metrics_of_a_killed_training_have_no_step_twice_and_none_missing(continued: Continued):
+    rows, expected = (read_metrics(job.work_dir / "metrics.jsonl") for job in (continued.killed, continued.whole))
+    for row in (*rows, *expected):
+        row["metrics"].pop(f"{continued.whole.method}/tokens_per_s", None)
+    assert rows == expected
+
+
+def test_launcher_relays_every_step_after_the_checkpoint(continued: Continued):
+    first, last = continued.facts["resumed_from_step"] + 1, continued.facts["steps"]
+    assert [done for _, done, _, _ in continued.updates] == list(range(first, last + 1))
+    stage, _, total, facts = continued.updates[-1]
+    assert (stage, total) == (continued.killed.method, last)
+    assert "loss" in facts
+
+
+def test_finished_student_is_a_model_with_its_record(continued: Continued):
+    folder = continued.killed.output_dir
+    load_model(str(folder), device="cpu")
+    record = json.loads((folder / "student.json").read_text())
+    assert record["method"] == continued.killed.method
+    assert record["facts"] == continued.facts
+    assert (folder / "metrics.jsonl").read_bytes() == (continued.killed.work_dir / "metrics.jsonl").read_bytes()
 
 
 def test_sigterm_saves_a_checkpoint_and_leaves(sft_job: NewJob, tmp_path: Path):
@@ -132,26 +177,6 @@ def test_sigterm_saves_a_checkpoint_and_leaves(sft_job: NewJob, tmp_path: Path):
     newest = sorted((job.work_dir / "checkpoints").iterdir())[-1]
     assert int(newest.name.removeprefix("step-")) >= 7
     assert not job.output_dir.exists()
-
-
-def test_launcher_relays_progress_and_the_student_can_be_loaded(sft_job: NewJob, tmp_path: Path):
-    seen: list[tuple[str, int, int | None, dict[str, Fact]]] = []
-
-    class Listener:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            seen.append((stage, done, total, facts))
-
-    job = sft_job(tmp_path)
-    facts = train(job, Listener())
-    assert [done for _, done, _, _ in seen] == list(range(1, facts["steps"] + 1))
-    assert seen[-1][0] == "sft"
-    assert "loss" in seen[-1][3]
-    assert facts["final"]["sft/loss"] > 0
-    load_model(str(job.output_dir), device="cpu")
-    record = json.loads((job.output_dir / "student.json").read_text())
-    assert record["method"] == "sft"
-    assert record["facts"] == facts
-    assert (job.output_dir / "metrics.jsonl").read_bytes() == (job.work_dir / "metrics.jsonl").read_bytes()
 
 
 def test_error_of_the_child_is_the_launchers_error(sft_job: NewJob, tmp_path: Path):
