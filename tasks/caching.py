@@ -49,12 +49,13 @@ def key_parameter(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
     return key
 
 
-def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
+async def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
     """Prefect's `retry_condition_fn` for every stage: crashes are retried, explained failures are not.
 
-    A plain function, since Prefect silently ignores any other callable here.
+    A coroutine function, since `State.result` is a coroutine inside async tasks and a value inside others; and a plain
+    one, since Prefect silently ignores any other callable here.
     """
-    error = state.result(raise_on_failure=False)
+    error = await state.aresult(raise_on_failure=False)
     return isinstance(error, TrainingKilled) or not isinstance(error, StillhouseError)
 
 
@@ -82,6 +83,7 @@ def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | Non
     """
     started = time.monotonic()
     key = stage.key(inputs)
+    task = task.with_options(task_run_name=label or stage.name)
     state = configured(task, stage, run)(**inputs, key=key, context=run.context, return_state=True)
     result = state.result()
     cached = was_cached(state)

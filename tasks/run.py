@@ -15,7 +15,7 @@ from stillhouse.config import DistillConfig, RuntimeConfig, TrackingConfig
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking.run import TrackedRun, start_run
-from stillhouse.types import Artifact, JsonObject
+from stillhouse.types import JsonObject
 
 
 class RunContext(BaseModel):
@@ -33,10 +33,16 @@ class RunContext(BaseModel):
         """The store named in the config."""
         return ArtifactStore(self.runtime.store)
 
-    def open_nested_run(self, name: str, params: JsonObject) -> TrackedRun:
+    def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
         """A new MLflow run for one stage, nested below this one. Use it as a context manager."""
         return start_run(
-            self.tracking, self.store.root, name, parent_run_id=self.mlflow_run_id, params=params, tags=_prefect_tags()
+            self.tracking,
+            self.store.root,
+            name,
+            parent_run_id=self.mlflow_run_id,
+            params=params or None,
+            tags=_prefect_tags(),
+            started_at=started_at,
         )
 
     def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
@@ -74,11 +80,20 @@ class Run:
     stages: list[StageOutcome] = field(default_factory=list)
 
     def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
-        """Adds a finished stage, with the wall time this run spent on it."""
+        """Adds a finished stage, with the wall time this run spent on it.
+
+        A stage that ran and opened no MLflow run of its own gets a nested one with its figures.
+        """
         self.stages.append(StageOutcome(name, result, cached, seconds))
-        facts = result.facts if isinstance(result, Artifact) else {}
+        run_id = result.facts.get("mlflow_run_id")
+        if run_id is None and not cached:
+            with self.context.open_nested_run(name, {}, started_at=time.time() - seconds) as record:
+                record.log_metrics(
+                    {key: value for key, value in result.facts.items() if isinstance(value, int | float)}
+                )
+                run_id = record.run_id
         tag = "stillhouse." + name.replace(" ", "_")
-        self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": facts.get("mlflow_run_id")})
+        self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
 
 
 @contextmanager

@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.read import read_rows
+from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
-KEPT = ("train", "validation")
+KEPT: Final[tuple[SplitName, ...]] = ("train", "validation")
 
 
 def export_rows(folder: Path, output: Path) -> int:

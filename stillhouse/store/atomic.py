@@ -43,7 +43,7 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody else uses. Made by hand, since `tempfile` hides what it makes from other users."""
+    """A name beside `path` that nobody else uses; what `tempfile` makes would stay hidden from other users."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 

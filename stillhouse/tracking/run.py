@@ -221,6 +221,7 @@ def start_run(
     parent_run_id: str | None = None,
     tags: Mapping[str, str | None] | None = None,
     params: Mapping[str, Any] | None = None,
+    started_at: float | None = None,
 ) -> TrackedRun:
     """A new run, or one that records nothing when tracking is off. Never raises.
 
@@ -233,6 +234,7 @@ def start_run(
         parent_run_id: nests the run below another.
         tags: tags beside those that name user, commit, host and process.
         params: a nested config; recorded flat, and whole as `config.yaml`.
+        started_at: seconds since the epoch, for work recorded once it is done; None means now.
     """
     if not tracking.enabled:
         return TrackedRun(None, None, name, store_root)
@@ -249,7 +251,9 @@ def start_run(
         if parent_run_id is None:
             for run_id in end_stale_runs(client, experiment):
                 _logger.info("MLflow run %s was left open by a process that is gone; set to KILLED", run_id)
-        return experiment, client.create_run(experiment, tags=cut, run_name=name).info.run_id
+        start_time = None if started_at is None else int(started_at * 1000)
+        created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
+        return experiment, created.info.run_id
 
     fallback = Fallback(store_root / FALLBACK_FILE, uri, outage_of(uri))
     created = fallback.attempt(create, {"run_id": None, "run": name}, "run", {"tags": cut})
