@@ -87,6 +87,8 @@ class TrainJob(BaseModel):
             facts["prompts"] = file_sha256(self.prompts_file)
             facts["teacher_ref"] = model_identity(self.teacher_ref)
             facts["tools"] = self.tools.model_dump(mode="json")
+            if self.tools.file is not None:
+                facts["tools_file"] = file_sha256(Path(self.tools.file))
             facts["system_prompt"] = self.system_prompt
         return facts
 

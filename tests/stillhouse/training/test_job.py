@@ -1,0 +1,63 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.training.job import TrackingTarget, TrainJob
+
+
+@pytest.fixture
+def job(tmp_path: Path, prompts_file: Path) -> TrainJob:
+    tools = tmp_path / "tools.py"
+    tools.write_text("# no tool yet\n")
+    return TrainJob(
+        method="on_policy",
+        student_ref="embedded:student",
+        student=StudentConfig(),
+        on_policy=OnPolicyConfig(),
+        prompts_file=prompts_file,
+        teacher_ref="embedded:teacher",
+        tools=ToolsConfig(file=str(tools)),
+        work_dir=tmp_path / "work",
+        output_dir=tmp_path / "student",
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runtime": RuntimeConfig(num_threads=7)},
+        {"tracking": TrackingTarget(uri="sqlite:///x.db", run_id="r")},
+        {"metadata_file": Path("answers.jsonl")},
+        {"on_policy": OnPolicyConfig(checkpoint_every_steps=7, log_every_steps=3)},
+        {"output_dir": Path("elsewhere")},
+    ],
+)
+def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJob, change: dict[str, Any]):
+    assert job.model_copy(update=change).digest() == job.digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"on_policy": OnPolicyConfig(seed=1)},
+        {"student": StudentConfig(lora_rank=8)},
+        {"student_ref": "embedded:teacher"},
+        {"system_prompt": "Be brief."},
+        {"tools": ToolsConfig()},
+    ],
+)
+def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict[str, Any]):
+    assert job.model_copy(update=change).digest() != job.digest()
+
+
+def test_another_version_of_a_tool_is_another_training(job: TrainJob):
+    before = job.digest()
+    assert job.tools.file is not None
+    Path(job.tools.file).write_text("# another\n")
+    assert job.digest() != before
+
+
+def test_job_survives_its_file(job: TrainJob):
+    assert TrainJob.model_validate_json(job.model_dump_json()) == job
