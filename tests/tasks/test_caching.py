@@ -1,4 +1,7 @@
+import asyncio
+
 import pytest
+from prefect.states import Failed
 from pydantic import BaseModel
 
 from stillhouse.config import RolloutsConfig, SftConfig
@@ -58,14 +61,6 @@ def test_artifacts_are_found_at_any_depth() -> None:
     assert list(artifacts_in([_Nested(one=ARTIFACT, more=(ARTIFACT,), facts={"a": 1}), ARTIFACT])) == [ARTIFACT] * 3
 
 
-class _State:
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def result(self, raise_on_failure: bool = True) -> BaseException:
-        return self._error
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -76,4 +71,4 @@ class _State:
     ],
 )
 def test_crashes_are_retried_and_explained_failures_are_not(error: Exception, expected: bool) -> None:
-    assert is_crash(None, None, _State(error)) is expected  # type: ignore[arg-type]
+    assert asyncio.run(is_crash(None, None, Failed(data=error))) is expected

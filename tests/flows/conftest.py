@@ -1,0 +1,93 @@
+"""One Prefect server for all flow tests, in a folder of its own: nobody's `~/.prefect` is touched."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, completion
+from stillhouse.config import DistillConfig, load_config
+from tasks.environment import set_defaults
+
+# Prefect reads its environment once, when it is imported.
+set_defaults()
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The API URL of a server that all flows of the session use, those of subprocesses too."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    home = tmp_path_factory.mktemp("prefect-home")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        temporary_settings({PREFECT_HOME: home}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
+        patch.setenv("PREFECT_HOME", str(home))
+        patch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv(KEY_VARIABLE, "secret-key")
+        yield PREFECT_API_URL.value()
+
+
+@pytest.fixture(scope="session")
+def smoke_config() -> Callable[..., DistillConfig]:
+    """`configs/smoke.yaml` on a store of one's own, with `section__key=value` changes."""
+
+    def load(store: Path, **changes: Any) -> DistillConfig:
+        overrides = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]
+        return load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={store}", *overrides])
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `stillhouse ARGS` as a user would, in a folder of one's own."""
+
+    def run(
+        *args: object, cwd: Path, env: dict[str, str | None] | None = None, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **(env or {})}
+        return subprocess.run(
+            [str(Path(sys.executable).parent / "stillhouse"), *map(str, args)],
+            cwd=cwd,
+            env={name: value for name, value in environment.items() if value is not None},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def embedded_rows() -> list[dict[str, Any]]:
+    """The first eight prompts that come with Stillhouse, as rows of a prompts file."""
+    with (ROOT / "stillhouse" / "embedded" / "prompts.jsonl").open() as file:
+        return [json.loads(line) for _, line in zip(range(8), file, strict=False)]
+
+
+@pytest.fixture(scope="session")
+def knowing_teacher(embedded_rows: list[dict[str, Any]]) -> Callable[[Asked], Reply]:
+    """Answers each of `embedded_rows` rightly; every second one only after it has used the calculator."""
+    answers = {row["prompt"]: row["metadata"]["expected_answer"] for row in embedded_rows}
+    by_tool = set(list(answers)[::2])
+
+    def answer(asked: Asked) -> Reply:
+        question = next(m["content"] for m in asked.body["messages"] if m["role"] == "user")
+        if question in by_tool and asked.body["messages"][-1]["role"] == "user":
+            return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": answers[question]}))]))
+        return Reply(completion(answers[question]))
+
+    return answer

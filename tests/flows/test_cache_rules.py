@@ -1,0 +1,274 @@
+"""What a change of the config or of the files makes a run do again, and what it does not."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, error
+from stillhouse.config import DistillConfig
+from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.types import Artifact
+from tasks.publish import Published
+
+Rows = list[dict[str, Any]]
+NUM_PROMPTS = 8
+NUM_ANSWERS = 12
+"""Every second prompt takes two turns."""
+
+
+class Workshop(NamedTuple):
+    """A store that went through SFT once, and the teacher behind it."""
+
+    folder: Path
+    provider: SimulatedProvider
+    config: Callable[..., DistillConfig]
+    base: Published
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+
+def _write(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, Any]:
+    """A remote teacher, a small share of prompts, little training."""
+    return {
+        "prompts__held_out_fraction": 0.0,
+        "teacher__model": "simulated",
+        "dataset__validation_fraction": 0.0,
+        "sft__batch_size": 4,
+        "on_policy__enabled": False,
+        "evaluation__enabled": False,
+        "runtime__api_key_env": "STILLHOUSE_TEST_KEY",
+        "runtime__shard_size": 4,
+    }
+
+
+@pytest.fixture(scope="module")
+def workshop(
+    tmp_path_factory: pytest.TempPathFactory,
+    smoke_config: Callable[..., DistillConfig],
+    embedded_rows: Rows,
+    knowing_teacher: Callable[[Asked], Reply],
+    options: dict[str, Any],
+) -> Iterator[Workshop]:
+    from flows.train_sft import train_sft
+
+    folder = tmp_path_factory.mktemp("cache-rules")
+    prompts = _write(folder / "prompts.jsonl", embedded_rows)
+    with SimulatedProvider(knowing_teacher) as provider:
+
+        def config(**changes: Any) -> DistillConfig:
+            given = {**options, "prompts__source": str(prompts), "teacher__base_url": provider.url, **changes}
+            return smoke_config(folder / "store", **given)
+
+        base = train_sft(config())
+        assert not any(base.cached.values())
+        assert provider.num_billed == NUM_ANSWERS
+        yield Workshop(folder, provider, config, base)
+
+
+@contextmanager
+def _nothing_asked(provider: SimulatedProvider) -> Iterator[None]:
+    before = len(provider.ledger)
+    yield
+    assert len(provider.ledger) == before
+
+
+@contextmanager
+def _captured_log() -> Iterator[list[str]]:
+    """What the flow's and the tasks' run loggers say, as Prefect's pages show it."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("prefect")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+def _rollouts(store: Path) -> dict[str, Artifact]:
+    """Every rollouts artifact of a store, by its folder's name."""
+    return {
+        file.parent.name: Artifact.model_validate(json.loads(file.read_bytes())["artifact"])
+        for file in (store / "artifacts" / "rollouts").glob("*/manifest.json")
+    }
+
+
+def _generate(config: DistillConfig) -> Published:
+    from flows.generate import generate
+
+    return generate(config)
+
+
+def test_the_same_config_again_is_a_hit_in_every_stage_and_in_every_flow(workshop: Workshop) -> None:
+    from flows.train_sft import train_sft
+
+    with _nothing_asked(workshop.provider):
+        again, data_alone = train_sft(workshop.config()), _generate(workshop.config())
+    assert all(again.cached.values())
+    assert list(again.cached) == ["prompts", "rollouts", "dataset", "sft"]
+    assert again.students == workshop.base.students
+    assert all(data_alone.cached.values())
+    assert data_alone.dataset == workshop.base.dataset
+
+
+def test_another_learning_rate_trains_again_on_the_same_data(workshop: Workshop) -> None:
+    from flows.train_sft import train_sft
+
+    with _nothing_asked(workshop.provider):
+        published = train_sft(workshop.config(sft__learning_rate=1e-5))
+    assert published.cached == {"prompts": True, "rollouts": True, "dataset": True, "sft": False}
+    assert published.students["sft"].fingerprint != workshop.base.students["sft"].fingerprint
+
+
+def test_another_filter_makes_the_dataset_again_from_the_same_rollouts(workshop: Workshop) -> None:
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config(dataset__max_turns=1))
+    assert published.cached == {"prompts": True, "rollouts": True, "dataset": False}
+    assert workshop.base.dataset is not None
+    assert published.dataset is not None
+    assert (workshop.base.dataset.num_rows, published.dataset.num_rows) == (8, 4)
+
+
+def test_another_expected_answer_repeats_no_rollout(workshop: Workshop, embedded_rows: Rows) -> None:
+    corrected = json.loads(json.dumps(embedded_rows))
+    corrected[3]["metadata"]["expected_answer"] = "-1"
+    source = _write(workshop.folder / "corrected.jsonl", corrected)
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config(prompts__source=str(source)))
+    assert published.cached == {"prompts": False, "rollouts": True, "dataset": False}
+    assert published.dataset is not None
+    assert (published.dataset.facts["right"], published.dataset.facts["wrong"]) == (7, 1)
+
+
+def test_one_prompt_more_asks_for_that_prompt_alone(workshop: Workshop, embedded_rows: Rows) -> None:
+    more = [*embedded_rows, {"prompt": embedded_rows[1]["prompt"] + " "}]
+    source = _write(workshop.folder / "more.jsonl", more)
+    before = len(workshop.provider.ledger)
+    workshop.provider.script, known = lambda _asked: error(400, "who knows"), workshop.provider.script
+    try:
+        published = _generate(workshop.config(prompts__source=str(source), rollouts__failure_budget=0.5))
+    finally:
+        workshop.provider.script = known
+    assert len(workshop.provider.ledger) == before + 1
+    assert published.dataset is not None
+    assert published.dataset.num_rows == 8
+
+
+@pytest.mark.parametrize(
+    "change", [{"runtime__concurrency": 2}, {"runtime__max_attempts": 1}, {"tracking__enabled": False}]
+)
+def test_what_only_concerns_the_machine_or_the_record_changes_no_result(
+    workshop: Workshop, change: dict[str, Any]
+) -> None:
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config(**change))
+    assert all(published.cached.values())
+
+
+def test_other_shards_are_filled_from_the_journal(workshop: Workshop) -> None:
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config(runtime__shard_size=3))
+    assert published.cached["rollouts"] is False
+    assert workshop.base.dataset is not None
+    assert published.dataset is not None
+    assert published.dataset.num_rows == workshop.base.dataset.num_rows
+
+
+@pytest.mark.parametrize("damage", ["file deleted", "file altered", "folder deleted"])
+def test_rollouts_lost_behind_its_back_are_made_again_without_asking(workshop: Workshop, damage: str) -> None:
+    before = _rollouts(workshop.store)
+    name, lost = next(iter(before.items()))
+    file = Path(lost.uri) / "trajectories.jsonl"
+    match damage:
+        case "file deleted":
+            file.unlink()
+        case "file altered":
+            file.write_bytes(file.read_bytes().replace(b"answered", b"answerad", 1))
+        case _:
+            shutil.rmtree(lost.uri)
+    with _nothing_asked(workshop.provider), _captured_log() as log:
+        published = _generate(workshop.config())
+    assert published.cached == {"prompts": True, "rollouts": False, "dataset": True}
+    (told,) = [line for line in log if "cached result cannot be used" in line]
+    assert told.startswith("rollouts: ")
+    assert lost.uri in told
+    after = _rollouts(workshop.store)[name]
+    assert after.fingerprint == lost.fingerprint
+    assert after.facts["requests"] == 0
+
+
+@pytest.mark.parametrize("file", ["train.parquet", "rejected.parquet", "README.md"])
+def test_a_dataset_file_lost_behind_its_back_is_made_again_and_the_log_says_so(workshop: Workshop, file: str) -> None:
+    assert workshop.base.dataset is not None
+    path = Path(workshop.base.dataset.uri) / file
+    path.unlink()
+    with _nothing_asked(workshop.provider), _captured_log() as log:
+        published = _generate(workshop.config())
+    assert published.cached == {"prompts": True, "rollouts": True, "dataset": False}
+    assert path.exists()
+    assert published.dataset is not None
+    assert published.dataset.fingerprint == workshop.base.dataset.fingerprint
+    assert [line for line in log if line.startswith("dataset: the cached result cannot be used") and str(path) in line]
+
+
+def test_a_stage_to_refresh_runs_again_from_the_journal_without_a_request(workshop: Workshop) -> None:
+    before = _rollouts(workshop.store)
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config(runtime__refresh=["rollouts"]))
+    assert published.cached == {"prompts": True, "rollouts": False, "dataset": True}
+    after = _rollouts(workshop.store)
+    assert {name: shard.fingerprint for name, shard in after.items()} == {
+        name: shard.fingerprint for name, shard in before.items()
+    }
+
+
+def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
+    tmp_path: Path,
+    smoke_config: Callable[..., DistillConfig],
+    embedded_rows: Rows,
+    knowing_teacher: Callable[[Asked], Reply],
+    options: dict[str, Any],
+) -> None:
+    refused = {embedded_rows[1]["prompt"], embedded_rows[5]["prompt"], embedded_rows[7]["prompt"]}
+
+    def moody(asked: Asked) -> Reply:
+        if asked.body["messages"][0]["content"] in refused:
+            return error(400, "not today")
+        return knowing_teacher(asked)
+
+    source = _write(tmp_path / "prompts.jsonl", embedded_rows)
+    with SimulatedProvider(moody) as provider:
+        given = {**options, "prompts__source": str(source), "teacher__base_url": provider.url}
+        config = smoke_config(tmp_path / "store", **given)
+        with pytest.raises(FailureBudgetExceeded, match=r"(?s)of 4 rollouts failed.*not today") as caught:
+            _generate(config)
+        assert "Prefect" not in str(caught.value)
+        # Explained failures are not tried again by the task's retries, and other shards were finished.
+        assert len(provider.ledger) == NUM_ANSWERS
+        assert provider.num_billed == NUM_ANSWERS - len(refused)
+
+        provider.script = knowing_teacher
+        published = _generate(config)
+        assert len(provider.ledger) == NUM_ANSWERS + len(refused)
+        assert provider.num_billed == NUM_ANSWERS
+        assert max(provider.billed.values()) == 1
+        assert published.dataset is not None
+        assert published.dataset.num_rows == NUM_PROMPTS
+
+        provider.script = lambda _asked: error(500, "must not be asked")
+        assert all(_generate(config).cached.values())
