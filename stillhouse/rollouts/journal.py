@@ -176,22 +176,30 @@ class Journal:
     def _commit(self, batch: list[_Write]) -> None:
         # A task that was cancelled no longer waits, but what it paid for is kept all the same.
         waiting = [write.stored.set_running_or_notify_cancel() for write in batch]
+        results = self._store(batch)
+        if _is_full(results[0]) and len(batch) > 1:
+            # On a disk that is all but full the batch has no room, and one or another answer of it may have.
+            results = [self._store([write])[0] for write in batch]
+        for write, result, waits in zip(batch, results, waiting, strict=True):
+            if waits and isinstance(result, StoreError):
+                write.stored.set_exception(result)
+            elif waits and isinstance(result, bytes):
+                write.stored.set_result(result)
+
+    def _store(self, batch: list[_Write]) -> list[bytes | StoreError]:
+        """What holds at each place once the batch is durable, or why it is not: all of it or nothing."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            stored = [self._insert(write) for write in batch]
+            stored: list[bytes | StoreError] = [self._insert(write) for write in batch]
             self._connection.execute("COMMIT")
+            return stored
         # Whatever it is, those who wait must hear of it: this thread is the only one that can tell them.
         except Exception as error:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             failure = self._error("written", error)
-            for write, waits in zip(batch, waiting, strict=True):
-                if waits:
-                    write.stored.set_exception(failure)
-            return
-        for write, body, waits in zip(batch, stored, waiting, strict=True):
-            if waits:
-                write.stored.set_result(body)
+            failure.__cause__ = error
+            return [failure] * len(batch)
 
     def _insert(self, write: _Write) -> bytes:
         if self._connection.execute(write.table.insert, (*write.key, write.body)).rowcount == 1:
@@ -245,6 +253,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _is_full(result: bytes | StoreError) -> bool:
+    cause = result.__cause__ if isinstance(result, StoreError) else None
+    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL
 
 
 def _bytes(digest: str) -> bytes:

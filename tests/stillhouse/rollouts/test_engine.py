@@ -348,7 +348,7 @@ def test_a_journal_that_cannot_be_written_stops_the_run(
         with Journal(path) as journal:
             # As a disk does that fills up.
             pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-            journal._connection.execute(f"PRAGMA max_page_count = {pages + 60}")
+            journal._connection.execute(f"PRAGMA max_page_count = {pages + 200}")
             got = collect(provider.url, make_prompts(100), journal=journal)
         assert isinstance(got.error, StoreError)
         assert "full" in str(got.error)

@@ -120,6 +120,22 @@ def test_a_full_disk_is_an_error_that_keeps_what_was_saved(tmp_path: Path) -> No
         assert journal.completion(digest(0), 0, digest("q")) == b"kept"
 
 
+def test_of_answers_that_come_together_those_that_still_fit_on_the_disk_are_kept(tmp_path: Path) -> None:
+    async def put_many(journal: Journal) -> list[object]:
+        puts = [journal.put_completion(digest(n), 0, ASKED, b"x" * size) for n, size in enumerate([900_000, 10, 20])]
+        return list(await asyncio.gather(*puts, return_exceptions=True))
+
+    with Journal(tmp_path / "j") as journal:
+        pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
+        journal._connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+        results = asyncio.run(put_many(journal))
+        assert isinstance(results[0], StoreError)
+        assert results[1:] == [b"x" * 10, b"x" * 20]
+    with Journal(tmp_path / "j") as journal:
+        assert journal.completion(digest(2), 0, ASKED) == b"x" * 20
+        assert journal.completion(digest(0), 0, ASKED) is None
+
+
 def test_a_file_where_a_folder_is_needed_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("not a folder")
     with pytest.raises(StoreError, match=r"store/journal\.sqlite3: cannot be opened"):
