@@ -10,7 +10,7 @@ from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.progress import Progress
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import collect_rollouts
-from stillhouse.rollouts.journal import Journal
+from stillhouse.rollouts.journal import open_journal
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, Trajectory
@@ -40,7 +40,7 @@ async def sample(
 ) -> Sampled:
     """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again."""
     started = time.monotonic()
-    with Journal(context.store.root / "journal.sqlite") as journal:
+    with open_journal(context.store.root) as journal:
         collector = collect_rollouts(
             prompts,
             endpoint=endpoint,
