@@ -6,9 +6,10 @@ Flows, Prefect and torch are imported when a verb runs, so that `--help` answers
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from dotenv import load_dotenv
@@ -33,6 +34,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one value of the config; may be repeated."),
 ]
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def main() -> None:
@@ -169,13 +172,30 @@ def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a Hugging Face id, or embedded:NAME.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    name: Annotated[str | None, typer.Option(help="What clients call the model. [MODEL]")] = None,
+    device: Annotated[Device, typer.Option(help="Where the model runs.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps the model's own.")] = "auto",
+    num_threads: Annotated[int | None, typer.Option(help="CPU threads. [as torch decides]")] = None,
     max_batch: Annotated[int, typer.Option(help="Sequences decoded at once.")] = 64,
-    max_pending: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 256,
+    max_pending: Annotated[int, typer.Option(help="Sequences that may wait; requests beyond are answered 429.")] = 256,
     api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable. [no key]")] = None,
 ) -> None:
-    """Serve a model through an OpenAI-compatible API."""
+    """Serve a model through an OpenAI-compatible API, until Ctrl-C or SIGTERM."""
+    from stillhouse.serving.server import serve as serve_model
+
+    with suppress(KeyboardInterrupt):
+        serve_model(
+            model,
+            host=host,
+            port=port,
+            name=name,
+            device=device,
+            dtype=dtype,
+            num_threads=num_threads,
+            max_batch=max_batch,
+            max_pending=max_pending,
+            api_key_env=api_key_env,
+        )
 
 
 @app.command()
@@ -186,7 +206,8 @@ def doctor(
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
 
-    chosen = load_config(config, overrides or ()) if config else DistillConfig()
+    given = overrides or ()
+    chosen = load_config(config, given) if config else parse_config({}, origin="--set", overrides=given)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
     for check in examine(chosen):
@@ -199,17 +220,18 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     """Runs a flow with progress on the terminal, and prints what it found."""
     from rich.console import Console
 
-    from stillhouse.terminal import TerminalProgress, error_console, table
+    from stillhouse.terminal import TerminalProgress, error_console, show_warnings, table
     from tasks.progress import show_progress_with
     from tasks.summary import SUMMARY_COLUMNS
 
-    with TerminalProgress(error_console()) as progress:
+    console = error_console()
+    with TerminalProgress(console) as progress, show_warnings(console):
         show_progress_with(progress)
         published = flow(config)
-    console = Console()
-    console.print(table(SUMMARY_COLUMNS, published.summary))
+    results = Console()
+    results.print(table(SUMMARY_COLUMNS, published.summary))
     for purpose, line in published.pages.items():
-        console.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
+        results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
     return published
 
 

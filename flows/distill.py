@@ -7,9 +7,8 @@ from tasks.dataset import build_dataset
 from tasks.evaluation import evaluate
 from tasks.models import base_student, teacher_model
 from tasks.prompts import load_prompts
-from tasks.publish import Published, publish
+from tasks.publish import Published, publish, tracked
 from tasks.rollouts import sample_teacher
-from tasks.run import tracked
 from tasks.training import train_on_policy, train_sft
 
 

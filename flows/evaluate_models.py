@@ -6,8 +6,7 @@ from stillhouse.config import DistillConfig
 from tasks.evaluation import evaluate
 from tasks.models import base_student, teacher_model
 from tasks.prompts import load_prompts
-from tasks.publish import Published, publish
-from tasks.run import tracked
+from tasks.publish import Published, publish, tracked
 
 
 @flow(name="evaluate-models")

@@ -5,9 +5,8 @@ from prefect import flow
 from stillhouse.config import DistillConfig
 from tasks.dataset import build_dataset
 from tasks.prompts import load_prompts
-from tasks.publish import Published, publish
+from tasks.publish import Published, publish, tracked
 from tasks.rollouts import sample_teacher
-from tasks.run import tracked
 
 
 @flow(name="generate")

@@ -5,8 +5,7 @@ from prefect import flow
 from stillhouse.config import DistillConfig
 from tasks.models import base_student
 from tasks.prompts import load_prompts
-from tasks.publish import Published, publish
-from tasks.run import tracked
+from tasks.publish import Published, publish, tracked
 from tasks.training import train_on_policy as train
 
 

@@ -6,9 +6,8 @@ from stillhouse.config import DistillConfig
 from tasks.dataset import build_dataset
 from tasks.models import base_student
 from tasks.prompts import load_prompts
-from tasks.publish import Published, publish
+from tasks.publish import Published, publish, tracked
 from tasks.rollouts import sample_teacher
-from tasks.run import tracked
 from tasks.training import train_sft as train
 
 

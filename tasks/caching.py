@@ -8,13 +8,14 @@ Prefect returns a cached manifest without looking at the files it names; `call_s
 when they are gone or altered.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prefect import Task, get_run_logger
+from prefect import Task
 from prefect.context import TaskRunContext
 from prefect.states import State
 from pydantic import BaseModel
@@ -24,6 +25,8 @@ from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
 from tasks.run import Run
+
+_logger = logging.getLogger("stillhouse.caching")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def find_problem(result: Any, run: Run) -> str | None:
 
 def warn_of_loss(stage: Stage, problem: str) -> None:
     """The log line that says why a cached result is not used."""
-    get_run_logger().warning("%s: the cached result cannot be used: %s; running the stage again", stage.name, problem)
+    _logger.warning("%s: the cached result cannot be used: %s; running the stage again", stage.name, problem)
 
 
 def artifacts_in(result: Any) -> Iterator[Artifact]:

@@ -32,5 +32,8 @@ def set_defaults() -> None:
 
 
 def quiet_console() -> None:
-    """Leaves the terminal to progress bars: Prefect's console shows warnings only; its pages still get every line."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    """Leaves the terminal to progress bars, our own warnings and the one line that says what failed.
+
+    Prefect's pages still get every line. On the console each failed task would be three tracebacks deep.
+    """
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

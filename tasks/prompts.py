@@ -1,8 +1,9 @@
 """Prompts: read, checked, split into those trained on and those held out."""
 
+import logging
 from pathlib import Path
 
-from prefect import get_run_logger, task
+from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import PromptsConfig
@@ -14,6 +15,8 @@ from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
 from tasks.caching import CACHED_STAGE, Stage, call_stage
 from tasks.run import Run, RunContext
+
+_logger = logging.getLogger("stillhouse.prompts")
 
 PROMPTS = Stage("prompts", version=1)
 
@@ -43,7 +46,7 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts stay equal inputs."""
     loaded = read_prompts(prompts)
     for problem in [*loaded.report.malformed, *loaded.report.conflicts]:
-        get_run_logger().warning("row left out: %s", problem)
+        _logger.warning("row left out: %s", problem)
     train, held_out = split_prompts(loaded.prompts, prompts.held_out_fraction, prompts.split_seed)
     facts = {
         "rows_read": loaded.report.rows_read,

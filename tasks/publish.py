@@ -4,22 +4,26 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.config import DistillConfig
 from stillhouse.dataset.verify import final_answer, verify
+from stillhouse.errors import StillhouseError
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
 from tasks.prompts import PromptSets, metadata_file
 from tasks.rollouts import Rollouts
-from tasks.run import Run, StageOutcome
+from tasks.run import Run, StageOutcome, start
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.summary import EVALUATION_OF, SUMMARY_COLUMNS, summary_rows
 
@@ -46,31 +50,29 @@ class Published(BaseModel):
     """What to open or to type to see more, by purpose."""
 
 
+@contextmanager
+def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
+    """A run whose MLflow parent run ends as the block does: FINISHED, FAILED, or KILLED on a signal.
+
+    One that fails leaves a report of how far it came and why it ended.
+    """
+    run = start(config, name)
+    with run.record:
+        try:
+            yield run
+        except StillhouseError as error:
+            report = _write_report(run, _pages(run), failure=str(error))
+            run.record.log_artifact(report, "report")
+            get_run_logger().error("%s The report is in %s", error, report)
+            raise
+
+
 def publish(run: Run) -> Published:
     """Writes the report and hands the run's figures to MLflow and Prefect."""
-    results = {outcome.name: outcome.result for outcome in run.stages}
-    evaluations = {
-        name.removeprefix(EVALUATION_OF): result.facts
-        for name, result in results.items()
-        if name.startswith(EVALUATION_OF)
-    }
+    results = _results(run)
+    evaluations = _evaluations(run)
     pages = _pages(run)
-    report = write_report(
-        run.context.store.root / "reports" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{run.name}",
-        ReportData(
-            title=f"Stillhouse: {run.name}",
-            created_at=datetime.now(UTC),
-            config=run.config.model_dump(mode="json"),
-            stages=[_stage_summary(outcome) for outcome in run.stages],
-            evaluations=[{"name": name, **facts} for name, facts in evaluations.items()],
-            training={name: _metrics(results[name]) for name in _TRAINING if name in results},
-            dataset=results["dataset"].facts if "dataset" in results else {},
-            trajectories=list(_samples(run, results)),
-            mlflow_url=run.record.url,
-            prefect_url=flow_run.ui_url,
-            commands=[Command(purpose=purpose, line=line) for purpose, line in pages.items()],
-        ),
-    )
+    report = _write_report(run, pages)
     published = Published(
         report=str(report),
         dataset=results.get("dataset"),
@@ -83,6 +85,39 @@ def publish(run: Run) -> Published:
     _to_mlflow(run, published, results)
     _to_prefect(run, published)
     return published
+
+
+def _results(run: Run) -> dict[str, Any]:
+    return {outcome.name: outcome.result for outcome in run.stages}
+
+
+def _evaluations(run: Run) -> dict[str, JsonObject]:
+    return {
+        name.removeprefix(EVALUATION_OF): result.facts
+        for name, result in _results(run).items()
+        if name.startswith(EVALUATION_OF)
+    }
+
+
+def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -> Path:
+    results = _results(run)
+    return write_report(
+        run.context.store.root / "reports" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{run.name}",
+        ReportData(
+            title=f"Stillhouse: {run.name}",
+            created_at=datetime.now(UTC),
+            failure=failure,
+            config=run.config.model_dump(mode="json"),
+            stages=[_stage_summary(outcome) for outcome in run.stages],
+            evaluations=[{"name": name, **facts} for name, facts in _evaluations(run).items()],
+            training={name: _metrics(results[name]) for name in _TRAINING if name in results},
+            dataset=results["dataset"].facts if "dataset" in results else {},
+            trajectories=list(_samples(run, results)),
+            mlflow_url=run.record.url,
+            prefect_url=flow_run.ui_url,
+            commands=[Command(purpose=purpose, line=line) for purpose, line in pages.items()],
+        ),
+    )
 
 
 def _stage_summary(outcome: StageOutcome) -> StageSummary:

@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,21 +94,12 @@ class Run:
         self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
 
 
-@contextmanager
-def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
-    """A run with its MLflow parent run, which ends as the block ends: FINISHED, FAILED, or KILLED on a signal."""
+def start(config: DistillConfig, name: str) -> Run:
+    """A run with its parent run in MLflow, which the caller ends."""
     store = ArtifactStore(config.runtime.store)
     record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
     context = RunContext(runtime=config.runtime, tracking=config.tracking, mlflow_run_id=record.run_id)
-    try:
-        yield Run(name=name, config=config, context=context, record=record)
-    except Exception:
-        record.finish("FAILED")
-        raise
-    except BaseException:
-        record.finish("KILLED")
-        raise
-    record.finish("FINISHED")
+    return Run(name=name, config=config, context=context, record=record)
 
 
 def _prefect_tags() -> dict[str, str]:
