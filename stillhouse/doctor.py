@@ -54,8 +54,10 @@ def _packages() -> Iterator[Check]:
 
 
 def _device(config: DistillConfig) -> Check:
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        return Check("device", False, f"torch cannot be imported: {error}")
     if torch.cuda.is_available():
         return Check("device", True, f"cuda: {torch.cuda.get_device_name(0)}")
     wanted = config.runtime.device

@@ -1,8 +1,11 @@
 """What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end."""
 
+import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -10,10 +13,12 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from stillhouse.progress import Fact
 
 _LINE_EVERY_S = 5.0
+_WARNINGS_OF_A_KIND = 3
 
 
 class TerminalProgress:
@@ -59,6 +64,35 @@ class TerminalProgress:
             self._console.print(
                 f"{stage:<11} {done}/{'?' if total is None else total}  {shown}", highlight=False, soft_wrap=True
             )
+
+
+class _WarningLines(logging.Handler):
+    """Warnings as lines above the bars; the first few of each kind, since one cause can concern thousands of items."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+        self._shown: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._shown[record.msg] += 1
+        if self._shown[record.msg] > _WARNINGS_OF_A_KIND:
+            return
+        last = self._shown[record.msg] == _WARNINGS_OF_A_KIND
+        line = f"{record.levelname.lower()}: {record.getMessage()}" + (" (more of these are not shown)" if last else "")
+        self._console.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+@contextmanager
+def show_warnings(console: Console) -> Iterator[None]:
+    """While entered, what Stillhouse itself warns of appears on `console`."""
+    logger = logging.getLogger("stillhouse")
+    handler = _WarningLines(console)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def error_console() -> Console:

@@ -88,11 +88,11 @@ def _nothing_asked(provider: SimulatedProvider) -> Iterator[None]:
 
 @contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """What the flow's and the tasks' run loggers say, as Prefect's pages show it."""
+    """What Stillhouse's loggers say; Prefect's pages and the terminal show it."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("prefect")
+    logger = logging.getLogger("stillhouse")
     logger.addHandler(handler)
     try:
         yield lines

@@ -1,0 +1,171 @@
+"""The whole DAG on real parts at its smallest size, once, and once more from the cache."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from stillhouse.config import DistillConfig
+from stillhouse.store import file_sha256
+from stillhouse.store.records import read_prompts, read_trajectories
+from tasks.publish import Published
+
+STAGES = ["prompts", "rollouts", "dataset", "sft", "on_policy"]
+MODELS = ["base", "sft", "on_policy", "teacher"]
+
+
+class Runs(NamedTuple):
+    store: Path
+    first: Published
+    second: Published
+    second_took_s: float
+    second_started: list[list[str]]
+    """Command lines of the processes that the second run started."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, smoke_config: Callable[..., DistillConfig]) -> Runs:
+    from flows.distill import distill
+
+    store = tmp_path_factory.mktemp("distill") / "store"
+    config = smoke_config(store)
+    first = distill(config)
+    started: list[list[str]] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and event == "subprocess.Popen":
+            started.append([str(part) for part in arguments[1]])
+
+    sys.addaudithook(watch)  # cannot be taken out again, so it is told to stop
+    begun = time.monotonic()
+    try:
+        second = distill(config)
+    finally:
+        watching = False
+    return Runs(store, first, second, time.monotonic() - begun, started)
+
+
+def _held_out_and_train(store: Path) -> tuple[set[str], set[str]]:
+    sets = [{p.id for p in read_prompts(file)} for file in (store / "artifacts" / "prompts").glob("*/prompts.jsonl")]
+    assert len(sets) == 2
+    smaller, larger = sorted(sets, key=len)
+    return smaller, larger
+
+
+def test_every_stage_runs_and_every_model_is_measured(runs: Runs) -> None:
+    assert list(runs.first.cached) == [*STAGES, *(f"evaluation of {model}" for model in MODELS)]
+    assert not any(runs.first.cached.values())
+    assert list(runs.first.evaluations) == MODELS
+    assert [row[0] for row in runs.first.summary] == ["base student", *STAGES, "evaluation"]
+
+
+def test_the_figures_of_evaluation_make_sense(runs: Runs) -> None:
+    held_out, _ = _held_out_and_train(runs.store)
+    for name, facts in runs.first.evaluations.items():
+        assert facts["num_prompts"] == len(held_out) > 0, name
+        assert 0 <= facts["accuracy_low"] <= facts["accuracy"] <= facts["accuracy_high"] <= 1, name
+        assert facts["completion_tokens"] > 0, name
+    assert runs.first.evaluations["teacher"]["accuracy"] >= 0.9
+    assert runs.first.evaluations["teacher"]["teacher_kl"] is None
+    # So few steps improve nothing for sure; what is sure is that each student is some way from its teacher.
+    assert all(runs.first.evaluations[name]["teacher_kl"] > 0 for name in MODELS[:3])
+
+
+def test_held_out_prompts_are_in_no_stage_before_evaluation(runs: Runs) -> None:
+    held_out, train = _held_out_and_train(runs.store)
+    artifacts = runs.store / "artifacts"
+    sampled = {t.prompt_id for file in (artifacts / "rollouts").glob("*/*.jsonl") for t in read_trajectories(file)}
+    sharded = {p.id for file in (artifacts / "shards").glob("*/*.jsonl") for p in read_prompts(file)}
+    from stillhouse.dataset.read import read_rows
+
+    assert runs.first.dataset is not None
+    folder = Path(runs.first.dataset.uri)
+    rows = {row["prompt_id"] for split in ("train", "validation", "rejected") for row in read_rows(folder, split)}
+    assert sampled == sharded == rows == train
+    assert not held_out & train
+    measured = {t.prompt_id for file in (artifacts / "evaluation").glob("*/*.jsonl") for t in read_trajectories(file)}
+    assert measured == held_out
+
+
+def test_on_policy_training_is_given_the_training_prompts_only(runs: Runs) -> None:
+    _, train = _held_out_and_train(runs.store)
+    record = json.loads((Path(runs.first.students["on_policy"].uri) / "student.json").read_text())
+    given = [
+        file
+        for file in (runs.store / "artifacts" / "prompts").glob("*/prompts.jsonl")
+        if file_sha256(file) == record["config"]["prompts"]
+    ]
+    assert [{prompt.id for prompt in read_prompts(file)} for file in given] == [train]
+
+
+def test_students_are_models_that_load_and_differ_from_each_other(runs: Runs) -> None:
+    from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.serving.models import load_model
+
+    weights = []
+    for artifact in runs.first.students.values():
+        model = load_model(artifact.uri, device="cpu")
+        assert load_tokenizer(artifact.uri).encode("12 + 30")
+        weights.append(model.get_input_embeddings().weight)
+    assert not weights[0].equal(weights[1])
+
+
+def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs: Runs) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{runs.store / 'mlflow.db'}")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "stillhouse"]
+    found = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in found} == {"FINISHED"}
+    parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    nested = [run for run in found if "mlflow.parentRunId" in run.data.tags]
+    assert len(parents) == 2
+    assert sorted(run.info.run_name for run in nested) == ["on_policy", "sft"]
+    first = min(parents, key=lambda run: run.info.start_time)
+    assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {first.info.run_id}
+    assert first.data.metrics["teacher/accuracy"] == runs.first.evaluations["teacher"]["accuracy"]
+    assert first.data.params["sft.learning_rate"] == "0.0005"
+    assert first.inputs.dataset_inputs[0].dataset.digest
+    assert "report/report.html" in [file.path for file in client.list_artifacts(first.info.run_id, "report")]
+    (sft,) = [run for run in nested if run.info.run_name == "sft"]
+    steps = [point.step for point in client.get_metric_history(sft.info.run_id, "sft/loss")]
+    assert len(steps) > 2
+    assert steps == sorted(set(steps))
+
+
+def test_the_report_needs_nothing_beside_it(runs: Runs) -> None:
+    page = Path(runs.first.report).read_text()
+    assert "<svg" in page
+    for attribute in re.findall(r'(?:src|href)="([^"]*)"', page):
+        assert attribute.startswith(("#", "data:", "http://127.0.0.1")), attribute
+    assert "url(http" not in page
+    assert "@import" not in page
+
+
+def test_the_same_command_again_takes_everything_from_the_cache(runs: Runs) -> None:
+    assert all(runs.second.cached.values())
+    assert list(runs.second.cached) == list(runs.first.cached)
+    assert _fingerprints(runs.second) == _fingerprints(runs.first)
+    assert runs.second.evaluations == runs.first.evaluations
+
+
+def test_a_cached_run_starts_no_server_and_no_training(runs: Runs) -> None:
+    assert not [line for line in runs.second_started if "stillhouse" in " ".join(line)]
+    assert runs.second_took_s < 20
+    assert all("(cached)" in row[-1] for row in runs.second.summary if row[-1])
+
+
+def test_checkpoints_are_cleared_away_once_the_student_is_in_the_store(runs: Runs) -> None:
+    assert list((runs.store / "training").iterdir()) == []
+
+
+def _fingerprints(published: Published) -> dict[str, str]:
+    assert published.dataset is not None
+    artifacts = {"dataset": published.dataset, **published.students}
+    return {name: artifact.fingerprint for name, artifact in artifacts.items()}
