@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import islice
 from typing import Any
 
 from prefect import task
@@ -48,11 +49,12 @@ def sample_teacher(
     inputs = {
         "model": teacher_model(teacher),
         "teacher": teacher,
-        "rollouts": rollouts,
+        # A shard does not depend on how many there are.
+        "rollouts": rollouts.model_copy(update={"max_prompts": None}),
         "tools": tools,
         "tool_schemas": digest(Toolbox.from_config(tools).schemas()),
     }
-    shards = _write_shards(prompts.train, run)
+    shards = _write_shards(prompts.train, rollouts.max_prompts, run)
     results = run_until_done(_all_shards(shards, inputs, run))
     collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
     cached = all(cached for _, cached in results)
@@ -60,9 +62,9 @@ def sample_teacher(
     return collected
 
 
-def _write_shards(prompts: Artifact, run: Run) -> list[Artifact]:
+def _write_shards(prompts: Artifact, max_prompts: int | None, run: Run) -> list[Artifact]:
     """Shards of nearly equal size, each an artifact named by its prompts."""
-    rows = list(read_prompts(prompts_file(prompts)))
+    rows = list(islice(read_prompts(prompts_file(prompts)), max_prompts))
     num_shards = -(-len(rows) // run.context.runtime.shard_size)
     bounds = [len(rows) * index // num_shards for index in range(num_shards + 1)]
     return [_write_shard(rows[bounds[index] : bounds[index + 1]], run) for index in range(num_shards)]

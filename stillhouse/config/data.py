@@ -53,8 +53,10 @@ class TeacherConfig(Section):
 
 
 class RolloutsConfig(Section):
-    """What is sampled from the teacher. Every field here is part of a rollout's identity, save the failure budget."""
+    """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
+    max_prompts: int | None = Field(default=None, ge=1)
+    """Sample the teacher for the first so many training prompts; None for all. On-policy training uses all of them."""
     num_samples: int = Field(default=1, ge=1)
     """Trajectories per prompt."""
     system_prompt: str | None = None

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 import stillhouse.embedded
 from stillhouse.embedded import embedded_path
-from stillhouse.embedded.build import NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, sha256_of
+from stillhouse.embedded.build import NUM_MEASURED, NUM_PROMPTS, RECIPES, build_prompts, build_tokenizer, sha256_of
 from stillhouse.embedded.shop import draw_stories
 from stillhouse.embedded.solve import accuracy, solve
 
@@ -41,7 +41,7 @@ def test_the_teacher_masters_the_task_and_the_student_has_room_to_learn_it():
     assert min(teacher["accuracy_greedy"], teacher["accuracy_sampled"]) >= 0.95
     assert min(student["accuracy_greedy"], student["accuracy_sampled"]) >= 0.35
     assert max(student["accuracy_greedy"], student["accuracy_sampled"]) <= 0.62
-    assert teacher["num_prompts"] == student["num_prompts"] == NUM_PROMPTS
+    assert teacher["num_prompts"] == student["num_prompts"] == NUM_MEASURED
 
 
 def test_prompts_are_distinct_and_answered_by_a_number():
