@@ -49,6 +49,10 @@ class Method(Protocol):
     def num_steps(self) -> int:
         """Optimiser steps in all."""
 
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics a person watches while it runs, by bare name."""
+
     def batch(self, step: int) -> Batch:
         """The batch of step `step`, counted from 0.
 

@@ -47,6 +47,7 @@ class OnPolicy:
     """
 
     name = "on_policy"
+    headline = ("teacher_kl", "reward")
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class Sft:
     """
 
     name = "sft"
+    headline = ("loss", "token_accuracy")
 
     def __init__(
         self, student: Student, train: Sequence[Sample], validation: Sequence[Sample], config: SftConfig

@@ -136,7 +136,8 @@ class Trainer:
         self._random = random_state()
         if is_checkpoint:
             self._save()
-        shown = {name.partition("/")[2]: value for name, value in self._metrics.last.items()}
+        bare = {name.partition("/")[2]: value for name, value in self._metrics.last.items()}
+        shown = {name: bare[name] for name in (*self._method.headline, "tokens_per_s") if name in bare}
         self._progress.update(self._method.name, self._step, self._method.num_steps, **shown)
 
     def _backward(self, batch: Batch) -> dict[str, float]:

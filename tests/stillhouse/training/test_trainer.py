@@ -36,6 +36,7 @@ class Imitation:
     """Cross-entropy on the same samples at every step; `before` runs before each batch."""
 
     name = "imitation"
+    headline = ("loss",)
 
     def __init__(
         self, batch: list[Sample], num_steps: int = 6, before: Callable[[int], None] = lambda step: None
