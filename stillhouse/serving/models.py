@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from stillhouse.chat.refs import adapter_base, resolve_model
 from stillhouse.errors import ConfigError
@@ -38,6 +39,8 @@ def load_model(
         raise ConfigError("device is 'cuda' but torch finds no CUDA device; use device 'auto' or 'cpu'")
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
+    # The bar of a load that takes seconds would break into whatever progress the caller shows.
+    transformers_logging.disable_progress_bar()
     path = resolve_model(ref)
     base = adapter_base(Path(path))
     try:
