@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench pages clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-demo pages clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -50,9 +50,15 @@ format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-## bench      what we claim, measured
+## bench      decoding, rollouts and loss against their peers
 bench: $(READY)
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python -m benchmarks.decoding --json runs/bench/decoding.json
+	$(BIN)/python -m benchmarks.rollout_client --json runs/bench/rollout_client.json
+	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
+
+## bench-demo the demo's accuracies over three seeds
+bench-demo: $(READY)
+	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
 
 ## pages      the Prefect and MLflow pages of the runs made here
 pages: $(READY)

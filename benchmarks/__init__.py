@@ -1,0 +1,1 @@
+"""What Stillhouse claims, measured: each module is a command, `python -m benchmarks.NAME`."""

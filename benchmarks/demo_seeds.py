@@ -1,0 +1,148 @@
+"""The demo's promise over seeds: how far the student comes, and how much of that is luck of a seed.
+
+Claim
+    On `configs/demo.yaml`, SFT lifts the student's accuracy on held-out prompts, and on-policy distillation after it
+    lifts it again or keeps it, with every seed and not only with the one a README shows.
+
+Measured
+    The whole flow once a seed (`sft.seed` and `on_policy.seed`: data order, the student's sampling), as
+    `stillhouse distill` runs it, each in a process of its own. All runs share a store, so prompts, rollouts, dataset
+    and the evaluations of base and teacher are made once and reused: what varies is training and its evaluation alone.
+    Accuracies are shares of held-out prompts; the two improvements are paired, that of one seed's student over the
+    one it was trained from. Median and range over seeds; beside them the half-width of the widest confidence interval
+    of a single accuracy, below which a difference says little.
+
+Learnt
+    Not run in full yet.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.rounds import Spread, argument_parser, publish, spread
+from stillhouse.config import load_config
+from tasks.environment import quiet_console, set_defaults
+
+_IMPROVEMENTS: Final = {"sft over base": ("base", "sft"), "on_policy over sft": ("sft", "on_policy")}
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """One model's share of right answers with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """What the run of one seed measured and where its report is."""
+
+    seed: int
+    accuracies: dict[str, Accuracy]
+    """By model: base, sft, on_policy, teacher."""
+    cached: dict[str, bool]
+    """By stage, whether an earlier run's result was used."""
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsReport:
+    """Figures over all seeds."""
+
+    runs: list[SeedRun]
+    accuracies: dict[str, Spread]
+    improvements: dict[str, Spread]
+    half_width: float
+    """Of the widest interval of a single accuracy."""
+
+    def lines(self) -> list[str]:
+        """The figures as printed."""
+        seeds = ", ".join(str(run.seed) for run in self.runs)
+        models = [f"  {name:<18} {_percent(figures)}" for name, figures in self.accuracies.items()]
+        gains = [f"  {name:<18} {_points(figures)}" for name, figures in self.improvements.items()]
+        return [
+            f"accuracy on held-out prompts, median (range) over seeds {seeds}",
+            *models,
+            f"improvement in points, paired by seed (one accuracy is known to about +-{100 * self.half_width:.1f})",
+            *gains,
+        ]
+
+
+def _percent(figures: Spread) -> str:
+    return f"{figures.median:.1%} ({figures.low:.1%}..{figures.high:.1%})"
+
+
+def _points(figures: Spread) -> str:
+    return f"{100 * figures.median:+.1f} ({100 * figures.low:+.1f}..{100 * figures.high:+.1f})"
+
+
+def run_seed(config_path: Path, overrides: Sequence[str], store: Path, seed: int) -> SeedRun:
+    """One run of the flow with its seeds set, in this process.
+
+    Raises:
+        StillhouseError: the config is wrong or the run failed.
+    """
+    # Before Prefect is imported, which reads them once.
+    os.environ.setdefault("PREFECT_HOME", str((store / "prefect").absolute()))
+    set_defaults()
+    quiet_console()
+    from flows.distill import distill
+
+    config = load_config(
+        config_path, [f"runtime.store={store}", *overrides, f"sft.seed={seed}", f"on_policy.seed={seed}"]
+    )
+    published = distill(config)
+    accuracies = {
+        name: Accuracy(facts["accuracy"], facts["accuracy_low"], facts["accuracy_high"])
+        for name, facts in published.evaluations.items()
+    }
+    return SeedRun(seed, accuracies, published.cached, published.report)
+
+
+def run_seeds(config_path: Path, overrides: Sequence[str], store: Path, seeds: Sequence[int]) -> list[SeedRun]:
+    """Runs of all seeds one after the other, each in a process of its own, as from the shell."""
+    runs = []
+    for seed in seeds:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            runs.append(pool.apply(run_seed, (config_path, overrides, store, seed)))
+    return runs
+
+
+def summarise(runs: Sequence[SeedRun]) -> SeedsReport:
+    """Median and range over the runs, which must have measured the same models."""
+    by_model: Mapping[str, list[float]] = {
+        name: [run.accuracies[name].value for run in runs] for name in runs[0].accuracies
+    }
+    improvements = {
+        label: spread([to - of for of, to in zip(by_model[before], by_model[after], strict=True)])
+        for label, (before, after) in _IMPROVEMENTS.items()
+        if before in by_model and after in by_model
+    }
+    return SeedsReport(
+        runs=list(runs),
+        accuracies={name: spread(values) for name, values in by_model.items()},
+        improvements=improvements,
+        half_width=max((one.high - one.low) / 2 for run in runs for one in run.accuracies.values()),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--store", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    chosen = parser.parse_args(arguments)
+    report = summarise(run_seeds(chosen.config, chosen.overrides, chosen.store, chosen.seeds))
+    publish(report.lines(), asdict(report), chosen.json)
+
+
+if __name__ == "__main__":
+    main()
