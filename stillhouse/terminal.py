@@ -12,7 +12,7 @@ from typing import Self
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from stillhouse.progress import Fact
@@ -28,13 +28,14 @@ class TerminalProgress:
         self._console = console
         self._bars = Progress(
             SpinnerColumn(finished_text="[green]:heavy_check_mark:"),
-            TextColumn("{task.description:<11}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[facts]}"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=18)),
+            BarColumn(bar_width=20, table_column=Column(min_width=20)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            # What does not fit is cut, never the bar.
+            TextColumn("[dim]{task.fields[facts]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
-            transient=False,
+            expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
         self._written: dict[str, float] = {}
@@ -62,7 +63,7 @@ class TerminalProgress:
         if done == total or now - self._written.get(stage, 0.0) >= _LINE_EVERY_S:
             self._written[stage] = now
             self._console.print(
-                f"{stage:<11} {done}/{'?' if total is None else total}  {shown}", highlight=False, soft_wrap=True
+                f"{stage:<18} {done}/{'?' if total is None else total}  {shown}", highlight=False, soft_wrap=True
             )
 
 

@@ -55,6 +55,8 @@ class PartProgress:
         self._stage = stage
         self._part = part
         self._total = total
+        # Seen from the start, since a model that has to be loaded first takes a while.
+        self.update(stage, 0, total)
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `Progress.update`; the part's own stage name and total are not shown."""

@@ -89,6 +89,7 @@ def on_policy_task(
 def _train(
     method: JsonObject, start: Model, student: StudentConfig, stage: Stage, key: str, context: RunContext
 ) -> Artifact:
+    progress().update(stage.name, 0, None)
     name = digest(key)
     work_dir = context.store.root / "training" / f"{stage.name}-{name[:16]}"
     with context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record:

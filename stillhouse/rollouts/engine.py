@@ -282,13 +282,13 @@ class RolloutCollector:
             "rollouts",
             self._num_done,
             len(self._prompts) * self._config.num_samples if isinstance(self._prompts, Sized) else None,
+            tokens_per_s=round(self.stats.completion_tokens / elapsed_s, 1),
             in_flight=snapshot.in_flight,
             limit=snapshot.limit,
-            limit_reason=snapshot.reason,
-            tokens_per_s=round(self.stats.completion_tokens / elapsed_s, 1),
             rate_limited=self.stats.num_rate_limited,
             retries=self.stats.retries.total(),
             failed=self._num_failed,
+            limit_reason=snapshot.reason,
         )
 
 
