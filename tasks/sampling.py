@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from stillhouse.config import RolloutsConfig, ToolsConfig
-from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.errors import AuthenticationError, FailureBudgetExceeded
 from stillhouse.progress import Progress
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import collect_rollouts
@@ -51,8 +51,14 @@ async def sample(
             progress=progress,
             record_tokens=record_tokens,
         )
-        async with aclosing(collector):
-            trajectories = [trajectory async for trajectory in collector]
+        try:
+            async with aclosing(collector):
+                trajectories = [trajectory async for trajectory in collector]
+        except AuthenticationError as error:
+            raise AuthenticationError(
+                f"{error}. The key was read from the environment variable {context.runtime.api_key_env} "
+                "(runtime.api_key_env); set the right one there or in .env and run the same command again"
+            ) from error
     place = {prompt.id: index for index, prompt in enumerate(prompts)}
     trajectories.sort(key=lambda trajectory: (place[trajectory.prompt_id], trajectory.sample_index))
     asked = {name: value for name, value in collector.stats.as_facts().items() if name in {"requests", "rate_limited"}}

@@ -14,6 +14,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.store import file_sha256
 from stillhouse.store.records import read_prompts, read_trajectories
 from tasks.publish import Published
+from tasks.summary import SUMMARY_COLUMNS
 
 STAGES = ["prompts", "rollouts", "dataset", "sft", "on_policy"]
 MODELS = ["base", "sft", "on_policy", "teacher"]
@@ -126,7 +127,8 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     nested = [run for run in found if "mlflow.parentRunId" in run.data.tags]
     assert len(parents) == 2
-    assert sorted(run.info.run_name for run in nested) == ["on_policy", "sft"]
+    names = [*STAGES, *(f"evaluation of {model}" for model in MODELS)]
+    assert sorted(run.info.run_name for run in nested) == sorted(names)
     first = min(parents, key=lambda run: run.info.start_time)
     assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {first.info.run_id}
     assert first.data.metrics["teacher/accuracy"] == runs.first.evaluations["teacher"]["accuracy"]
@@ -158,7 +160,12 @@ def test_the_same_command_again_takes_everything_from_the_cache(runs: Runs) -> N
 def test_a_cached_run_starts_no_server_and_no_training(runs: Runs) -> None:
     assert not [line for line in runs.second_started if "stillhouse" in " ".join(line)]
     assert runs.second_took_s < 20
-    assert all("(cached)" in row[-1] for row in runs.second.summary if row[-1])
+    place = SUMMARY_COLUMNS.index("cached")
+    assert {row[0]: row[place] for row in runs.second.summary} == {
+        **dict.fromkeys([*STAGES, "evaluation"], "yes"),
+        "base student": "",
+    }
+    assert {row[place] for row in runs.first.summary} == {""}
 
 
 def test_checkpoints_are_cleared_away_once_the_student_is_in_the_store(runs: Runs) -> None:
