@@ -60,9 +60,15 @@ bench: $(READY)
 bench-demo: $(READY)
 	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
 
-## pages      the Prefect and MLflow pages of the runs made here
-pages: $(READY)
-	$(BIN)/stillhouse pages
+## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000
+mlflow: $(READY)
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=1 \
+		$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
+## prefect    the Prefect pages of the runs made here, on http://127.0.0.1:4200
+prefect: $(READY)
+	DO_NOT_TRACK=1 PREFECT_SERVER_ANALYTICS_ENABLED=false $(BIN)/prefect server start
+
+## clean      remove every result, the journal included
 clean:
 	rm -rf runs build dist
