@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-demo pages clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-demo mlflow prefect clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -69,6 +69,6 @@ mlflow: $(READY)
 prefect: $(READY)
 	DO_NOT_TRACK=1 PREFECT_SERVER_ANALYTICS_ENABLED=false $(BIN)/prefect server start
 
-## clean      remove every result, the journal included
+## clean      remove caches and builds; runs/ stays, for it holds what was paid for
 clean:
-	rm -rf runs build dist
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
