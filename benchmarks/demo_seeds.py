@@ -13,7 +13,8 @@ Measured
     of a single accuracy, below which a difference says little.
 
 Learnt
-    Not run in full yet.
+    Checked on `configs/smoke.yaml` only: the second seed takes prompts, rollouts, dataset and the evaluations of base
+    and teacher from the first and trains anew. The demo itself has yet to be run.
 """
 
 import multiprocessing
