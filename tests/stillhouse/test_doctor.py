@@ -1,0 +1,97 @@
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import DistillConfig, parse_config
+from stillhouse.doctor import Check, examine
+
+KEY = "DOCTOR_TEST_KEY"
+
+
+class _Models(http.server.BaseHTTPRequestHandler):
+    """Answers GET /v1/models to whoever has the key."""
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == "Bearer right"
+        self.send_response(200 if self.path == "/v1/models" and known else 401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Models) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_prefect_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+
+def _config(store: Path, *overrides: str) -> DistillConfig:
+    return parse_config({"runtime": {"store": str(store), "api_key_env": KEY}}, "test", overrides)
+
+
+def _checks(config: DistillConfig) -> dict[str, Check]:
+    return {check.name: check for check in examine(config)}
+
+
+def test_the_embedded_default_needs_neither_key_nor_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    checks = _checks(_config(tmp_path / "store"))
+    assert not [check for check in checks.values() if check.ok is False]
+    assert checks["API key"].ok is None
+    assert checks["teacher"].detail.startswith("embedded:teacher (teacher@")
+    assert {"prefect", "torch", "device", "store", "student"} <= checks.keys()
+
+
+@pytest.mark.parametrize(("key", "key_ok", "endpoint_ok"), [("right", True, True), ("wrong", True, False)])
+def test_an_endpoint_is_asked_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, key: str, key_ok: bool, endpoint_ok: bool
+) -> None:
+    monkeypatch.setenv(KEY, key)
+    checks = _checks(_config(tmp_path, f"teacher.base_url={endpoint}", "teacher.model=m"))
+    assert (checks["API key"].ok, checks["teacher"].ok) == (key_ok, endpoint_ok)
+    assert endpoint in checks["teacher"].detail
+    assert not [check for check in checks.values() if key in check.detail]
+
+
+def test_a_key_that_is_needed_and_absent_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    checks = _checks(_config(tmp_path, f"teacher.base_url={endpoint}"))
+    assert (checks["API key"].ok, checks["API key"].detail) == (False, f"{KEY} is not set")
+
+
+def test_a_store_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file stands where the folder should be")
+    check = _checks(_config(tmp_path / "store"))["store"]
+    assert check.ok is False
+    assert str(tmp_path / "store") in check.detail
+
+
+def test_a_model_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    checks = _checks(_config(tmp_path, f"student.model={tmp_path / 'absent'}"))
+    assert checks["student"].ok is False
+    assert "is not a folder" in checks["student"].detail
+
+
+def test_a_server_of_prefect_or_mlflow_that_does_not_answer_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    checks = _checks(_config(tmp_path, "tracking.uri=http://127.0.0.1:9"))
+    assert (checks["Prefect"].ok, checks["MLflow"].ok) == (False, False)
+    assert "http://127.0.0.1:9/api/health" in checks["Prefect"].detail
