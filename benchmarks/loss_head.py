@@ -3,7 +3,7 @@
 Dimensions: N loss positions, H hidden, V vocabulary.
 
 Claim
-    Memory of loss and backward pass is bounded by the chunk, 2^25 logits, however many positions a microbatch has, for
+    Memory of loss and backward pass is bounded by the chunk, 2^24 logits, however many positions a microbatch has, for
     the price of scoring every chunk twice; values and gradients are those of the naive way. Within one chunk there is
     nothing to gain, and training's entropy and accuracy of each token cost what they cost.
 

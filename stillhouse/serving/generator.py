@@ -4,11 +4,10 @@ A synchronous state machine: `submit` queues requests, `step` advances every run
 waiting ones, and returns what finished. Nothing here is random but through a request's own seed, and nothing depends on
 time, so equal calls give equal bits on a CPU.
 
-Profiled with the embedded student (0.14 M parameters), 64 prompts of 100 tokens, 64 sampled tokens each, one busy CPU
-thread: about 7,000 tokens/s where `model.generate` gives 4,300-5,100. Of a step, attention takes 27 %, linear layers
-16 %, norms and rotary embedding about 35 % (many small operations, mostly dispatch), picking tokens 10 % and the
-state kept here 8 %. The second turn of those conversations is prefilled in 0.03 s from parked
-slots, in 0.24-0.5 s without.
+Profiled with the embedded student (0.14 M parameters), 64 prompts of 100 tokens, 64 sampled tokens each, one CPU
+thread. Of a step, attention takes 27 %, linear layers 16 %, norms and rotary embedding about 35 % (many small
+operations, mostly dispatch), picking tokens 10 % and the state kept here 8 %. `benchmarks/decoding.py` measures it
+beside `model.generate`.
 """
 
 from collections import deque

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-MAX_CHUNK_ELEMENTS: Final = 1 << 25
-"""Most logits of one chunk: 128 MiB in float32."""
+MAX_CHUNK_ELEMENTS: Final = 1 << 24
+"""Most logits of one chunk: 64 MiB in float32. Half of it saves no more, as the allocator then keeps freed chunks."""
 
 
 @dataclass(frozen=True, slots=True)
