@@ -13,7 +13,7 @@ Measured
     over VmRSS, reset after a small warm-up run, inputs and gradients included). Time is that of alternating rounds in
     one process, on one thread. Ratios are ours over naive: below 1 is less memory, or faster.
 
-Learnt
+Learnt (the table with chunks of 2^25)
     float32, H = 256, one thread of two cores that others used as well. Memory, then CPU time:
         N   512  V  32,000   1 chunk    1.27           1.49 (1.47..1.51)
         N 2,048  V  32,000   2 chunks   0.70           2.06 (2.01..2.09)
