@@ -20,53 +20,56 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 ## setup      the virtual environment with everything in it
-setup: $(READY)
+setup: $(READY) | $(PREFECT_HOME)
+
+$(PREFECT_HOME):
+	@mkdir -p $@
 
 ## demo       the whole DAG on the embedded models
-demo: $(READY)
+demo: setup
 	$(BIN)/stillhouse distill configs/demo.yaml
 
 ## test       the fast tests
-test: $(READY)
+test: setup
 	$(BIN)/pytest
 
 ## test-slow  the tests that take long
-test-slow: $(READY)
+test-slow: setup
 	$(BIN)/pytest -m slow
 
 ## test-gpu   the tests that need a CUDA device
-test-gpu: $(READY)
+test-gpu: setup
 	$(BIN)/pytest -m gpu
 
 ## check      format, lint, imports, types
-check: $(READY)
+check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 ## format     mend what a machine can mend
-format: $(READY)
+format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 ## bench      decoding, rollouts and loss against their peers
-bench: $(READY)
+bench: setup
 	$(BIN)/python -m benchmarks.decoding --json runs/bench/decoding.json
 	$(BIN)/python -m benchmarks.rollout_client --json runs/bench/rollout_client.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
 
 ## bench-demo the demo's accuracies over three seeds
-bench-demo: $(READY)
+bench-demo: setup
 	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
 
 ## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000
-mlflow: $(READY)
+mlflow: setup
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=1 \
 		$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
 ## prefect    the Prefect pages of the runs made here, on http://127.0.0.1:4200
-prefect: $(READY)
+prefect: setup
 	DO_NOT_TRACK=1 PREFECT_SERVER_ANALYTICS_ENABLED=false $(BIN)/prefect server start
 
 ## clean      remove caches and builds; runs/ stays, for it holds what was paid for

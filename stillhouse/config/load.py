@@ -69,9 +69,9 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
 
 
 def _read_value(text: str) -> Any:
-    """YAML 1.1 reads `1e-4` as text; a person means a number."""
+    """YAML 1.1 reads `1e-4` as text; a person means a number, unless it is in quotes."""
     value = yaml.safe_load(text)
-    if isinstance(value, str):
+    if value == text.strip():
         try:
             return float(value)
         except ValueError:

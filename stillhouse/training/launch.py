@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from stillhouse.errors import TrainingError
+from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.processes import GuardedProcess
 from stillhouse.progress import Progress
 from stillhouse.store.atomic import write_atomic
@@ -28,7 +28,8 @@ def train(job: TrainJob, progress: Progress) -> JsonObject:
     Call it from the main thread, which signals reach: however it is left, the process and all it started are ended.
 
     Raises:
-        TrainingError: the child failed or died; the message holds its last words.
+        TrainingError: the child failed; the message holds its last words.
+        TrainingKilled: a signal ended it, the system's for want of memory for instance.
         StoreError: the work folder cannot be written.
     """
     job_file = job.work_dir / JOB_FILE
@@ -72,7 +73,9 @@ def _died(job: TrainJob, exit_code: int) -> TrainingError:
         if -exit_code == signal.SIGKILL:
             how += ", often the system's answer to a lack of memory; lower microbatch_tokens then"
     log = job.work_dir / LOG_FILE
-    return TrainingError(
+    # Prefect tries again after a kill, which the next attempt continues from; never after an error of the training's own.
+    kind = TrainingKilled if exit_code < 0 else TrainingError
+    return kind(
         f"{job.method}: the training process ended without a result ({how}). Run the same command again to continue "
         f"from the last checkpoint. The end of {log}:\n{_tail(log)}"
     )

@@ -41,6 +41,11 @@ def test_an_override_reads_numbers_as_a_person_writes_them(tmp_path: Path, text:
     assert load_config(written(tmp_path, ""), [f"sft.learning_rate={text}"]).sft.learning_rate == value
 
 
+def test_a_quoted_number_stays_text(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, ""), ['rollouts.system_prompt="42"', "teacher.model='1e5'"])
+    assert (config.rollouts.system_prompt, config.teacher.model) == ("42", "1e5")
+
+
 def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, ""), ["rollouts.seed=null", "tools.builtin=[calculator]"])
     assert config.rollouts.seed is None

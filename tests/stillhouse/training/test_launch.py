@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import TrainingError
+from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.progress import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
@@ -194,7 +194,7 @@ def test_death_of_the_child_is_named_with_the_end_of_its_log(sft_job: NewJob, tm
                 if "stillhouse.training" in child.cmdline():
                     child.kill()
 
-    with pytest.raises(TrainingError, match=r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO"):
+    with pytest.raises(TrainingKilled, match=r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO"):
         train(job, Killer())
 
 
