@@ -63,7 +63,10 @@ class TerminalProgress:
         if done == total or now - self._written.get(stage, 0.0) >= _LINE_EVERY_S:
             self._written[stage] = now
             self._console.print(
-                f"{stage:<18} {done}/{'?' if total is None else total}  {shown}", highlight=False, markup=False, soft_wrap=True
+                f"{stage:<18} {done}/{'?' if total is None else total}  {shown}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
             )
 
 

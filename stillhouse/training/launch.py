@@ -73,7 +73,7 @@ def _died(job: TrainJob, exit_code: int) -> TrainingError:
         if -exit_code == signal.SIGKILL:
             how += ", often the system's answer to a lack of memory; lower microbatch_tokens then"
     log = job.work_dir / LOG_FILE
-    # Prefect tries again after a kill, which the next attempt continues from; never after an error of the training's own.
+    # A kill is tried again and continued; an error of the training itself would come back.
     kind = TrainingKilled if exit_code < 0 else TrainingError
     return kind(
         f"{job.method}: the training process ended without a result ({how}). Run the same command again to continue "
