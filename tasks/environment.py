@@ -5,6 +5,7 @@ this before Prefect, which reads them once.
 """
 
 import os
+from pathlib import Path
 
 _DEFAULTS = {
     # Nothing leaves the machine unless a config names an endpoint.
@@ -26,9 +27,12 @@ _DEFAULTS = {
 
 
 def set_defaults() -> None:
-    """Sets every default that the environment leaves open."""
+    """Sets every default that the environment leaves open, and makes the folder that PREFECT_HOME names."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if home := os.environ.get("PREFECT_HOME"):
+        # Prefect makes the folder but not its parents, and then waits in vain for a server without a database.
+        Path(home).mkdir(parents=True, exist_ok=True)
 
 
 def quiet_console() -> None:
