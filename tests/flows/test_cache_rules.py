@@ -29,6 +29,8 @@ class Workshop(NamedTuple):
     provider: SimulatedProvider
     config: Callable[..., DistillConfig]
     base: Published
+    shards: dict[str, Artifact]
+    """Its rollouts artifacts by folder name; other tests add shards of another size beside them."""
 
     @property
     def store(self) -> Path:
@@ -76,7 +78,7 @@ def workshop(
         base = train_sft(config())
         assert not any(base.cached.values())
         assert provider.num_billed == NUM_ANSWERS
-        yield Workshop(folder, provider, config, base)
+        yield Workshop(folder, provider, config, base, _rollouts(folder / "store"))
 
 
 @contextmanager
@@ -191,8 +193,7 @@ def test_other_shards_are_filled_from_the_journal(workshop: Workshop) -> None:
 
 @pytest.mark.parametrize("damage", ["file deleted", "file altered", "folder deleted"])
 def test_rollouts_lost_behind_its_back_are_made_again_without_asking(workshop: Workshop, damage: str) -> None:
-    before = _rollouts(workshop.store)
-    name, lost = next(iter(before.items()))
+    name, lost = next(iter(workshop.shards.items()))
     file = Path(lost.uri) / "trajectories.jsonl"
     match damage:
         case "file deleted":

@@ -37,7 +37,7 @@ def test_every_other_setting_of_sampling_is_another_rollout(change: dict[str, ob
 
 def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
     in_key = {"system_prompt", "temperature", "top_p", "max_tokens", "max_turns", "timeout_s", "seed"}
-    assert set(RolloutsConfig.model_fields) == in_key | {"num_samples", "failure_budget"}
+    assert set(RolloutsConfig.model_fields) == in_key | {"max_prompts", "num_samples", "failure_budget"}
 
 
 def test_model_prompt_sample_tools_and_recorded_tokens_each_make_another_rollout() -> None:

@@ -158,7 +158,9 @@ def test_launcher_relays_every_step_after_the_checkpoint(continued: Continued):
     assert [done for _, done, _, _ in continued.updates] == list(range(first, last + 1))
     stage, _, total, facts = continued.updates[-1]
     assert (stage, total) == (continued.killed.method, last)
-    assert "loss" in facts
+    assert set(facts) == {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward"}}[stage] | {
+        "tokens_per_s"
+    }
 
 
 def test_finished_student_is_a_model_with_its_record(continued: Continued):
