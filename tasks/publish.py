@@ -168,8 +168,8 @@ def _pages(run: Run) -> dict[str, str]:
     pages = {}
     if run.record.ui_command is not None:
         pages["MLflow"] = run.record.ui_command.replace("mlflow ui", f"{_near(scripts / 'mlflow')} ui")
-    elif run.record.url is not None:
-        pages["MLflow"] = run.record.url
+    if run.record.url is not None:
+        pages["its run"] = run.record.url
     if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
         pages["Prefect"] = str(flow_run.ui_url)
     else:
