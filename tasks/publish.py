@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.verify import final_answer, verify
+from stillhouse.dataset.verify import verify_trajectory
 from stillhouse.errors import StillhouseError
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
@@ -61,9 +61,11 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
         try:
             yield run
         except StillhouseError as error:
-            report = _write_report(run, _pages(run), failure=str(error))
-            run.record.log_artifact(report, "report")
-            get_run_logger().error("%s The report is in %s", error, report)
+            # What ended the run may end the report too, a full disk for one; the first error is the one to tell.
+            with suppress(StillhouseError):
+                report = _write_report(run, _pages(run), failure=str(error))
+                run.record.log_artifact(report, "report")
+                get_run_logger().error("%s The report is in %s", error, report)
             raise
 
 
@@ -153,11 +155,10 @@ def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:
     for name in shown:
         rows = read_trajectories(Path(results[name].uri) / TRAJECTORIES_FILE)
         for trajectory in islice(rows, share):
-            answer = final_answer(trajectory.messages)
             yield SampleTrajectory(
                 messages=trajectory.messages,
                 stop_reason=trajectory.stop_reason,
-                verified=None if answer is None else verify(answer, metadata[trajectory.prompt_id]),
+                verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
                 stage=name.removeprefix(EVALUATION_OF),
             )
 

@@ -74,7 +74,6 @@ class Run:
     context: RunContext
     record: TrackedRun
     """The parent run in MLflow."""
-    started: float = field(default_factory=time.monotonic)
     stages: list[StageOutcome] = field(default_factory=list)
 
     def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:

@@ -49,14 +49,22 @@ def verify(answer: str, metadata: PromptMetadata) -> bool | None:
 
 
 def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
-    """Whether a trajectory ended with the right answer.
+    """Whether a trajectory ended with the right answer; see `verify_ending`."""
+    # Without a turn the last assistant message is the prompt's own.
+    return verify_ending(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+
+
+def verify_ending(
+    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
+) -> bool | None:
+    """Whether a conversation that stopped for `stop_reason` ended with the right answer.
 
     None if no answer is expected or the infrastructure failed; False if the model did not come to an answer.
     """
-    if metadata is None or metadata.expected_answer is None or trajectory.stop_reason in INFRASTRUCTURE_STOPS:
+    if metadata is None or metadata.expected_answer is None or stop_reason in INFRASTRUCTURE_STOPS:
         return None
-    answer = final_answer(trajectory.messages) if trajectory.turns else None
-    if trajectory.stop_reason is not StopReason.ANSWERED or answer is None:
+    answer = final_answer(messages)
+    if stop_reason is not StopReason.ANSWERED or answer is None:
         return False
     return verify(answer, metadata)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.dataset.verify import final_answer, verify
+from stillhouse.dataset.verify import verify_ending
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import Generator
 from stillhouse.training.advantages import distillation_advantages
@@ -136,7 +136,11 @@ class OnPolicy:
         num_truncated = sum(
             trajectory.stop_reason in (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW) for trajectory in trajectories
         )
-        rewards = [reward for trajectory in trajectories if (reward := self._reward(trajectory)) is not None]
+        endings = [
+            verify_ending(trajectory.messages, trajectory.stop_reason, self._metadata.get(trajectory.prompt_id))
+            for trajectory in trajectories
+        ]
+        rewards = [right for right in endings if right is not None]
         metrics = {
             "mean_completion_tokens": num_sampled / count,
             "mean_turns": sum(trajectory.num_turns for trajectory in trajectories) / count,
@@ -148,16 +152,6 @@ class OnPolicy:
         if rewards:
             metrics["reward"] = math.fsum(rewards) / len(rewards)
         return metrics
-
-    def _reward(self, trajectory: SampledTrajectory) -> bool | None:
-        """Whether the final answer is right; None when there is nothing to compare it with."""
-        metadata = self._metadata.get(trajectory.prompt_id)
-        if metadata is None or metadata.expected_answer is None:
-            return None
-        answer = final_answer(trajectory.messages)
-        if trajectory.stop_reason is not StopReason.ANSWERED or answer is None:
-            return False
-        return verify(answer, metadata)
 
 
 def _teacher_logprobs(sample: Sample) -> list[float] | None:
