@@ -16,10 +16,8 @@ Measured
     first turn parked and on a new one.
 
 Learnt
-    64 slots, up to 48 tokens, 5 rounds, one thread of two cores that others used as well (load 2), ratios of CPU time:
-    equal 1.07 (0.99..1.08), unequal 1.11 (1.08..1.15), reuse 5.1 (4.6..6.2); three rounds under load 5 gave 1.13, 1.15
-    and 5.8. All completions were equal token for token. In wall time the ranges straddle 1 (equal 0.81..1.12, unequal
-    0.91..1.13), which under such load says nothing against the CPU figures and nothing for them. With 8 slots and 8
+    64 slots, up to 48 tokens, 5 rounds, one thread of two quiet cores, wall and CPU alike: equal 1.04 (1.02..1.09),
+    unequal 1.08 (1.06..1.11), reuse 5.3 (4.4..6.8). All completions were equal token for token. With 8 slots and 8
     tokens the unequal case falls to 0.92: at that size a step is mostly dispatch, whatever its rows.
 """
 

@@ -15,13 +15,13 @@ Measured
     run left, as a person would who saw rows missing. Retry-After is 0.1 s, two latencies, since latencies are short.
 
 Learnt
-    Two cores that others used as well (load 3-5), so makespans are those of a starved client. CPU of the engine is 1.35
-    times (1.26..1.36) the script's where nothing is refused, 1.05 times (0.96..1.16) under the cap, where the script
-    spends it on retries. Nothing refused: 61 % (40..68) of the ideal, the script 75 % (71..79). Under the cap: 37 %
-    (37..39) with no row lost and 74 refusals, the script 49 % (40..57) with 77 rows of 1,000 lost (up to 124) and 592
-    refusals; the second run of the script bills 86 % again and loses 73 rows anew, that of the engine bills none.
-    Neither pays twice within a run. So against a cap the script is the faster one by what it leaves out: the engine
-    waits at the gate and grows again after each cut, which weighs here, where a gate is as long as two answers.
+    Two quiet cores. CPU of the engine is 1.36 times (1.35..1.41) the script's where nothing is refused, 1.17 times
+    (1.15..1.22) under the cap, where the script spends it on retries. Nothing refused: 87 % of the ideal, the script
+    89 %. Under the cap: 56 % (54..56) with no row lost and 74 refusals, the script 72 % (71..72) with 25 rows of 1,000
+    lost and 573 refusals; the second run of the script bills 95 % again and loses 24 rows anew, that of the engine bills
+    none. Neither pays twice within a run. On cores that others use as well the script lost 77 to 124 rows. So against a
+    cap the script is the faster one by what it leaves out: the engine waits at the gate and grows again after each cut,
+    which weighs here, where a gate is as long as two answers.
 """
 
 import asyncio
