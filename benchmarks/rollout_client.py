@@ -18,7 +18,7 @@ Learnt
     Two quiet cores. CPU of the engine is 1.36 times (1.35..1.41) the script's where nothing is refused, 1.17 times
     (1.15..1.22) under the cap, where the script spends it on retries. Nothing refused: 87 % of the ideal, the script
     89 %. Under the cap: 56 % (54..56) with no row lost and 74 refusals, the script 72 % (71..72) with 25 rows of 1,000
-    lost and 573 refusals; the second run of the script bills 95 % again and loses 24 rows anew, that of the engine bills
+    lost and 573 refusals; the second run of the script bills 95 % again and loses 24 rows anew, the engine's bills
     none. Neither pays twice within a run. On cores that others use as well the script lost 77 to 124 rows. So against a
     cap the script is the faster one by what it leaves out: the engine waits at the gate and grows again after each cut,
     which weighs here, where a gate is as long as two answers.
