@@ -114,11 +114,6 @@ class Generator:
         """Requests running or waiting."""
         return len(self._rows) + len(self._waiting)
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests not admitted yet."""
-        return len(self._waiting)
-
     def submit(self, request: GenerationRequest) -> int:
         """Queues a request and returns its handle.
 
