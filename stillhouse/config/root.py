@@ -4,9 +4,11 @@ from typing import Self
 
 from pydantic import model_validator
 
-from stillhouse.config.data import DatasetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config.data import DatasetConfig, PromptsConfig
+from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.section import Section
+from stillhouse.config.tools import ToolsConfig
 from stillhouse.config.training import OnPolicyConfig, SftConfig, StudentConfig
 
 
@@ -17,6 +19,7 @@ class DistillConfig(Section):
     teacher: TeacherConfig = TeacherConfig()
     rollouts: RolloutsConfig = RolloutsConfig()
     tools: ToolsConfig = ToolsConfig()
+    budget: BudgetConfig = BudgetConfig()
     dataset: DatasetConfig = DatasetConfig()
     student: StudentConfig = StudentConfig()
     sft: SftConfig = SftConfig()

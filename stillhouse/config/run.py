@@ -60,8 +60,14 @@ class RuntimeConfig(Section):
     """Requests in flight at the start; the limit then follows what the endpoint accepts."""
     max_concurrency: int = Field(default=1000, ge=1)
     """Requests in flight at most."""
+    max_requests_per_minute: float | None = Field(default=None, gt=0.0)
+    """Requests a minute at most; None leaves it to what the endpoint accepts."""
+    max_tokens_per_minute: float | None = Field(default=None, gt=0.0)
+    """Tokens a minute at most, prompts and completions together; None leaves it to what the endpoint accepts."""
     request_timeout_s: float = Field(default=600.0, gt=0.0)
     """Longest wait for one HTTP response in seconds."""
+    hedge: bool = True
+    """Send a request again when its answer is overdue by far, and take the answer that comes first."""
     max_attempts: int = Field(default=6, ge=1)
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
     shard_size: int = Field(default=300, ge=1)
