@@ -1,0 +1,191 @@
+"""The script of a described service: every answer is a function of the request, so a swapped one is seen.
+
+A prompt names its case, as `[case-000123]`, and the answer repeats it. Where the request offers tools the first of
+them is called for some turns, with the case and the turn as its arguments. Latency and faults are drawn from the
+request's digest and the number of the attempt: the same seed gives the same weather, in whatever order requests come.
+"""
+
+import hashlib
+import math
+import re
+from statistics import NormalDist
+from typing import Any, Final, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from benchmarks.provider.headers import HeaderForm, RetryAfter
+from benchmarks.provider.limits import Size, Step
+from benchmarks.provider.reply import Asked, Reply, completion, error
+
+FaultClass = Literal[
+    "500", "503", "529", "reset", "cut", "hang", "silent", "error_body", "rate_body", "null_choices", "empty",
+    "length", "content_filter", "bad_arguments", "401", "402", "daily",
+]  # fmt: skip
+CASE: Final = re.compile(rb"\[case-[\w-]+\]")
+_MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
+_NORMAL: Final = NormalDist()
+_FILLER: Final = "lorem ipsum dolor sit amet consectetur adipiscing elit "
+_CHARACTERS_PER_TOKEN: Final = 4
+
+
+class Service(BaseModel):
+    """A provider, described."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    latency_s: float = Field(default=0.2, ge=0)
+    """Median time of an answer."""
+    latency_sigma: float = Field(default=0.0, ge=0)
+    """Of the logarithm of latency, which is normal; 0 gives the median always."""
+    steps: tuple[Step, ...] = ()
+    """Limits and from when on they hold."""
+    retry_after: RetryAfter = None
+    header_form: HeaderForm | None = None
+    """Whose rate-limit headers every answer carries; None has none."""
+    say_why: bool = True
+    """Whether a 429 names the limit in its body."""
+    refusal_s: float = Field(default=0.005, ge=0)
+    """Time of a refusal."""
+    faults: dict[FaultClass, float] = {}
+    """Shares of the answers that go wrong."""
+    silent_s: float = Field(default=60.0, ge=0)
+    """For how long the fault `silent` says nothing before it closes the connection."""
+    completion_tokens: int = Field(default=20, ge=1)
+    """Tokens of an answer."""
+    long_from: int | None = Field(default=None, ge=0)
+    """Requests served before answers take ten times the tokens; None keeps them short."""
+    tool_turns: int = Field(default=0, ge=0)
+    """Turns that call a tool before the answer, where the request offers one."""
+    api_key: str | None = None
+    """The key taken; None takes any."""
+    paid_requests: int | None = Field(default=None, ge=0)
+    """Requests until the credit is used up and 402 is answered; None has no end of credit."""
+    seed: int = 0
+
+
+class Answers:
+    """A script (`Script`) that answers as the service is described."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._filler = _FILLER * (service.completion_tokens * _CHARACTERS_PER_TOKEN * 10 // len(_FILLER) + 1)
+        self._total_faults = sum(service.faults.values())
+        self._num_answered = 0
+
+    def __call__(self, asked: Asked) -> Reply:
+        service = self._service
+        if service.api_key is not None and asked.authorization != f"Bearer {service.api_key}":
+            return error(401, "Incorrect API key provided", code="invalid_api_key")
+        if service.paid_requests is not None and self._num_answered >= service.paid_requests:
+            return error(402, "Insufficient credits", code=402)
+        latency_u, fault_u = self._draw(asked)
+        delay_s = latency_s(service, latency_u)
+        if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
+            return self._faulty(fault, asked, delay_s)
+        self._num_answered += 1
+        return self._good(asked, delay_s)
+
+    def _draw(self, asked: Asked) -> tuple[float, float]:
+        """Two uniform numbers in (0, 1)."""
+        seed = f"{self._service.seed}/{asked.digest}/{asked.attempt}".encode()
+        bits = hashlib.blake2b(seed, digest_size=16).digest()
+        return tuple((int.from_bytes(part) + 0.5) / 2**64 for part in (bits[:8], bits[8:]))  # type: ignore[return-value]
+
+    def _fault(self, drawn: float) -> FaultClass | None:
+        for fault, share in self._service.faults.items():
+            drawn -= share
+            if drawn < 0:
+                return fault
+        return None
+
+    def _good(self, asked: Asked, delay_s: float) -> Reply:
+        service = self._service
+        num_tokens = service.completion_tokens
+        if service.long_from is not None and asked.index >= service.long_from:
+            num_tokens *= 10
+        case = case_of(asked.raw)
+        if service.tool_turns and (call := _tool_call(asked.body, case, service.tool_turns)) is not None:
+            answer = completion(tool_calls=[call])
+            said_characters = len(call[1])
+        else:
+            content = f"Answer to {case}: "
+            content += self._filler[: max(0, num_tokens * _CHARACTERS_PER_TOKEN - len(content))]
+            answer = completion(content)
+            said_characters = len(content)
+        num_choices = asked.body.get("n") or 1
+        answer["choices"] *= num_choices
+        prompt_tokens = len(asked.raw) // _CHARACTERS_PER_TOKEN
+        completion_tokens = (said_characters // _CHARACTERS_PER_TOKEN + 1) * num_choices
+        answer["usage"] = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+        return Reply(orjson.dumps(answer), delay_s=delay_s, tokens=prompt_tokens + completion_tokens)
+
+    def _faulty(self, fault: FaultClass, asked: Asked, delay_s: float) -> Reply:
+        good = self._good(asked, delay_s)
+        body: bytes = good.body  # type: ignore[assignment]
+        match fault:
+            case "500" | "503" | "529":
+                return Reply(error(int(fault), "Overloaded").body, int(fault), delay_s=delay_s)
+            case "reset" | "cut" | "hang":
+                return Reply(body, delay_s=delay_s, fault=fault, tokens=good.tokens)
+            case "silent":
+                return Reply(body, delay_s=self._service.silent_s, fault="close", tokens=good.tokens)
+            case "401":
+                return error(401, "Incorrect API key provided", code="invalid_api_key")
+            case "402":
+                return error(402, "Insufficient credits", code=402)
+            case "daily":
+                said = "Rate limit exceeded: free-models-per-day"
+                return error(429, said, code="insufficient_quota", kind="insufficient_quota")
+            case "error_body" | "rate_body":
+                code = 502 if fault == "error_body" else 429
+                return Reply({"error": {"message": "Provider returned error", "code": code}}, sampled=False)
+            case _:
+                return Reply(_spoilt(fault, orjson.loads(body)), delay_s=delay_s, tokens=good.tokens)
+
+
+def _spoilt(fault: FaultClass, answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer that came in and is of no use."""
+    choice = answer["choices"][0]
+    match fault:
+        case "null_choices":
+            return {**answer, "choices": None}
+        case "empty":
+            choice["message"] |= {"content": ""}
+        case "length" | "content_filter":
+            choice["finish_reason"] = fault
+        case "bad_arguments":
+            for call in choice["message"].get("tool_calls", ()):
+                call["function"]["arguments"] = call["function"]["arguments"][:-2]
+    return answer
+
+
+def _tool_call(body: dict[str, Any], case: str, num_turns: int) -> tuple[str, str] | None:
+    """Name and arguments of the call of this turn; None when it is time to answer."""
+    turn = sum(message.get("role") == "assistant" for message in body["messages"])
+    if turn >= num_turns or not body.get("tools") or body.get("tool_choice") == "none":
+        return None
+    return body["tools"][0]["function"]["name"], orjson.dumps({"case": case, "turn": turn}).decode()
+
+
+def case_of(raw: bytes) -> str:
+    """The case that a prompt names, or a digest of the prompt that names none."""
+    found = CASE.search(raw)
+    return found[0].decode() if found else f"[{hashlib.sha256(raw).hexdigest()[:12]}]"
+
+
+def size_of(raw: bytes, tokens: int) -> Size:
+    """What a request weighs whose prompt and completion are of so many tokens."""
+    allowed = _MAX_TOKENS.search(raw)
+    return Size(tokens, len(raw) // _CHARACTERS_PER_TOKEN + int(allowed[1]) if allowed else tokens)
+
+
+def latency_s(service: Service, drawn: float) -> float:
+    """The quantile `drawn` of the latency."""
+    if service.latency_sigma == 0:
+        return service.latency_s
+    return service.latency_s * math.exp(service.latency_sigma * _NORMAL.inv_cdf(drawn))

@@ -1,0 +1,102 @@
+"""What a script is shown, and what it may answer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import orjson
+
+Fault = Literal["none", "reset", "cut", "hang", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a request is answered with."""
+
+    body: dict[str, Any] | bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
+    """Time before the answer."""
+    fault: Fault = "none"
+    """`reset` drops the connection and `close` ends it, both in place of the answer; `cut` stops in the middle of the
+    body; `hang` never answers."""
+    tokens: int = 0
+    """Tokens of prompt and completion, which a limit on actual tokens counts."""
+    sampled: bool = True
+    """Whether tokens were sampled, and so billed, where the status is 200."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the script sees it."""
+
+    raw: bytes
+    digest: str
+    attempt: int
+    """How often the same request came before."""
+    index: int
+    """How many requests of any kind came before."""
+    authorization: str
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The request, parsed when it is first looked at."""
+        body: dict[str, Any] = orjson.loads(self.raw)
+        return body
+
+
+Script = Callable[[Asked], Reply]
+
+
+def completion(
+    content: str | None = None,
+    *,
+    tool_calls: Sequence[tuple[str, str]] = (),
+    finish_reason: str | None = None,
+    completion_tokens: int | None = 5,
+    message: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The body of a chat completion in OpenAI's form.
+
+    Args:
+        content: the answer; None where there are only calls.
+        tool_calls: (name, arguments as JSON text) of each call.
+        finish_reason: None takes `tool_calls` or `stop`.
+        completion_tokens: reported usage; None reports none.
+        message: further keys of the message.
+    """
+    calls = [
+        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for index, (name, arguments) in enumerate(tool_calls)
+    ]
+    said = {"role": "assistant", "content": content, "refusal": None, **({"tool_calls": calls} if calls else {})}
+    usage = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 7 + (completion_tokens or 0)}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "simulated-1",
+        "choices": [
+            {
+                "index": 0,
+                "message": {**said, **(message or {})},
+                "finish_reason": finish_reason or ("tool_calls" if calls else "stop"),
+            }
+        ],
+        **({} if completion_tokens is None else {"usage": usage}),
+    }
+
+
+def error(
+    status: int,
+    message: str,
+    *,
+    code: str | int | None = None,
+    kind: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Reply:
+    """An error in OpenAI's form."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return Reply(body, status, headers or {})
