@@ -1,10 +1,10 @@
 """Sampling trajectories from an endpoint: many at once, with tools, journaled before use."""
 
-from stillhouse.rollouts.concurrency import Controller, shared_controller
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector, collect_rollouts
 from stillhouse.rollouts.journal import Journal, open_journal
 from stillhouse.rollouts.keys import rollout_key
+from stillhouse.rollouts.limits import Controller, shared_controller
 from stillhouse.rollouts.stats import RolloutStats
 
 __all__ = [

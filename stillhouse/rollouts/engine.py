@@ -2,7 +2,7 @@
 
 Prompts are drawn from their iterable as room appears and trajectories handed out as they finish, so memory follows the
 number of rollouts under way and not the number of prompts. What a rollout is made of is elsewhere: the loop in `agent`,
-its record in `rollout`, tries in `retry`, the in-flight limit in `concurrency`, what is durable in `journal`.
+its record in `rollout`, tries in `retry`, the in-flight limit in `limits`, what is durable in `journal`.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
 from stillhouse.rollouts.client import ChatClient
-from stillhouse.rollouts.concurrency import Controller, shared_controller
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.journal import Journal
+from stillhouse.rollouts.limits import Caps, Controller, shared_controller
 from stillhouse.rollouts.retry import Effects, Requester
 from stillhouse.rollouts.rollout import Halted, Rollout, RolloutRoom
 from stillhouse.rollouts.stats import RolloutStats
@@ -77,7 +77,12 @@ def collect_rollouts(
         progress=progress,
         record_tokens=record_tokens,
         controller=controller
-        or shared_controller(endpoint, initial=runtime.concurrency, maximum=runtime.max_concurrency),
+        or shared_controller(
+            endpoint,
+            initial=runtime.concurrency,
+            caps=Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute),
+            memory=None,
+        ),
         client=client,
         effects=effects or Effects(),
     )

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from stillhouse.rollouts.limit_headers import LimitScope, RateLimits, read_limits
 from stillhouse.types import ErrorRecord, JsonObject
 
 
@@ -49,6 +50,10 @@ class Failure:
     """The conversation is longer than the model's context."""
     unreachable: bool = False
     """No connection came about: refused, or the name is unknown."""
+    scope: LimitScope | None = None
+    """What a refusal says there was too much of; None where it does not say."""
+    limits: RateLimits | None = None
+    """What the answer's headers say about the limits."""
 
     def record(self) -> ErrorRecord:
         """The failure as a trajectory keeps it."""
@@ -72,6 +77,15 @@ _CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_si
 _RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded"})
 _CONTEXT_PHRASES: Final = ("maximum context length", "prompt is too long", "exceeds the available context size")
 _DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
+# In this order, as "tokens per min" is told by "Rate limit reached for requests" as well.
+_SCOPE_PHRASES: Final = (
+    (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
+    (
+        LimitScope.TOKENS,
+        ("tokens per min", "(tpm)", "tokens_per_min", "token rate", "tokens per second", "input tokens"),
+    ),
+    (LimitScope.REQUESTS, ("requests per min", "(rpm)", "requests_per_min", "request rate", "requests per second")),
+)
 _MAX_MESSAGE: Final = 500
 
 
@@ -88,12 +102,15 @@ def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) 
     message = _message(status, error, body)
     codes = {str(error[key]) for key in ("code", "type", "status") if error.get(key) is not None}
     kind = _kind(status, codes, error, message)
+    limits = read_limits(headers, now)
     return Failure(
         kind,
         message,
         status,
         retry_after_s=retry_after(headers, now),
         context_overflow=kind is FailureKind.PERMANENT and _is_context_overflow(codes, message),
+        scope=_scope(codes, message, limits) if kind is FailureKind.RATE else None,
+        limits=limits,
     )
 
 
@@ -139,6 +156,23 @@ def _is_context_overflow(codes: set[str], message: str) -> bool:
 
 def _is_daily_allowance(message: str) -> bool:
     return any(phrase in message.lower() for phrase in _DAILY_PHRASES)
+
+
+def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
+    """What there was too much of: as the error's type or wording says, else what its headers show as used up."""
+    told = " ".join([*codes, message]).lower()
+    for scope, phrases in _SCOPE_PHRASES:
+        if any(phrase in told for phrase in phrases):
+            return scope
+    used_up = [
+        scope
+        for scope, allowance in (
+            (LimitScope.REQUESTS, limits and limits.requests),
+            (LimitScope.TOKENS, limits and limits.tokens),
+        )
+        if allowance and allowance.remaining == 0
+    ]
+    return used_up[0] if len(used_up) == 1 else None
 
 
 def _message(status: int, error: JsonObject, body: Any) -> str:

@@ -13,10 +13,9 @@ from typing import Final
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.rollouts.completion import Completion
-from stillhouse.rollouts.concurrency import Controller
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.rate_control import Outcome
+from stillhouse.rollouts.limits import Controller, Outcome, RequestSize
 from stillhouse.rollouts.stats import RolloutStats
 
 _BASE_S: Final = 1.0
@@ -56,19 +55,31 @@ class Requester:
     """Sends the requests of one collection.
 
     Args:
-        endpoint: who is asked, for errors.
+        endpoint: who is asked.
         controller: admits requests.
+        budget: what the run may spend; each request reserves its worst case first.
         max_attempts: tries of one request; being rate limited is none.
+        hedging: sends copies of what is overdue.
         stats: counts.
         effects: clock, sleep and jitter.
     """
 
     def __init__(
-        self, endpoint: Endpoint, controller: Controller, *, max_attempts: int, stats: RolloutStats, effects: Effects
+        self,
+        endpoint: Endpoint,
+        controller: Controller,
+        budget: Budget,
+        *,
+        max_attempts: int,
+        hedging: Hedging,
+        stats: RolloutStats,
+        effects: Effects,
     ) -> None:
         self._endpoint = endpoint
         self._controller = controller
+        self._budget = budget
         self._max_attempts = max_attempts
+        self._hedging = hedging
         self._stats = stats
         self._effects = effects
         self._last_contact = float("-inf")
@@ -78,25 +89,28 @@ class Requester:
         self,
         send: Callable[[], Awaitable[Completion]],
         *,
+        size: RequestSize,
         continuing: bool,
         asleep: Callable[[], AbstractContextManager[None]],
     ) -> Completion:
         """What `send` gives, tried as often as its failures allow.
 
         Args:
-            send: makes one attempt; called with a slot in hand.
+            send: makes one attempt; called with a slot in hand, and again while it waits if its answer is overdue.
+            size: what one attempt asks of limits and budget.
             continuing: whether the rollout has been under way; it then goes before new ones.
             asleep: entered while the request waits without asking for a slot.
 
         Raises:
             RequestFailed: it failed for good, and this request alone.
             EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
+            BudgetReached: the run may not spend what the request could cost.
         """
         attempts = 0
         started = self._effects.clock()
         while True:
             try:
-                return await self._attempt(send, continuing=continuing)
+                return await self._attempt(send, size, continuing=continuing)
             except RequestFailed as failed:
                 failure, continuing = failed.failure, True
                 if failure.kind is FailureKind.RATE:
@@ -112,25 +126,32 @@ class Requester:
                 with asleep():
                     await self._effects.sleep(backoff_s(attempts, failure.retry_after_s, self._effects.rng))
 
-    async def _attempt(self, send: Callable[[], Awaitable[Completion]], *, continuing: bool) -> Completion:
-        ticket = await self._controller.acquire(continuing=continuing)
-        outcome: Outcome | None = None
-        self._stats.num_requests += 1
+    async def _attempt(
+        self, send: Callable[[], Awaitable[Completion]], size: RequestSize, *, continuing: bool
+    ) -> Completion:
+        """One request within budget and limits, and a copy of it where it is overdue."""
+        reservation = await self._budget.reserve(self._worst(size))
+        spent: Spend | None = NOTHING
         try:
-            completion = await send()
-            outcome = Outcome(None)
-            self._last_contact = self._effects.clock()
-            self._stats.count(completion)
-            return completion
-        except RequestFailed as failed:
-            failure = failed.failure
-            outcome = Outcome(failure.kind, failure.retry_after_s)
-            self._stats.num_rate_limited += failure.kind is FailureKind.RATE
-            if failure.status is not None:
-                self._last_contact = self._effects.clock()
-            raise
+            ticket = self._controller.try_acquire(size, continuing=continuing)
+            if ticket is None:
+                ticket = await self._controller.acquire(size, continuing=continuing)
+            outcome: Outcome | None = None
+            # A request that is cut off from here on may have been billed to the full.
+            spent = None
+            try:
+                self._stats.num_requests += 1
+                completion = await self._hedging.first_of(send(), lambda: self._attempt(send, size, continuing=True))
+                outcome, spent = self._answered(completion)
+                return completion
+            except RequestFailed as failed:
+                outcome = self._refused(failed.failure)
+                spent = None if failed.failure.status is None else REFUSED
+                raise
+            finally:
+                self._controller.release(ticket, outcome)
         finally:
-            self._controller.release(ticket, outcome)
+            self._budget.settle(reservation, spent)
 
     def _hopeless(self, failure: Failure, attempts: int, *, gone: bool) -> EndpointError | None:
         """The error to stop for where a request given up shows that all others would fail as well.

@@ -9,7 +9,7 @@ import pytest
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.progress import Fact
 from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutStats, collect_rollouts
-from stillhouse.rollouts.rate_control import RateControl
+from stillhouse.rollouts.limits import Caps, RateControl
 from stillhouse.rollouts.retry import Effects
 from stillhouse.store import prompt_id
 from stillhouse.tools import Toolbox
@@ -89,7 +89,7 @@ def collect(journal: Journal) -> Callable[..., Collected]:
                 journal=journal,
                 runtime=runtime,
                 progress=watched,
-                controller=controller or Controller(RateControl(runtime.concurrency, runtime.max_concurrency)),
+                controller=controller or Controller(RateControl(runtime.concurrency, Caps(runtime.max_concurrency))),
                 effects=effects or Effects(sleep=_nap),
                 **options,
             )

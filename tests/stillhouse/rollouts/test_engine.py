@@ -16,7 +16,7 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StoreError
 from stillhouse.progress import NoProgress
 from stillhouse.rollouts import Controller, Endpoint, Journal, collect_rollouts
-from stillhouse.rollouts.rate_control import RateControl, Ticket
+from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
@@ -266,7 +266,7 @@ def test_faults_of_every_passing_kind_lose_and_double_nothing(collect: Collect, 
 
 
 def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collect, make_prompts: MakePrompts) -> None:
-    controller = Controller(RateControl(32, 1000))
+    controller = Controller(RateControl(32, Caps(1000)))
     limits: list[int] = []
     provider = SimulatedProvider(
         lambda asked: Reply(completion("hello"), delay_s=0.005), max_in_flight=4, retry_after_s=0.1
@@ -457,12 +457,12 @@ class Watching(Controller):
     """A controller that writes down who asked as what."""
 
     def __init__(self) -> None:
-        super().__init__(RateControl(2, 2))
+        super().__init__(RateControl(2, Caps(2)))
         self.asked: list[bool] = []
 
-    async def acquire(self, *, continuing: bool) -> Ticket:
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
         self.asked.append(continuing)
-        return await super().acquire(continuing=continuing)
+        return await super().acquire(size, continuing=continuing)
 
 
 def test_rollouts_under_way_go_before_new_ones(collect: Collect, make_prompts: MakePrompts) -> None:
@@ -492,7 +492,7 @@ def test_progress_tells_what_a_person_wants_to_see(collect: Collect, make_prompt
 def test_leaving_early_ends_everything_and_keeps_what_was_paid(
     journal: Journal, collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    controller = Controller(RateControl(4, 4))
+    controller = Controller(RateControl(4, Caps(4)))
 
     async def take_five(url: str) -> int:
         collection = collect_rollouts(

@@ -9,7 +9,7 @@ from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.rollouts import Controller, Endpoint, RolloutStats
 from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.rate_control import RateControl
+from stillhouse.rollouts.limits import Caps, RateControl
 from stillhouse.rollouts.retry import Effects, Requester, backoff_s
 from stillhouse.types import Turn
 
@@ -27,7 +27,7 @@ class Scripted:
         self.waits: list[float] = []
         self.slots_while_asleep: list[int] = []
         self.stats = RolloutStats()
-        self.controller = Controller(RateControl(2, 2))
+        self.controller = Controller(RateControl(2, Caps(2)))
         self.effects = Effects(sleep=self.sleep, rng=random.Random(0))
         self.requester = Requester(
             Endpoint("http://here/v1", "m", "m"),

@@ -4,19 +4,21 @@ import time
 
 from stillhouse.rollouts import Controller, Endpoint, shared_controller
 from stillhouse.rollouts.failures import FailureKind
-from stillhouse.rollouts.rate_control import Outcome, RateControl
+from stillhouse.rollouts.limits import Caps, Outcome, RateControl, RequestSize
 
 OK = Outcome(None)
+
+SIZE = RequestSize(100, 100)
 
 
 def test_continuing_rollouts_go_before_new_ones_and_each_in_order() -> None:
     async def main() -> list[str]:
-        controller = Controller(RateControl(1, 1))
-        held = await controller.acquire(continuing=False)
+        controller = Controller(RateControl(1, Caps(1)))
+        held = await controller.acquire(SIZE, continuing=False)
         order: list[str] = []
 
         async def one(name: str, continuing: bool) -> None:
-            ticket = await controller.acquire(continuing=continuing)
+            ticket = await controller.acquire(SIZE, continuing=continuing)
             order.append(name)
             controller.release(ticket, OK)
 
@@ -34,10 +36,10 @@ def test_continuing_rollouts_go_before_new_ones_and_each_in_order() -> None:
 
 def test_a_waiter_that_is_cancelled_at_any_moment_loses_no_slot() -> None:
     async def main() -> None:
-        controller = Controller(RateControl(1, 1))
+        controller = Controller(RateControl(1, Caps(1)))
         for naps in range(4):
-            held = await controller.acquire(continuing=False)
-            waiting = asyncio.create_task(controller.acquire(continuing=False))
+            held = await controller.acquire(SIZE, continuing=False)
+            waiting = asyncio.create_task(controller.acquire(SIZE, continuing=False))
             await asyncio.sleep(0)
             controller.release(held, OK)
             for _ in range(naps):
@@ -53,13 +55,13 @@ def test_a_waiter_that_is_cancelled_at_any_moment_loses_no_slot() -> None:
 
 
 def test_event_loops_of_several_threads_share_one_limit() -> None:
-    controller = Controller(RateControl(3, 3))
+    controller = Controller(RateControl(3, Caps(3)))
     lock = threading.Lock()
     now, peak, done = 0, 0, 0
 
     async def one() -> None:
         nonlocal now, peak, done
-        ticket = await controller.acquire(continuing=False)
+        ticket = await controller.acquire(SIZE, continuing=False)
         with lock:
             now += 1
             peak = max(peak, now)
@@ -83,11 +85,11 @@ def test_event_loops_of_several_threads_share_one_limit() -> None:
 
 def test_waiters_go_on_by_themselves_when_the_gate_opens() -> None:
     async def main() -> float:
-        controller = Controller(RateControl(4, 4))
-        ticket = await controller.acquire(continuing=False)
+        controller = Controller(RateControl(4, Caps(4)))
+        ticket = await controller.acquire(SIZE, continuing=False)
         started = time.monotonic()
         controller.release(ticket, Outcome(FailureKind.RATE, 0.2))
-        waiting = [asyncio.create_task(controller.acquire(continuing=False)) for _ in range(2)]
+        waiting = [asyncio.create_task(controller.acquire(SIZE, continuing=False)) for _ in range(2)]
         controller.release(await waiting[0], OK)
         await waiting[1]
         return time.monotonic() - started
@@ -97,7 +99,7 @@ def test_waiters_go_on_by_themselves_when_the_gate_opens() -> None:
 
 def test_the_process_has_one_controller_for_an_endpoint_a_model_and_a_key() -> None:
     def get(url: str, model: str, key: str, maximum: int = 9) -> Controller:
-        return shared_controller(Endpoint(url, model, model, key), initial=2, maximum=maximum)
+        return shared_controller(Endpoint(url, model, model, key), initial=2, caps=Caps(maximum), memory=None)
 
     first = get("http://a/v1", "m", "k")
     assert get("http://a/v1", "m", "k") is first

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stillhouse.rollouts.failures import FailureKind
+from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
 
 _SATURATED: Final = 0.8
 _MAX_GATE_S: Final = 60.0
@@ -28,50 +29,14 @@ _OVERLOAD: Final = 3
 _OVERLOAD_KINDS: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Leave to send one request; settled exactly once."""
-
-    epoch: int
-    """The number of cuts when it was sent."""
-    saturated: bool
-    """Whether the window was nearly full when it was sent."""
-    probe: bool = False
-    """Whether it is the single request that tries whether a long gate may open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one request ended."""
-
-    kind: FailureKind | None
-    """None for success."""
-    retry_after_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ControlSnapshot:
-    """The state as a person wants to see it."""
-
-    limit: int
-    in_flight: int
-    waiting: int
-    gate_s: float
-    """Seconds until the gate opens; 0 when it is open."""
-    reason: str
-    """Why the limit is what it is."""
-    num_rate_limited: int
-    num_cuts: int
-
-
 @dataclass(slots=True)
 class RateControl:
     """Window and gate of one endpoint. Not thread-safe; `Controller` guards it."""
 
     initial: int
     """Requests in flight at the start."""
-    maximum: int
-    """Requests in flight at most, whatever the endpoint accepts."""
+    caps: Caps = field(default_factory=Caps)
+    """What the user allows at most."""
     reason: str = "start"
     in_flight: int = 0
     num_rate_limited: int = 0
@@ -84,14 +49,14 @@ class RateControl:
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def __post_init__(self) -> None:
-        self._limit = float(min(self.initial, self.maximum))
+        self._limit = float(min(self.initial, self.caps.concurrency))
 
     @property
     def limit(self) -> int:
         """Requests that may be in flight now."""
-        return max(1, min(int(self._limit), self.maximum))
+        return max(1, min(int(self._limit), self.caps.concurrency))
 
-    def admit(self, now: float) -> Ticket | None:
+    def admit(self, size: RequestSize, now: float) -> Ticket | None:
         """Leave to send a request now, or None: then a settled request or `wait_s` tells when to ask again."""
         if now < self._gate_until or self._probing:
             return None
@@ -101,7 +66,15 @@ class RateControl:
             return None
         self.in_flight += 1
         self._peak = max(self._peak, self.in_flight)
-        return Ticket(self.num_cuts, self.in_flight >= _SATURATED * self.limit, self._probing)
+        return Ticket(
+            epoch=self.num_cuts,
+            ahead=self.in_flight - 1,
+            sent_at=now,
+            tokens=0.0,
+            characters=size.prompt_characters,
+            saturated=self.in_flight >= _SATURATED * self.limit,
+            probe=self._probing,
+        )
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until the gate opens; None where only a settled request can help."""
@@ -131,12 +104,12 @@ class RateControl:
             self._grow()
 
     def _grow(self) -> None:
-        if self._limit >= self.maximum:
+        if self._limit >= self.caps.concurrency:
             return
         slow_start = self.num_cuts == 0
-        self._limit = min(self._limit + (1.0 if slow_start else 1.0 / self._limit), float(self.maximum))
-        if self._limit >= self.maximum:
-            self.reason = f"runtime.max_concurrency is {self.maximum}"
+        self._limit = min(self._limit + (1.0 if slow_start else 1.0 / self._limit), float(self.caps.concurrency))
+        if self._limit >= self.caps.concurrency:
+            self.reason = f"runtime.max_concurrency is {self.caps.concurrency}"
         elif slow_start:
             self.reason = "growing: nothing refused yet"
 

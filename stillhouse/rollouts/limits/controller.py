@@ -13,16 +13,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.rate_control import ControlSnapshot, Outcome, RateControl, Ticket
+from stillhouse.rollouts.limits.control import RateControl
+from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Waiter:
+    size: RequestSize
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Ticket]"
 
@@ -48,19 +51,33 @@ class Controller:
         """Requests that may be in flight now."""
         return self._control.limit
 
-    def cap(self, maximum: int) -> None:
-        """Sets the most requests in flight."""
+    def cap(self, caps: Caps) -> None:
+        """Sets what the user allows at most."""
         with self._lock:
-            self._control.maximum = maximum
+            self._control.caps = caps
 
-    async def acquire(self, *, continuing: bool) -> Ticket:
+    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
+        """Leave to send one request at once, or None where it would have to wait; nobody who waits is overtaken.
+
+        Args:
+            size: what is known of the request.
+            continuing: whether the rollout has been under way; these go before new ones.
+        """
+        with self._lock:
+            self._admit()
+            if self._queue and (not continuing or not self._queue[0][0]):
+                return None
+            return self._control.admit(size, self._clock())
+
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
         """Waits for leave to send one request; `release` gives it back.
 
         Args:
+            size: what is known of the request.
             continuing: whether the rollout has been under way; these go before new ones.
         """
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(loop, loop.create_future())
+        waiter = _Waiter(size, loop, loop.create_future())
         with self._lock:
             heapq.heappush(self._queue, (not continuing, next(self._order), waiter))
             self._admit()
@@ -94,7 +111,7 @@ class Controller:
             if waiter.future.done() or waiter.loop.is_closed():
                 heapq.heappop(self._queue)
                 continue
-            ticket = self._control.admit(now)
+            ticket = self._control.admit(waiter.size, now)
             if ticket is None:
                 self._wake_later(now)
                 return
@@ -132,18 +149,19 @@ _shared: Final[dict[tuple[str, str, str], Controller]] = {}
 _shared_lock: Final = threading.Lock()
 
 
-def shared_controller(endpoint: Endpoint, *, initial: int, maximum: int) -> Controller:
+def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
     """The process's controller for (base URL, key, model); what it has learnt stays when a shard ends.
 
     Args:
         endpoint: who is asked.
         initial: requests in flight at the start, for the first who asks.
-        maximum: requests in flight at most; the latest value holds.
+        caps: what the user allows at most; the latest value holds.
+        memory: file that keeps what was learnt for the next process; None keeps nothing.
     """
     key = (endpoint.base_url, hashlib.sha256(endpoint.api_key.encode()).hexdigest(), endpoint.model)
     with _shared_lock:
         controller = _shared.get(key)
         if controller is None:
-            controller = _shared[key] = Controller(RateControl(initial, maximum))
-    controller.cap(maximum)
+            controller = _shared[key] = Controller(RateControl(initial, caps))
+    controller.cap(caps)
     return controller

@@ -1,0 +1,20 @@
+"""Adaptive rate control: how many requests may be in flight, and how many requests and tokens a second."""
+
+from stillhouse.rollouts.limit_headers import LimitScope, RateLimits, read_limits
+from stillhouse.rollouts.limits.control import RateControl
+from stillhouse.rollouts.limits.controller import Controller, shared_controller
+from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
+
+__all__ = [
+    "Caps",
+    "ControlSnapshot",
+    "Controller",
+    "LimitScope",
+    "Outcome",
+    "RateControl",
+    "RateLimits",
+    "RequestSize",
+    "Ticket",
+    "read_limits",
+    "shared_controller",
+]
