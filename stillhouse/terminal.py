@@ -1,24 +1,63 @@
-"""What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end."""
+"""What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end.
+
+Rollouts have more to say than fits beside a bar: speed, limit, trouble and cost stand below it while they run.
+"""
 
 import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
-from stillhouse.progress import Fact
+from stillhouse.progress import Fact, RolloutProgress
+from stillhouse.progress_text import counted, lines_of
 
 _LINE_EVERY_S = 5.0
 _WARNINGS_OF_A_KIND = 3
+_STYLES = {"reason": "dim", "trouble": "yellow"}
+_CLOSING = {"trouble", "cost"}
+"""What is still worth knowing of rollouts once they are done."""
+
+
+class _Bars(Progress):
+    """Bars, and below them the details of the stages that have some."""
+
+    def __init__(self, *columns: ProgressColumn, console: Console, expand: bool) -> None:
+        self.details: dict[str, RolloutProgress] = {}
+        super().__init__(*columns, console=console, expand=expand)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        # Drawn in a thread of its own, while stages come and go.
+        for state in list(self.details.values()):
+            yield Padding(_details(state), (0, 0, 0, 2))
+
+
+def _details(state: RolloutProgress) -> Table:
+    names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
+    shown = Table.grid(names, texts, padding=(0, 1))
+    for name, text in lines_of(state):
+        shown.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
+    return shown
 
 
 class TerminalProgress:
@@ -26,7 +65,7 @@ class TerminalProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = Progress(
+        self._bars = _Bars(
             SpinnerColumn(finished_text="[green]:heavy_check_mark:"),
             TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=18)),
             BarColumn(bar_width=20, table_column=Column(min_width=20)),
@@ -39,6 +78,7 @@ class TerminalProgress:
         )
         self._tasks: dict[str, TaskID] = {}
         self._written: dict[str, float] = {}
+        self._closed: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -55,19 +95,45 @@ class TerminalProgress:
         """See `stillhouse.progress.Progress`."""
         shown = "  ".join(f"{name.replace('_', ' ')} {_format(value)}" for name, value in facts.items())
         if self._console.is_terminal:
-            if stage not in self._tasks:
-                self._tasks[stage] = self._bars.add_task(stage, facts="")
-            self._bars.update(self._tasks[stage], completed=done, total=total, facts=shown)
+            self._draw(stage, done, total, shown)
+        elif self._is_due(stage, done, total):
+            self._write(f"{stage:<18} {done}/{'?' if total is None else total}  {shown}")
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `stillhouse.progress.RolloutWatcher`."""
+        told = lines_of(state)
+        if not self._console.is_terminal:
+            if self._is_due(stage, state.done, state.total):
+                facts = "; ".join(f"{name} {text}" for name, text in told)
+                self._write(f"{stage:<18} {counted(state)}  {facts}")
             return
+        closing = ""
+        if state.done == state.total:
+            self._bars.details.pop(stage, None)
+            closing = ", ".join(text for name, text in told if name in _CLOSING and text != "none")
+        else:
+            self._bars.details[stage] = state
+        self._draw(stage, state.done, state.total, closing)
+
+    def _draw(self, stage: str, done: int, total: int | None, facts: str) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
+        self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
+
+    def _is_due(self, stage: str, done: int, total: int | None) -> bool:
+        """Every few seconds, and once for each end: a stage in parts may come to one and go on."""
         now = time.monotonic()
-        if done == total or now - self._written.get(stage, 0.0) >= _LINE_EVERY_S:
+        if done == total:
+            due = self._closed.get(stage) != done
+            self._closed[stage] = done
+        else:
+            due = now - self._written.get(stage, float("-inf")) >= _LINE_EVERY_S
+        if due:
             self._written[stage] = now
-            self._console.print(
-                f"{stage:<18} {done}/{'?' if total is None else total}  {shown}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+        return due
+
+    def _write(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class _WarningLines(logging.Handler):

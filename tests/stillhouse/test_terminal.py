@@ -1,9 +1,11 @@
 import io
 import logging
+import re
 
 import pytest
 from rich.console import Console
 
+from stillhouse.progress import RolloutProgress, UsdRange
 from stillhouse.terminal import TerminalProgress, show_warnings, table
 
 
@@ -44,6 +46,59 @@ def test_a_terminal_shows_a_bar_with_its_count_whatever_its_width(width: int) ->
         progress.update("rollouts", 3, 40, reason="growing: nothing refused yet and much more to say than fits here")
     assert "rollouts" in written.getvalue()
     assert "3/40" in written.getvalue()
+
+
+BUSY = RolloutProgress(
+    done=12, total=400, failed=1, rows_per_s=4.0, tokens_per_s=812.0, in_flight=31, limit=32,
+    limit_reason="cut from 40: the endpoint refused [429] and asked for a pause of 3 s", requests_per_minute=500.0,
+    num_rate_limited=7, retries={"transient": 2}, usd=0.5, usd_projected=UsdRange(15.1, 16.7, 18.2),
+)  # fmt: skip
+FACTS = ["4 rows/s", "812 tokens/s", "31 of 32 in flight", "500 requests/min", "cut from 40", "1 failed", "7 refused"]
+FACTS += ["2 transient", "$0.5000 spent", "$16.70 projected ($15.10 to $18.20)", "2 min left"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_rollouts_under_way_say_all_a_person_asks_for_below_their_bar(width: int) -> None:
+    console, written = _console(terminal=True, width=width)
+    with TerminalProgress(console) as progress:
+        progress.update_rollouts("rollouts", BUSY)
+    shown = written.getvalue()
+    assert "12/400" in shown
+    assert [fact for fact in FACTS if fact not in shown] == []
+    plain = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", shown)
+    assert max(map(len, re.split("[\r\n]", plain))) <= width
+
+
+def test_rollouts_that_are_done_leave_their_bar_with_trouble_and_cost() -> None:
+    console, written = _console(terminal=True, width=120)
+    with TerminalProgress(console) as progress:
+        progress.update_rollouts("rollouts", BUSY)
+        progress.update_rollouts("rollouts", RolloutProgress(done=400, total=400, failed=1, usd=16.5))
+        written.truncate(0)
+    last = written.getvalue()
+    assert "1 failed, $16.50 spent" in last
+    assert "in flight" not in last
+
+
+def test_rollouts_in_a_log_are_plain_lines_with_the_same_facts_at_a_sane_rate() -> None:
+    console, written = _console(terminal=False)
+    with TerminalProgress(console) as progress:
+        for _ in range(100):
+            progress.update_rollouts("rollouts", BUSY)
+        for _ in range(2):
+            progress.update_rollouts("rollouts", RolloutProgress(done=400, total=400))
+    first, last = written.getvalue().splitlines()
+    assert [fact for fact in FACTS if fact not in first] == []
+    assert last.split()[:2] == ["rollouts", "400/400"]
+    assert "price unknown" in last
+
+
+def test_a_stage_in_parts_that_came_to_an_end_and_went_on_says_so() -> None:
+    console, written = _console(terminal=False)
+    with TerminalProgress(console) as progress:
+        for done, total in ((10, 10), (10, 20), (20, 20)):
+            progress.update_rollouts("rollouts", RolloutProgress(done=done, total=total))
+    assert [line.split()[1] for line in written.getvalue().splitlines()] == ["10/10", "20/20"]
 
 
 def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
