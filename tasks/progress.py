@@ -1,13 +1,24 @@
 """Where progress goes: to a terminal when one listens, else into the flow run's log, a line now and then."""
 
 import logging
+import threading
 import time
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
 
-from stillhouse.progress import Fact, Progress
+from stillhouse.progress import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
+from stillhouse.progress_text import counted, lines_of
 
 _LOG_EVERY_S = 15.0
+_STALE_S = 5.0
+"""A part heard of twice a second that has been silent for so long is over, whatever rate it had last."""
 _logger = logging.getLogger("stillhouse.progress")
+
+
+class Listener(Progress, RolloutWatcher, Protocol):
+    """Shows any stage."""
 
 
 class LogProgress:
@@ -18,49 +29,112 @@ class LogProgress:
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `Progress.update`."""
+        if self._is_due(stage, finished=done == total):
+            shown = ", ".join(f"{name}={value}" for name, value in facts.items())
+            _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, shown)
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `RolloutWatcher.update_rollouts`."""
+        if self._is_due(stage, finished=state.done == state.total):
+            shown = "; ".join(f"{name} {text}" for name, text in lines_of(state))
+            _logger.info("%s: %s; %s", stage, counted(state), shown)
+
+    def _is_due(self, stage: str, *, finished: bool) -> bool:
         now = time.monotonic()
-        if done != total and now - self._written.get(stage, 0.0) < _LOG_EVERY_S:
-            return
+        if not finished and now - self._written.get(stage, float("-inf")) < _LOG_EVERY_S:
+            return False
         self._written[stage] = now
-        shown = ", ".join(f"{name}={value}" for name, value in facts.items())
-        _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, shown)
+        return True
 
 
-_listener: Progress = LogProgress()
+_listener: Listener = LogProgress()
 
 
-def show_progress_with(listener: Progress) -> None:
+def show_progress_with(listener: Listener) -> None:
     """Sends the progress of every stage of this process to `listener`."""
     global _listener
     _listener = listener
 
 
-def progress() -> Progress:
+def progress() -> Listener:
     """The listener of this process."""
     return _listener
 
 
+class _Stage:
+    """A stage of rollouts that runs in several parts at once.
+
+    Args:
+        name: the stage shown.
+        total: rollouts of all parts, those that have not started included.
+        watchers: hear of the sum.
+    """
+
+    def __init__(self, name: str, total: int, watchers: Sequence[RolloutWatcher]) -> None:
+        self._name = name
+        self._total = total
+        self._watchers = watchers
+        self._heard: dict[str, tuple[RolloutProgress, float]] = {}
+        self._newest: RolloutProgress | None = None
+        self._lock = threading.Lock()
+
+    def take(self, part: str, state: RolloutProgress, now: float) -> None:
+        """Tells the watchers the new sum; in turn, so that none hears an older one after it."""
+        with self._lock:
+            self._heard[part] = (state, now)
+            # A part that has asked nobody yet knows of no limit.
+            if state.limit > 0 or self._newest is None:
+                self._newest = state
+            states = [known if now - heard < _STALE_S else _at_rest(known) for known, heard in self._heard.values()]
+            told = add_up_rollouts(states, total=self._total, newest=self._newest)
+            for watcher in self._watchers:
+                watcher.update_rollouts(self._name, told)
+
+
+def _at_rest(state: RolloutProgress) -> RolloutProgress:
+    return replace(state, rows_per_s=0.0, tokens_per_s=0.0)
+
+
+_stages: dict[str, _Stage] = {}
+
+
+@contextmanager
+def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
+    """While entered, the parts called `name` are shown as one stage of `total` rollouts, also to `watchers`."""
+    _stages[name] = _Stage(name, total, [progress(), *watchers])
+    try:
+        yield
+    finally:
+        del _stages[name]
+
+
 class PartProgress:
-    """One part of a stage that runs in several parts at once; the listener sees the sum of those that have started.
+    """One part of a stage of rollouts; alone, or with the others while `rollout_stage` is entered.
 
     Args:
         stage: name shown, whatever the part calls itself.
         part: tells this part from the others.
-        total: items of this part.
+        total: rollouts of this part.
+        clock: seconds that never go back.
     """
 
-    _counts: ClassVar[dict[str, dict[str, tuple[int, int]]]] = {}
-
-    def __init__(self, stage: str, part: str, total: int) -> None:
-        self._stage = stage
+    def __init__(self, stage: str, part: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stage = _stages.get(stage) or _Stage(stage, total, [progress()])
         self._part = part
         self._total = total
+        self._clock = clock
         # Seen from the start, since a model that has to be loaded first takes a while.
-        self.update(stage, 0, total)
+        self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0))
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
+        self._stage.take(self._part, replace(state, total=self._total), self._clock())
+
+    def skip(self) -> None:
+        """The part's result was at hand."""
+        done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
+        self._stage.take(self._part, done, self._clock())
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `Progress.update`; the part's own stage name and total are not shown."""
-        counts = self._counts.setdefault(self._stage, {})
-        counts[self._part] = (done, self._total)
-        sums = [sum(column) for column in zip(*counts.values(), strict=True)]
-        progress().update(self._stage, sums[0], sums[1], **facts)
+        """See `Progress.update`."""
+        self.update_rollouts(stage, RolloutProgress(done=done, total=total))

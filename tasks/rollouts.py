@@ -16,8 +16,9 @@ from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt
 from tasks.caching import CACHED_STAGE, Stage, configured, find_problem, warn_of_loss, was_cached
 from tasks.interruption import run_until_done
+from tasks.live import LivePage
 from tasks.models import endpoint_of, teacher_model
-from tasks.progress import PartProgress
+from tasks.progress import PartProgress, rollout_stage
 from tasks.prompts import PromptSets, prompts_file
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
@@ -55,7 +56,9 @@ def sample_teacher(
         "tool_schemas": digest(Toolbox.from_config(tools).schemas()),
     }
     shards = _write_shards(prompts.train, rollouts.max_prompts, run)
-    results = run_until_done(_all_shards(shards, inputs, run))
+    total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
+    with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
+        results = run_until_done(_all_shards(shards, inputs, run))
     collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
     cached = all(cached for _, cached in results)
     run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
@@ -81,7 +84,10 @@ async def _all_shards(shards: list[Artifact], inputs: dict[str, Any], run: Run) 
 
     async def one(shard: Artifact) -> tuple[Artifact, bool]:
         async with places:
-            return await _one_shard({"shard": shard, **inputs}, run)
+            artifact, cached = await _one_shard({"shard": shard, **inputs}, run)
+        if cached:
+            PartProgress("rollouts", artifact.uri, artifact.num_rows).skip()
+        return artifact, cached
 
     results = await asyncio.gather(*map(one, shards), return_exceptions=True)
     collected = []
