@@ -7,6 +7,7 @@
     |-- EndpointError          an endpoint cannot be used at all: the run stops
     |   |-- AuthenticationError    the key is missing or refused
     |   `-- QuotaError             the account is out of money or of its daily allowance
+    |-- BudgetReached          what the run may spend on the teacher is spent; all that was paid for is kept
     |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
     |-- TrainingError          a training process failed or diverged
     |   `-- TrainingKilled         it was killed from outside (out of memory, preempted): worth another try
@@ -49,6 +50,10 @@ class AuthenticationError(EndpointError):
 
 class QuotaError(EndpointError):
     """The account is out of credit or of its daily allowance; waiting a minute does not help."""
+
+
+class BudgetReached(StillhouseError):
+    """One more request could cost more than the run may spend; what was paid for is kept."""
 
 
 class FailureBudgetExceeded(StillhouseError):

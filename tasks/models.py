@@ -4,11 +4,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
-from stillhouse.rollouts.endpoint import Endpoint, Price
+from stillhouse.rollouts.budget import price_of, stated_price
+from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.serving.local import served_model
 from stillhouse.types import Artifact, Model
 
@@ -48,21 +50,19 @@ async def endpoint_of(model: Model, teacher: TeacherConfig | None, runtime: Runt
         runtime: names the key's variable, device and threads.
 
     Raises:
+        ConfigError: the file of prices cannot be read.
         AuthenticationError: the endpoint is remote and the key's variable is not set.
         EndpointError: the local server did not come up.
     """
     if teacher is not None and teacher.base_url is not None:
         key = _api_key(teacher.base_url, runtime)
-        yield Endpoint(teacher.base_url, model.ref, model.fingerprint, api_key=key, price=_price(teacher))
+        endpoint = Endpoint(teacher.base_url, model.ref, model.fingerprint, api_key=key)
+        yield replace(endpoint, price=await price_of(endpoint, teacher))
         return
     with ExitStack() as stack:
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
-        yield Endpoint(base_url=url, model=model.ref, identity=model.fingerprint)
-
-
-def _price(teacher: TeacherConfig) -> Price | None:
-    prompt, completion = teacher.usd_per_million_prompt_tokens, teacher.usd_per_million_completion_tokens
-    return None if prompt is None or completion is None else Price(prompt, completion)
+        price = None if teacher is None else stated_price(teacher)
+        yield Endpoint(url, model.ref, model.fingerprint, price=price)
 
 
 def _api_key(base_url: str, runtime: RuntimeConfig) -> str:

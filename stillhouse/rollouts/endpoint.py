@@ -1,22 +1,52 @@
 """Where completions come from, and what they cost there."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stillhouse.types import TokenUsage
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an endpoint charges that does not say so itself, in USD per million tokens."""
+    """What an endpoint charges, in USD per million tokens."""
 
     prompt: float
     completion: float
+    """For reasoning tokens as well, unless `reasoning` names another price."""
+    cached_prompt: float | None = None
+    """For prompt tokens the endpoint had in its cache; None charges them as the others."""
+    reasoning: float | None = None
+    """For reasoning tokens; None charges them as the completion they are part of."""
+    request: float = 0.0
+    """USD for each completion on top of its tokens; not per million."""
 
     def of(self, usage: TokenUsage) -> float | None:
         """USD for one completion; None when the endpoint did not report its tokens."""
         if "prompt_tokens" not in usage or "completion_tokens" not in usage:
             return None
-        return (self.prompt * usage["prompt_tokens"] + self.completion * usage["completion_tokens"]) / 1e6
+        usd = self.prompt * usage["prompt_tokens"] + self.completion * usage["completion_tokens"]
+        if self.cached_prompt is not None:
+            usd += (self.cached_prompt - self.prompt) * min(usage.get("cached_tokens", 0), usage["prompt_tokens"])
+        if self.reasoning is not None:
+            thought = min(usage.get("reasoning_tokens", 0), usage["completion_tokens"])
+            usd += (self.reasoning - self.completion) * thought
+        return usd / 1e6 + self.request
+
+    def worst(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """USD for one completion of so many tokens if each of them is charged at its dearest."""
+        prompt = max(self.prompt, self.cached_prompt or 0.0)
+        completion = max(self.completion, self.reasoning or 0.0)
+        return (prompt * prompt_tokens + completion * completion_tokens) / 1e6 + self.request
+
+    def half(self) -> "Price":
+        """The price through a batch endpoint (https://platform.openai.com/docs/guides/batch: "50% lower costs")."""
+        return replace(
+            self,
+            prompt=self.prompt / 2,
+            completion=self.completion / 2,
+            cached_prompt=None if self.cached_prompt is None else self.cached_prompt / 2,
+            reasoning=None if self.reasoning is None else self.reasoning / 2,
+            request=self.request / 2,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,217 @@
+"""`Budget`: what a run may spend on the teacher, kept by reserving the worst case of a request before it is sent.
+
+Without a reservation every request in flight would see the same money left, and all of them would spend it. So a
+request first reserves the most it can cost; once it is answered, what it did cost is counted and the rest is free
+again. As long as no answer exceeds its reservation, `counted + reserved <= cap` holds for every cap, whatever the order
+of events. An answer that does exceed it is counted as it is; the log says by how much.
+
+How each end of a request is counted:
+
+    answered, usage told         what it told
+    answered, usage not told     the worst case, as possibly billed
+    answered, cost not known     the tokens told, and the worst case in money, as possibly billed
+    refused with an HTTP status  the request alone: endpoints bill what they answer
+    cut off, timed out           the worst case, as possibly billed: the endpoint may have sampled to the end
+    never sent                   nothing
+
+Wall time is not reserved: it is looked at before each request, and those in flight then end by themselves.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+from stillhouse.config import BudgetConfig
+from stillhouse.rollouts.budget.amounts import ZERO, Amounts
+from stillhouse.rollouts.budget.prices import require_price
+from stillhouse.rollouts.budget.projection import Projection
+from stillhouse.rollouts.budget.spend import NOTHING, Spend
+from stillhouse.rollouts.budget.state import RunState
+from stillhouse.rollouts.endpoint import Price
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Leave to send one request; `Budget.settle` takes it back, once."""
+
+    worst: Spend
+    amounts: Amounts
+    is_open: bool = True
+
+
+_FREE: Final = Reservation(NOTHING, ZERO)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSnapshot:
+    """The state as a person wants to see it."""
+
+    counted: Spend
+    """Against the caps: answers, answers of earlier attempts, and what was possibly billed."""
+    possibly_billed: Spend
+    """The part of `counted` that is an upper bound, and how many requests it stands for."""
+    reserved: Spend
+    """For requests in flight."""
+    waiting: int
+    """Requests that wait for others to settle."""
+    wall_s: float
+    """Seconds in which rollouts were collected."""
+
+
+class Budget:
+    """The caps of one run and what has gone against them. Safe to use from several threads and event loops at once.
+
+    Without any cap `reserve`, `settle` and `count_replayed` do nothing.
+
+    Args:
+        config: the caps.
+        price: for the worst case of a request in money; None when it is unknown.
+        clock: seconds that never go back.
+
+    Raises:
+        ConfigError: there is a cap in money and no price to keep it by.
+    """
+
+    def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
+        if config.max_usd is not None:
+            require_price(price, "budget.max_usd", config.max_usd)
+        self._price = price
+        self._unlimited = config == BudgetConfig()
+        self._run = RunState(config, clock)
+        self._start_part()
+
+    def part(self) -> "Budget":
+        """A budget for one more collection of the same run; caps and counts are shared."""
+        part = copy(self)
+        part._start_part()
+        return part
+
+    def start_again(self) -> None:
+        """Call before a collection that was broken off runs again in this process.
+
+        What the journal replays to it was counted when it was paid for, and is then not counted twice.
+        """
+        with self._lock:
+            self._heard, self._num_heard = ZERO, 0
+
+    def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
+        """The most a request can cost.
+
+        A character counts as a token until replies have told better (`learn_prompt`): tokenizers of today make about
+        one token of four characters of English, and seldom more than one of one character in any language.
+
+        Args:
+            prompt_characters: of all messages and tool schemas sent.
+            max_tokens: most tokens of the completion.
+        """
+        prompt_tokens = self._run.prompt_tokens(prompt_characters)
+        usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
+        return Spend(1, prompt_tokens + max_tokens, usd)
+
+    def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
+        """Takes in how many tokens the endpoint made of a prompt, so that the next worst cases are closer."""
+        self._run.learn_prompt(prompt_characters, prompt_tokens)
+
+    async def reserve(self, worst: Spend) -> Reservation:
+        """Leave to send one request that costs `worst` at most; waits while requests in flight may still free room.
+
+        Raises:
+            BudgetReached: nothing in flight can free the room.
+        """
+        if self._unlimited:
+            return _FREE
+        amounts = Amounts.of(worst)
+        await self._run.book.reserve(amounts)
+        return Reservation(worst, amounts)
+
+    def settle(self, reservation: Reservation, spent: Spend | None) -> None:
+        """Ends a reservation; see the module's table for what to pass.
+
+        Args:
+            reservation: of the request.
+            spent: what it cost; None when nobody knows, and the worst case is then counted as possibly billed.
+        """
+        if reservation is _FREE or not reservation.is_open:
+            return
+        reservation.is_open = False
+        worst = reservation.amounts
+        if spent is None:
+            if reservation.worst.usd is None:
+                self._run.usd_known = False
+            self._run.book.settle(worst, worst, worst)
+            return
+        counted, possible = Amounts.of(spent), ZERO
+        if spent.usd is None and reservation.worst.usd is not None:
+            possible = Amounts(spent.requests, 0, worst.picodollars)
+            counted = counted.plus(Amounts(0, 0, worst.picodollars))
+        elif spent.usd is None:
+            self._run.usd_known = False
+        if (excess := counted.above(worst)) != ZERO:
+            _LOG.warning("an answer cost more than its request reserved: by %s", excess.spend())
+        with self._lock:
+            self._answered, self._heard = self._answered.plus(counted), self._heard.plus(counted)
+        self._run.book.settle(worst, counted, possible)
+
+    def count_replayed(self, spent: Spend) -> None:
+        """Counts an answer of an earlier attempt, which was paid for then."""
+        if self._unlimited:
+            return
+        amounts = Amounts.of(spent)
+        with self._lock:
+            self._heard = self._heard.plus(amounts)
+            fresh = self._heard.above(self._answered)
+            self._answered = self._answered.plus(fresh)
+        if spent.usd is None:
+            self._run.usd_known = False
+        self._run.book.settle(ZERO, fresh, ZERO)
+
+    def count_rollout(self, spent: Spend) -> None:
+        """Takes a finished rollout, sampled or replayed, into the projection."""
+        with self._lock:
+            self._num_heard += 1
+            if self._num_heard <= self._num_rollouts:
+                return
+            self._num_rollouts += 1
+        self._run.count_rollout(spent)
+
+    def project(self, num_total: int) -> Projection | None:
+        """What `num_total` rollouts of the whole run will have cost; None until enough are done to tell.
+
+        Args:
+            num_total: rollouts of all collections of the run, those that are done included.
+        """
+        return self._run.project(num_total)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Wall time counts while at least one of these is open in the run."""
+        self._run.start_clock()
+        try:
+            yield
+        finally:
+            self._run.stop_clock()
+
+    def snapshot(self) -> BudgetSnapshot:
+        """The state as a person wants to see it."""
+        book, known = self._run.book, self._run.usd_known
+        return BudgetSnapshot(
+            counted=book.counted.spend(usd_known=known),
+            possibly_billed=book.possible.spend(usd_known=known),
+            reserved=book.reserved.spend(usd_known=known),
+            waiting=book.waiting,
+            wall_s=self._run.wall_s(),
+        )
+
+    def _start_part(self) -> None:
+        self._lock = threading.Lock()
+        # What this part has in the book as answered, and what of it its present attempt has come by: a replay counts
+        # only where the second outgrows the first.
+        self._answered = self._heard = ZERO
+        self._num_rollouts = self._num_heard = 0

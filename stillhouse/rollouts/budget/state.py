@@ -1,0 +1,90 @@
+"""`RunState`: what all collections of one run share of its budget."""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from stillhouse.config import BudgetConfig
+from stillhouse.errors import BudgetReached
+from stillhouse.rollouts.budget.amounts import Amounts, Caps
+from stillhouse.rollouts.budget.book import Book
+from stillhouse.rollouts.budget.projection import MIN_ROLLOUTS, Projection, Series
+from stillhouse.rollouts.budget.prompt_tokens import PromptTokens
+from stillhouse.rollouts.budget.reached import spent_error, time_error
+from stillhouse.rollouts.budget.spend import Spend
+
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+class RunState:
+    """The book of a run, its wall time, and what its requests and rollouts have taught.
+
+    Args:
+        config: the caps.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, config: BudgetConfig, clock: Callable[[], float]) -> None:
+        self.book = Book(Caps.of(config), self._refuse)
+        self.usd_known = True
+        """Whether the cost of everything counted is known, or bounded."""
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._num_running = 0
+        self._started = 0.0
+        self._ran_s = 0.0
+        self._tokens, self._usd = Series(), Series()
+        self._prompt_tokens = PromptTokens()
+
+    def start_clock(self) -> None:
+        """One more collection runs."""
+        with self._lock:
+            if self._num_running == 0:
+                self._started = self._clock()
+            self._num_running += 1
+
+    def stop_clock(self) -> None:
+        """A collection has ended."""
+        with self._lock:
+            self._num_running -= 1
+            if self._num_running == 0:
+                self._ran_s += self._clock() - self._started
+
+    def wall_s(self) -> float:
+        """Seconds in which at least one collection ran."""
+        with self._lock:
+            return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
+
+    def count_rollout(self, spent: Spend) -> None:
+        """Takes in what one rollout cost."""
+        with self._lock:
+            self._tokens.add(spent.tokens)
+            if spent.usd is not None:
+                self._usd.add(spent.usd)
+
+    def project(self, num_total: int) -> Projection | None:
+        """See `Budget.project`."""
+        with self._lock:
+            num_done = self._tokens.count
+            if num_done < MIN_ROLLOUTS:
+                return None
+            usd = self._usd.project(num_total) if self._usd.count == num_done else None
+            return Projection(num_done, max(num_total, num_done), self._tokens.project(num_total), usd)
+
+    def prompt_tokens(self, characters: int) -> int:
+        """The most tokens to expect of a prompt of so many characters."""
+        return self._prompt_tokens.most(characters)
+
+    def learn_prompt(self, characters: int, tokens: int) -> None:
+        """Takes in what the endpoint made of a prompt."""
+        with self._lock:
+            self._prompt_tokens.learn(characters, tokens)
+
+    def _refuse(self, worst: Amounts, fits: bool) -> BudgetReached | None:
+        max_hours = self._config.max_hours
+        if max_hours is not None and (wall_s := self.wall_s()) >= max_hours * _SECONDS_PER_HOUR:
+            return time_error(wall_s / _SECONDS_PER_HOUR, max_hours)
+        if fits:
+            return None
+        return spent_error(self._config, self.book.counted.spend(), self.book.possible.spend(), worst.spend())
