@@ -7,81 +7,88 @@ loaded rather than at the thousandth rollout.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints, overload
+from typing import Any, overload
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+from pydantic import ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 
 from stillhouse.errors import ConfigError
+from stillhouse.tools.arguments import reader_of_model
+from stillhouse.tools.context import ToolArgs
+from stillhouse.tools.limits import Places, check_limits
+from stillhouse.tools.signature import place_of, type_hints
+from stillhouse.tools.tool import Tool, writer_of
 from stillhouse.types import JsonObject, ToolSchema
 
 _ARGUMENTS = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 _VERBATIM_KEYS = frozenset({"default", "enum", "const", "examples"})
 
 
-@dataclass(frozen=True, eq=False)
-class Tool:
-    """A function with its schema. Calling it calls the function, unvalidated, as Python code expects."""
-
-    name: str
-    function: Callable[..., Any] = field(repr=False)
-    arguments: type[BaseModel] = field(repr=False)
-    """Validates and coerces what the model wrote."""
-    result: TypeAdapter[Any] = field(repr=False)
-    """Turns what the function returns into JSON."""
-    schema: ToolSchema = field(repr=False)
-    timeout_s: float | None
-    """Longest run of one call in seconds; None leaves it to the toolbox."""
-
-    @property
-    def is_async(self) -> bool:
-        """True where the function is a coroutine function."""
-        return inspect.iscoroutinefunction(self.function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
-def tool(*, timeout_s: float | None = None) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: Callable[..., Any] | None = None, /, *, timeout_s: float | None = None
+    *, timeout_s: float | None = None, max_concurrency: int | None = None, sandbox: bool = False
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    timeout_s: float | None = None,
+    max_concurrency: int | None = None,
+    sandbox: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function whose parameters and result have type hints and that has a docstring.
 
     The whole docstring is what the model reads about the tool; `Annotated[int, Field(description="...")]` describes one
-    argument. A result that is not a `str` reaches the model as JSON.
+    argument. A result that is not a `str` reaches the model as JSON. A parameter annotated `ToolArgs` is filled in with
+    the prompt's metadata and the environment variables that `tools.environment` names; the model never sees it. The
+    schema allows no further arguments; where no parameter has a default, OpenAI's strict mode takes it.
+
+    A plain function runs in a thread, an `async` one in an event loop that all tools share. Either is part of this
+    process and can do what the process can: read every environment variable, stay behind in its thread after its
+    time is up, end the run by a crash. With `sandbox=True` it runs in a process of its own instead.
 
     Args:
         function: plain or `async`; given when the decorator is written without parentheses.
         timeout_s: longest run of one call in seconds; None takes `tools.timeout_s` of the config.
+        max_concurrency: most calls at once in this process, whatever the number of rollouts; waiting for a place does
+            not count into the timeout. None sets no limit, or twice the number of cores for a sandboxed tool.
+        sandbox: each call runs in a process of its own, as `stillhouse.tools.sandbox` describes: limited, killed with
+            all it started when its time is up, in an empty folder, and with no environment variables but PATH, LANG,
+            HOME and those of `tools.environment`. The function must stand at the top of a Python file.
 
     Raises:
-        ConfigError: the docstring or a type hint is missing, a type has no JSON form, or the signature has `*args`,
-            `**kwargs` or positional-only parameters; the message names function, file and line.
+        ConfigError: the docstring or a type hint is missing, a type has no JSON form, the signature has `*args`,
+            `**kwargs` or positional-only parameters, or a limit is not above 0; the message names function, file and
+            line.
     """
-    if timeout_s is not None and timeout_s <= 0:
-        raise ConfigError(f"@tool(timeout_s={timeout_s!r}): expected a number of seconds above 0, or None")
-    if function is None:
-        return lambda decorated: _make_tool(decorated, timeout_s)
-    return _make_tool(function, timeout_s)
+    check_limits("tool", timeout_s=timeout_s, max_concurrency=max_concurrency)
+
+    def decorate(decorated: Callable[..., Any]) -> Tool:
+        return _make_tool(decorated, timeout_s, max_concurrency, sandbox)
+
+    return decorate if function is None else decorate(function)
 
 
-def _make_tool(function: Callable[..., Any], timeout_s: float | None) -> Tool:
+def _make_tool(
+    function: Callable[..., Any], timeout_s: float | None, max_concurrency: int | None, sandbox: bool
+) -> Tool:
     description = inspect.getdoc(function)
     if not description:
         raise _wrong(function, "it has no docstring; the docstring is what the model reads about the tool")
-    hints = _type_hints(function)
+    try:
+        hints = type_hints(function)
+    except NameError as error:
+        raise _wrong(function, f"a type hint names something unknown: {error}") from error
     if "return" not in hints:
         raise _wrong(function, "its result has no type hint; write `-> str` or another type with a JSON form")
+    args_parameter = _args_parameter(function, hints)
     try:
-        arguments = create_model(
-            f"{function.__name__} arguments", __config__=_ARGUMENTS, **_argument_fields(function, hints)
+        model = create_model(
+            f"{function.__name__} arguments", __config__=_ARGUMENTS, **_fields(function, hints, args_parameter)
         )
-        parameters = _ordered(_without_titles(arguments.model_json_schema()))
+        parameters = _ordered(_strict(model.model_json_schema()))
         result = TypeAdapter(hints["return"])
         result.json_schema(mode="serialization")
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
@@ -90,41 +97,57 @@ def _make_tool(function: Callable[..., Any], timeout_s: float | None) -> Tool:
         "type": "function",
         "function": {"name": function.__name__, "description": description, "parameters": parameters},
     }
-    return Tool(function.__name__, function, arguments, result, schema, timeout_s)
+    return Tool(
+        name=function.__name__,
+        schema=schema,
+        function=function,
+        read_arguments=reader_of_model(model, parameters),
+        write_result=writer_of(result),
+        timeout_s=timeout_s,
+        places=Places.of(max_concurrency, sandbox=sandbox),
+        sandbox=sandbox,
+        args_parameter=args_parameter,
+    )
 
 
-def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise _wrong(function, f"a type hint names something unknown: {error}") from error
+def _args_parameter(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
+    names = [name for name, hint in hints.items() if hint is ToolArgs and name != "return"]
+    if len(names) > 1:
+        raise _wrong(function, f"parameters {' and '.join(names)} are both ToolArgs; one is enough")
+    return names[0] if names else None
 
 
-def _argument_fields(function: Callable[..., Any], hints: dict[str, Any]) -> dict[str, Any]:
+def _fields(function: Callable[..., Any], hints: dict[str, Any], args_parameter: str | None) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise _wrong(function, f"parameter {parameter} cannot be described to a model; name every parameter")
         if name not in hints:
             raise _wrong(function, f"parameter {name!r} has no type hint; write for instance `{name}: str`")
-        fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        if name != args_parameter:
+            fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
     return fields
 
 
-def _without_titles(schema: Any) -> Any:
-    """`schema` without the titles pydantic makes of Python names: tokens that tell the model nothing."""
+def _strict(schema: Any) -> Any:
+    """`schema` whose objects take no further keys, and without the titles pydantic makes of Python names.
+
+    A title tells the model nothing that the name does not, and costs tokens.
+    """
     if isinstance(schema, list):
-        return [_without_titles(item) for item in schema]
+        return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     kept: JsonObject = {}
     for key, value in schema.items():
         if key in ("properties", "$defs"):
-            kept[key] = {name: _without_titles(item) for name, item in value.items()}
+            kept[key] = {name: _strict(item) for name, item in value.items()}
         elif key in _VERBATIM_KEYS:
             kept[key] = value
         elif key != "title":
-            kept[key] = _without_titles(value)
+            kept[key] = _strict(value)
+    if "properties" in kept:
+        kept.setdefault("additionalProperties", False)
     return kept
 
 
@@ -137,6 +160,4 @@ def _ordered(schema: JsonObject) -> JsonObject:
 
 
 def _wrong(function: Callable[..., Any], reason: str) -> ConfigError:
-    code = getattr(function, "__code__", None)
-    place = f" ({code.co_filename}, line {code.co_firstlineno})" if code is not None else ""
-    return ConfigError(f"@tool {getattr(function, '__name__', function)!s}{place}: {reason}")
+    return ConfigError(f"@tool {place_of(function)}: {reason}")

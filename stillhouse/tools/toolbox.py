@@ -3,54 +3,48 @@
 Nothing a model writes and nothing a tool does raises here: every failure is a message to the model and a kind to count.
 """
 
-import asyncio
-import json
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal, Self
-
-from pydantic import ValidationError
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.tools.calculator import calculator
-from stillhouse.tools.decorator import Tool
-from stillhouse.tools.threads import TimeLimitReached, run_in_thread, run_in_thread_sync, within
-from stillhouse.tools.user_file import load_tools
-from stillhouse.types import JsonObject, ToolSchema
+from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
+from stillhouse.tools.context import Closing, RolloutScope, ToolContext
+from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.tool import Tool
+from stillhouse.types import ToolSchema
 
-ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout"]
+__all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult", "Toolbox"]
 
-MALFORMED_TOOL_CALL: Final = "malformed_tool_call"
-"""Name under which a parser passes on a call it could not read; the arguments are then the raw text."""
-
-_BUILTIN: Final = {"calculator": calculator}
+_BLOCKING_CALLS = LoopThread("tool calls")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
-    """What the model is told about one call."""
+class BoundToolbox:
+    """The tools of one rollout, which share what the rollout keeps between calls."""
 
-    content: str
-    error_kind: ToolErrorKind | None
-    """None where the tool returned."""
-    latency_s: float
+    def __init__(self, caller: Caller, scope: RolloutScope) -> None:
+        self._caller = caller
+        self._scope = scope
 
-
-class _CallFailed(Exception):
-    def __init__(self, kind: ToolErrorKind, message: str) -> None:
-        super().__init__(message)
-        self.kind: ToolErrorKind = kind
+    async def call(self, name: str, arguments_json: str) -> ToolResult:
+        """The result of one call; sync tools run in a thread, async ones in an event loop that all tools share."""
+        return await self._caller.call(name, arguments_json, self._scope)
 
 
 class Toolbox:
     """Tools by name.
 
+    Used as an async context manager around the calls of a collection: what the tools share (a browser, a sandbox, the
+    sessions of an MCP server) starts with the first call that needs it and ends when the last block is left.
+
     Args:
         tools: the tools, in the order the model is shown them.
         timeout_s: longest run of one call in seconds, for tools that set none of their own.
+        environment: the environment variables that `ToolArgs` and sandboxed tools see.
+        resources: closed when the last `async with` block is left.
         clock: seconds that never go back.
 
     Raises:
@@ -58,34 +52,51 @@ class Toolbox:
     """
 
     def __init__(
-        self, tools: Iterable[Tool], *, timeout_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self,
+        tools: Iterable[Tool],
+        *,
+        timeout_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+        resources: Sequence[Closing] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tools: dict[str, Tool] = {}
         for one in tools:
             if self._tools.setdefault(one.name, one) is not one:
                 raise ConfigError(f"tools: two tools are called {one.name!r}; rename one of the functions")
-        self._timeout_s = timeout_s
-        self._clock = clock
+        self._caller = Caller(self._tools, timeout_s, environment or {}, clock)
+        self._resources = resources
+        self._num_entered = 0
+        self._lock = threading.Lock()
 
     @classmethod
-    def from_config(cls, config: ToolsConfig) -> Self:
-        """The built-in tools and those of the user's file.
+    def from_config(cls, config: ToolsConfig) -> "Toolbox":
+        """The built-in tools, those of the user's file and those of MCP servers.
+
+        Equal configs and an unchanged file give the same toolbox as long as the process lives: shards share its browser
+        and its limits, and the schemas an MCP server listed first stay what the model is shown.
 
         Raises:
-            ConfigError: the file does not load, or two tools share a name.
+            ConfigError: the file does not load, a server cannot list its tools, or two tools share a name.
         """
-        tools = [_BUILTIN[name] for name in config.builtin]
-        if config.file is not None:
-            tools += load_tools(Path(config.file))
-        return cls(tools, timeout_s=config.timeout_s)
+        from stillhouse.tools.configured import toolbox_of
+
+        return toolbox_of(config)
 
     @property
     def names(self) -> list[str]:
         """Names of the tools, in order."""
         return list(self._tools)
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether a tool is told whose call it runs, so that a prompt's metadata may decide its result."""
+        return any(one.args_parameter is not None for one in self._tools.values())
+
     def select(self, names: Sequence[str] | None) -> "Toolbox":
         """A toolbox of these tools only; None selects all. Calls to any other are then calls to an unknown tool.
+
+        What the tools share stays with this toolbox: enter this one, not the selection.
 
         Raises:
             ConfigError: a name is not in the toolbox.
@@ -95,10 +106,12 @@ class Toolbox:
         missing = [name for name in names if name not in self._tools]
         if missing:
             raise ConfigError(
-                f"tool {missing[0]!r} is not configured; configured are: {self._listed()}. "
+                f"tool {missing[0]!r} is not configured; configured are: {', '.join(self._tools) or 'none'}. "
                 "Add it to tools.builtin or define it in tools.file"
             )
-        return Toolbox([self._tools[name] for name in names], timeout_s=self._timeout_s, clock=self._clock)
+        selected = Toolbox([self._tools[name] for name in names])
+        selected._caller = self._caller.of(selected._tools)
+        return selected
 
     def schemas(self, names: Sequence[str] | None = None) -> list[ToolSchema]:
         """Schemas of these tools; None gives all.
@@ -108,90 +121,33 @@ class Toolbox:
         """
         return [one.schema for one in self.select(names)._tools.values()]
 
-    async def call(self, name: str, arguments_json: str) -> ToolResult:
-        """The result of one call; sync tools run in a thread, async ones in this event loop."""
-        started = self._clock()
+    @asynccontextmanager
+    async def rollout(self, context: ToolContext) -> AsyncIterator[BoundToolbox]:
+        """The tools for one rollout; what they keep for it (the session of an MCP server) ends with the block."""
+        scope = RolloutScope(context)
         try:
-            one, arguments = self._prepare(name, arguments_json)
-            timeout_s = one.timeout_s or self._timeout_s
-            if one.is_async:
-                value = await within(asyncio.ensure_future(one.function(**arguments)), timeout_s)
-            else:
-                value = await run_in_thread(lambda: one.function(**arguments), timeout_s)
-            content = _render(one, value)
-        except _CallFailed as failure:
-            return self._failed(failure.kind, str(failure), started)
-        except TimeLimitReached:
-            return self._timed_out(name, started)
-        except (Exception, SystemExit) as error:
-            return self._raised(error, started)
-        return ToolResult(content, None, self._clock() - started)
+            yield BoundToolbox(self._caller, scope)
+        finally:
+            await scope.close()
 
-    def call_sync(self, name: str, arguments_json: str) -> ToolResult:
-        """As `call`, for callers without an event loop; async tools get a loop of their own."""
-        started = self._clock()
-        try:
-            one, arguments = self._prepare(name, arguments_json)
-            content = _render(one, run_in_thread_sync(_blocking(one, arguments), one.timeout_s or self._timeout_s))
-        except _CallFailed as failure:
-            return self._failed(failure.kind, str(failure), started)
-        except TimeLimitReached:
-            return self._timed_out(name, started)
-        except (Exception, SystemExit) as error:
-            return self._raised(error, started)
-        return ToolResult(content, None, self._clock() - started)
+    async def call(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
+        """The result of one call that shares nothing with another; see `BoundToolbox.call`."""
+        async with self.rollout(context or ToolContext()) as bound:
+            return await bound.call(name, arguments_json)
 
-    def _prepare(self, name: str, arguments_json: str) -> tuple[Tool, JsonObject]:
-        if name == MALFORMED_TOOL_CALL:
-            raise _CallFailed(
-                "malformed_arguments",
-                'the tool call could not be read; write one JSON object: {"name": ..., "arguments": {...}}',
-            )
-        one = self._tools.get(name)
-        if one is None:
-            raise _CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {self._listed()}")
-        try:
-            written = json.loads(arguments_json)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise _CallFailed("malformed_arguments", f"the arguments are not valid JSON: {error}") from error
-        if not isinstance(written, dict):
-            kind = type(written).__name__
-            raise _CallFailed("malformed_arguments", f"the arguments must be a JSON object, not {kind}")
-        try:
-            arguments = one.arguments.model_validate(written)
-        except ValidationError as error:
-            reasons = "; ".join(
-                f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors()
-            )
-            raise _CallFailed("invalid_arguments", reasons) from error
-        # Not model_dump: a nested model reaches the function as the model it asked for.
-        return one, {field: getattr(arguments, field) for field in one.arguments.model_fields}
+    def call_sync(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
+        """As `call`, for callers without an event loop."""
+        return _BLOCKING_CALLS.run_blocking(self.call(name, arguments_json, context))
 
-    def _listed(self) -> str:
-        return ", ".join(self._tools) or "none"
+    async def __aenter__(self) -> Self:
+        with self._lock:
+            self._num_entered += 1
+        return self
 
-    def _timed_out(self, name: str, started: float) -> ToolResult:
-        limit = self._tools[name].timeout_s or self._timeout_s
-        return self._failed("timeout", f"{name} did not return within {limit:g} s", started)
-
-    def _raised(self, error: BaseException, started: float) -> ToolResult:
-        return self._failed("exception", f"{type(error).__name__}: {error}", started)
-
-    def _failed(self, kind: ToolErrorKind, message: str, started: float) -> ToolResult:
-        content = json.dumps({"error": _utf8(message)}, ensure_ascii=False)
-        return ToolResult(content, kind, self._clock() - started)
-
-
-def _blocking(one: Tool, arguments: JsonObject) -> Callable[[], Any]:
-    if one.is_async:
-        return lambda: asyncio.run(one.function(**arguments))
-    return lambda: one.function(**arguments)
-
-
-def _render(one: Tool, value: Any) -> str:
-    return _utf8(value if isinstance(value, str) else one.result.dump_json(value).decode())
-
-
-def _utf8(text: str) -> str:
-    """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    async def __aexit__(self, *exception: object) -> None:
+        with self._lock:
+            self._num_entered -= 1
+            is_last = self._num_entered == 0
+        if is_last:
+            for resource in self._resources:
+                await resource.close()

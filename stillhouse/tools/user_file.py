@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.decorator import Tool
+from stillhouse.tools.tool import Tool
 
 
 def load_tools(path: Path) -> list[Tool]:

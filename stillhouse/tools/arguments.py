@@ -1,0 +1,166 @@
+"""The arguments a model writes, read against the schema it was shown.
+
+Models write `"3"` for 3, `"true"` for true and a list as a string of JSON. Such values are taken for what the schema
+asks for where that is certain: where it takes no string. What the schema does not name is refused, at any depth.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from jsonschema.validators import validator_for
+from pydantic import BaseModel, ValidationError
+from referencing import Registry
+
+from stillhouse.types import JsonObject
+
+ReadArguments = Callable[[JsonObject], JsonObject]
+"""From the object the model wrote to the function's keyword arguments; raises `ArgumentsRefused`."""
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int, float),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+}
+_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+class ArgumentsRefused(Exception):
+    """The arguments do not fit the schema; the message tells the model which and why."""
+
+
+def reader_of_model(model: type[BaseModel], schema: JsonObject) -> ReadArguments:
+    """Reads arguments by a pydantic model, whose lax mode decides what else counts as a number or a boolean.
+
+    Args:
+        model: one field for each argument.
+        schema: the parameters as the model was shown them.
+    """
+
+    def read(written: JsonObject) -> JsonObject:
+        try:
+            arguments = model.model_validate(fitted(written, schema, schema))
+        except ValidationError as error:
+            reasons = [f"{_path(item['loc'])}: {item['msg']}" for item in error.errors()]
+            raise ArgumentsRefused("; ".join(reasons)) from error
+        # Not model_dump: a nested model reaches the function as the model it asked for.
+        return {name: getattr(arguments, name) for name in model.model_fields}
+
+    return read
+
+
+def reader_of_schema(schema: JsonObject) -> ReadArguments:
+    """Reads arguments by a JSON schema that somebody else wrote; they stay JSON, under the one name `arguments`."""
+    # An empty registry: a reference to an address on the network must not be followed.
+    validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+    def read(written: JsonObject) -> JsonObject:
+        arguments = fitted(written, schema, schema)
+        error = best_match(validator.iter_errors(arguments))
+        if error is not None:
+            raise ArgumentsRefused(f"{_path(error.absolute_path)}: {error.message}")
+        return {"arguments": arguments}
+
+    return read
+
+
+def fitted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
+    """`value` with strings read as what `schema` asks for instead, where it takes no string.
+
+    Args:
+        value: JSON as the model wrote it.
+        schema: what the value should be.
+        root: the schema that references point into.
+        path: where the value is in the arguments.
+
+    Raises:
+        ArgumentsRefused: an object has a key that a schema without additional properties does not name.
+    """
+    branches = _branches(schema, root)
+    types = {name for branch in branches for name in _types(branch)}
+    if isinstance(value, str) and types and "string" not in types:
+        value = _read_as(value, types)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and types and types <= {"string", "null"}:
+        value = json.dumps(value)
+    if isinstance(value, dict):
+        shape = _only(branches, "object")
+        return value if shape is None else _fitted_object(value, shape, root, path)
+    if isinstance(value, list):
+        items = (_only(branches, "array") or {}).get("items")
+        return [fitted(item, items, root, (*path, index)) for index, item in enumerate(value)]
+    return value
+
+
+def _fitted_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: tuple[str | int, ...]) -> JsonObject:
+    properties = schema.get("properties", {})
+    others = schema.get("additionalProperties", True)
+    unknown = [key for key in value if key not in properties]
+    if unknown and others is False and "patternProperties" not in schema:
+        expected = ", ".join(properties) or "none"
+        raise ArgumentsRefused(f"{_path((*path, unknown[0]))}: there is no such argument; expected are: {expected}")
+    return {key: fitted(item, properties.get(key, others), root, (*path, key)) for key, item in value.items()}
+
+
+def _branches(schema: Any, root: JsonObject) -> list[JsonObject]:
+    """The schemas of which a value satisfies one, references resolved; none where anything goes."""
+    seen: set[str] = set()
+    waiting, found = [schema], []
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, dict):
+            continue
+        reference = one.get("$ref")
+        if isinstance(reference, str):
+            if reference not in seen:
+                seen.add(reference)
+                waiting.append(_resolved(reference, root))
+        elif alternatives := one.get("anyOf") or one.get("oneOf"):
+            waiting.extend(alternatives)
+        else:
+            found.append(one)
+    return found
+
+
+def _resolved(reference: str, root: JsonObject) -> Any:
+    found: Any = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        if part:
+            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found
+
+
+def _types(schema: JsonObject) -> set[str]:
+    """The JSON types a schema takes; a schema that names none takes a string, as far as reading goes."""
+    named = schema.get("type")
+    if named is None:
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [""])
+        return {name for name, kinds in _TYPES.items() if any(_is(value, name, kinds) for value in values)} | (
+            {"string"} if any(isinstance(value, str) for value in values) else set()
+        )
+    return {named} if isinstance(named, str) else set(named)
+
+
+def _only(branches: list[JsonObject], kind: str) -> JsonObject | None:
+    matching = [branch for branch in branches if kind in _types(branch)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _read_as(text: str, types: set[str]) -> Any:
+    try:
+        read = json.loads(_PYTHON.get(text.strip(), text))
+    except (ValueError, RecursionError):
+        return text
+    return read if any(_is(read, name, _TYPES[name]) for name in types if name in _TYPES) else text
+
+
+def _is(value: Any, name: str, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (isinstance(value, bool) == (name == "boolean"))
+
+
+def _path(parts: Any) -> str:
+    return ".".join(map(str, parts)) or "arguments"

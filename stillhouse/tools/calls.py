@@ -1,0 +1,151 @@
+"""One call: what the model wrote is read, the tool runs within its limits, and either way there is a result."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from stillhouse.tools.arguments import ArgumentsRefused
+from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
+from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.threads import TimeLimitReached, run_in_thread, within
+from stillhouse.tools.tool import Tool
+from stillhouse.types import JsonObject
+
+ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "killed"]
+"""`killed`: the process of a sandboxed tool crashed or reached a limit other than time."""
+
+MALFORMED_TOOL_CALL: Final = "malformed_tool_call"
+"""Name under which a parser passes on a call it could not read; the arguments are then the raw text."""
+
+# One loop for the async tools of all callers: a client that a user's file holds belongs to one loop, and a tool that
+# blocks holds up neither the loop that paces the teacher nor the clock of its own timeout.
+_ASYNC_TOOLS = LoopThread("async tools")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the model is told about one call."""
+
+    content: str
+    error_kind: ToolErrorKind | None
+    """None where the tool returned."""
+    latency_s: float
+    """Seconds the call ran, without the wait for a place."""
+
+
+class CallFailed(Exception):
+    """A call without a result; the message is for the model."""
+
+    def __init__(self, kind: ToolErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: ToolErrorKind = kind
+
+
+class Caller:
+    """Runs the calls of a set of tools.
+
+    Args:
+        tools: the tools by name.
+        timeout_s: longest run of one call in seconds, for tools that set none of their own.
+        environment: the environment variables that tools are told.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, tools: Mapping[str, Tool], timeout_s: float, environment: Mapping[str, str], clock: Callable[[], float]
+    ) -> None:
+        self._tools = tools
+        self._timeout_s = timeout_s
+        self._environment = environment
+        self._clock = clock
+
+    def of(self, tools: Mapping[str, Tool]) -> "Caller":
+        """The same for other tools."""
+        return Caller(tools, self._timeout_s, self._environment, self._clock)
+
+    async def call(self, name: str, arguments_json: str, scope: RolloutScope) -> ToolResult:
+        """The result of one call, whatever happens in it."""
+        started = self._clock()
+        try:
+            one = self._find(name)
+            written = read_object(arguments_json)
+            arguments = one.read_arguments(written)
+            async with one.places.one():
+                started = self._clock()
+                content = utf8(await self._run(one, arguments, scope))
+            return ToolResult(content, None, self._clock() - started)
+        except CallFailed as error:
+            kind, message = error.kind, str(error)
+        except ArgumentsRefused as error:
+            kind, message = "invalid_arguments", str(error)
+        except TimeLimitReached:
+            kind, message = "timeout", f"{name} did not return within {self._limit(self._tools[name]):g} s"
+        except ToolError as error:
+            kind, message = "exception", str(error)
+        except (Exception, SystemExit) as error:
+            kind, message = "exception", f"{type(error).__name__}: {error}"
+        content = json.dumps({"error": utf8(message)}, ensure_ascii=False)
+        return ToolResult(content, kind, self._clock() - started)
+
+    def _find(self, name: str) -> Tool:
+        if name == MALFORMED_TOOL_CALL:
+            raise CallFailed(
+                "malformed_arguments",
+                'the tool call could not be read; write one JSON object: {"name": ..., "arguments": {...}}',
+            )
+        if name not in self._tools:
+            listed = ", ".join(self._tools) or "none"
+            raise CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {listed}")
+        return self._tools[name]
+
+    async def _run(self, one: Tool, arguments: JsonObject, scope: RolloutScope) -> str:
+        given: JsonObject = dict(arguments)
+        if one.args_parameter is not None:
+            given[one.args_parameter] = self._told(scope)
+        if one.scope_parameter is not None:
+            given[one.scope_parameter] = scope
+        if one.is_async:
+            running = asyncio.ensure_future(_ASYNC_TOOLS.run(_contained(one.function(**given))))
+            return one.write_result(await within(running, self._limit(one)))
+        return one.write_result(await run_in_thread(lambda: one.function(**given), self._limit(one)))
+
+    def _told(self, scope: RolloutScope) -> ToolArgs:
+        context = scope.context
+        return ToolArgs(
+            context.metadata, self._environment, context.rollout_key, context.prompt_id, context.sample_index
+        )
+
+    def _limit(self, one: Tool) -> float:
+        return one.timeout_s or self._timeout_s
+
+
+def read_object(arguments_json: str) -> JsonObject:
+    """The JSON object a model wrote as the arguments of a call; one written as a string of JSON counts, too.
+
+    Raises:
+        CallFailed: it is none.
+    """
+    try:
+        written = json.loads(arguments_json)
+        if isinstance(written, str):
+            written = json.loads(written)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CallFailed("malformed_arguments", f"the arguments are not valid JSON: {error}") from error
+    if not isinstance(written, dict):
+        raise CallFailed("malformed_arguments", f"the arguments must be a JSON object, not {type(written).__name__}")
+    return written
+
+
+def utf8(text: str) -> str:
+    """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    # Either would end the loop that all async tools share.
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ToolError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,67 @@
+"""An event loop in a thread of its own, for what many rollouts share: a browser, the sessions of an MCP server.
+
+A browser or a session belongs to the event loop it was opened in. Rollouts run in several loops (one a shard, a fresh
+one for every call of a blocking caller), so what they share lives here and each of them sends its work across. It also
+keeps a browser's traffic out of the loop that paces the teacher.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines in its own event loop; started by the first one, and again by one that comes after `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True between the first coroutine and `close`."""
+        return self._thread is not None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns or raises; cancelling the caller cancels it."""
+        return await asyncio.wrap_future(self._submit(work))
+
+    def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `run`, for callers without an event loop, or who may hold theirs up."""
+        return self._submit(work).result()
+
+    def close(self) -> None:
+        """Cancels what still runs, waits for it to end, and ends the thread."""
+        with self._lock:
+            if self._thread is None or self._loop is None or self._stop is None:
+                return
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._thread = self._loop = self._stop = None
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        with self._lock:
+            if self._thread is None:
+                ready = threading.Event()
+                # A daemon: a browser that does not answer must not keep the process alive at its end.
+                self._thread = threading.Thread(target=self._main, args=(ready,), name=self._name, daemon=True)
+                self._thread.start()
+                ready.wait()
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _main(self, ready: threading.Event) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._stop = asyncio.Event()
+            ready.set()
+            await self._stop.wait()
+
+        asyncio.run(serve())
