@@ -1,0 +1,244 @@
+"""Pages as a person sees them: rendered by one Chromium that all rollouts share.
+
+Playwright, which crawl4ai brings, drives the browser here directly. crawl4ai 0.9's own browser manager gives all pages
+of a run one context (cookies of one rollout reach the next), keeps contexts for good, drops Chromium's sandbox always,
+and takes no path of an installed browser; its issues 943, 980, 1256, 1608 and 1640 tell of pages that were never
+released. Here a page has a context of its own that is closed with it, and the browser is replaced after a number of
+pages, as its memory grows with every one.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stillhouse.tools.network.guard import Guard
+from stillhouse.tools.network.page import HTML_TYPES, MAX_PAGE_CHARACTERS, NoPage, Page, require_text
+from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
+
+_log = logging.getLogger(__name__)
+
+MAX_PAGES_AT_ONCE: Final = 8
+PAGES_PER_BROWSER: Final = 200
+_SETTLE_S: Final = 2.0
+_SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+_ARGUMENTS: Final = (
+    # The text is wanted; images are most of a page's bytes.
+    "--blink-settings=imagesEnabled=false",
+    # WebRTC is the one thing that would leave without the proxy, over UDP.
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+)
+
+
+class NoBrowser(Exception):
+    """Chromium does not start; the message says why and what to do."""
+
+
+@dataclass(slots=True, eq=False)
+class _Browser:
+    handle: Any
+    num_served: int = 0
+    num_open: int = 0
+
+
+class ChromiumPages:
+    """Renders pages in a shared Chromium, which is started by the first one.
+
+    Args:
+        guard: what every connection of the browser passes.
+        timeout_s: longest time for a page to load.
+        max_at_once: pages open at the same time; more wait.
+        pages_per_browser: pages after which a fresh browser takes over.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        timeout_s: float,
+        max_at_once: int = MAX_PAGES_AT_ONCE,
+        pages_per_browser: int = PAGES_PER_BROWSER,
+    ) -> None:
+        self._guard = guard
+        self._timeout_s = timeout_s
+        self._pages_per_browser = pages_per_browser
+        self._slots = asyncio.Semaphore(max_at_once)
+        self._starting = asyncio.Lock()
+        self._driver: Any = None
+        self._proxy = GuardedProxy(guard)
+        self._proxy_url = ""
+        self._current: _Browser | None = None
+
+    async def get(self, url: str) -> Page:
+        """As `Pages.get`.
+
+        Raises:
+            NoBrowser: Chromium does not start.
+        """
+        # The browser would open what is no web address (file:) without asking its proxy.
+        await self._guard.check(url)
+        async with self._slots:
+            browser = await self._lease()
+            try:
+                return await self._load(browser, url)
+            finally:
+                await asyncio.shield(asyncio.ensure_future(self._give_back(browser)))
+
+    async def close(self) -> None:
+        """Ends the browser, its driver and its proxy."""
+        async with self._starting:
+            if self._current is not None:
+                await _end(self._current)
+                self._current = None
+            if self._driver is not None:
+                await self._driver.stop()
+                self._driver = None
+                await self._proxy.close()
+
+    async def _lease(self) -> _Browser:
+        # Shielded: a caller that gives up meanwhile must not lose track of a browser that is starting.
+        browser = await asyncio.shield(asyncio.ensure_future(self._ready()))
+        browser.num_served += 1
+        browser.num_open += 1
+        return browser
+
+    async def _ready(self) -> _Browser:
+        async with self._starting:
+            current = self._current
+            if current is None or current.num_served >= self._pages_per_browser or not current.handle.is_connected():
+                self._current = None
+                # One that still has pages open is closed by the last of them.
+                if current is not None and current.num_open == 0:
+                    await _end(current)
+                current = self._current = _Browser(await self._launch())
+            return current
+
+    async def _give_back(self, browser: _Browser) -> None:
+        browser.num_open -= 1
+        if browser.num_open == 0 and browser is not self._current:
+            await _end(browser)
+
+    async def _launch(self) -> Any:
+        from playwright.async_api import Error, async_playwright
+
+        if self._driver is None:
+            self._driver = await async_playwright().start()
+            self._proxy_url = await self._proxy.start()
+        own = self._driver.chromium.executable_path
+        path = own if Path(own).exists() else system_chromium()
+        if path is None:
+            raise NoBrowser("no Chromium is installed: run `playwright install chromium`, or install the system's")
+        # Chromium's sandbox refuses to run as root, which is the usual user in a container. Anyone else keeps it.
+        is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+        try:
+            return await self._driver.chromium.launch(
+                executable_path=path,
+                headless=True,
+                chromium_sandbox=not is_root,
+                proxy={"server": self._proxy_url, "bypass": "<-loopback>"},
+                args=list(_ARGUMENTS),
+                # Signals belong to the run, which closes its browser when it stops.
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+        except Error as error:
+            raise NoBrowser(f"{path} does not start: {error.message.splitlines()[0]}") from error
+
+    async def _load(self, browser: _Browser, url: str) -> Page:
+        from playwright.async_api import Error, TimeoutError
+
+        visit = _Visit(url)
+        try:
+            context = await browser.handle.new_context(accept_downloads=False, service_workers="block")
+            try:
+                return await self._render(await context.new_page(), visit)
+            finally:
+                await asyncio.shield(asyncio.ensure_future(context.close()))
+        except TimeoutError as error:
+            raise NoPage(f"{url} did not load within {self._timeout_s:g} s") from error
+        except Error as error:
+            # An https page that the proxy refused is only a failed tunnel here; the guard knows the reason.
+            await self._guard.check(visit.url)
+            if visit.response is not None:
+                _require(visit.response)
+            if "Download is starting" in error.message:
+                raise NoPage(f"{visit.url} is not text but a file to download") from error
+            raise NoPage(f"{visit.url} could not be loaded: {_reason(error.message)}") from error
+
+    async def _render(self, page: Any, visit: "_Visit") -> Page:
+        from playwright.async_api import TimeoutError
+
+        page.on("request", lambda request: visit.note_request(request, page))
+        page.on("response", lambda response: visit.note_response(response, page))
+        response = await page.goto(visit.url, wait_until="domcontentloaded", timeout=self._timeout_s * 1000)
+        if response is None:
+            raise NoPage(f"{visit.url} could not be loaded: there was no answer")
+        if REASON_HEADER in response.headers:
+            await self._guard.check(visit.url)
+        kind = _require(response)
+        # Scripts that build the page are given a moment; a page that never rests is taken as it is.
+        with suppress(TimeoutError):
+            await page.wait_for_load_state("networkidle", timeout=_SETTLE_S * 1000)
+        if kind in HTML_TYPES:
+            text = await page.content()
+        else:
+            # Chromium shows every other text in a page of its own making.
+            text = await page.evaluate("document.body ? document.body.innerText : document.documentElement.outerHTML")
+        return Page(page.url, kind, text[:MAX_PAGE_CHARACTERS])
+
+
+@dataclass(slots=True)
+class _Visit:
+    """Where a page's own navigation has come to; Playwright's errors do not say."""
+
+    url: str
+    response: Any = None
+
+    def note_request(self, request: Any, page: Any) -> None:
+        if request.is_navigation_request() and request.frame == page.main_frame:
+            self.url, self.response = request.url, None
+
+    def note_response(self, response: Any, page: Any) -> None:
+        if response.request.is_navigation_request() and response.frame == page.main_frame:
+            self.response = response
+
+
+def _require(response: Any) -> str:
+    """The content type of a text that was found."""
+    reason = response.headers.get(REASON_HEADER)
+    if reason is not None:
+        raise NoPage(f"{response.url} could not be loaded: {reason}")
+    return require_text(response.url, response.status, response.headers.get("content-type", ""))
+
+
+async def has_own_chromium() -> bool:
+    """True where `playwright install` has put a browser."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as driver:
+        return Path(driver.chromium.executable_path).exists()
+
+
+def system_chromium() -> str | None:
+    """Path of an installed Chromium or of a browser made of it; None where there is none."""
+    return next((path for name in _SYSTEM_NAMES if (path := shutil.which(name))), None)
+
+
+def _reason(message: str) -> str:
+    """`net::ERR_...` out of Playwright's report, which goes on with a call log."""
+    first = message.splitlines()[0]
+    return first.removeprefix("Page.goto: ").partition(" at ")[0]
+
+
+async def _end(browser: _Browser) -> None:
+    from playwright.async_api import Error
+
+    # One that crashed is closed already.
+    with suppress(Error):
+        await browser.handle.close()

@@ -1,0 +1,142 @@
+"""Which addresses a network tool may reach.
+
+A model writes the URLs, and pages it read may have told it which. So no tool connects to what only this machine or its
+network can see: loopback, private, link-local and shared (CGNAT) ranges, multicast, reserved ranges, and the metadata
+services of clouds. The check is made on the addresses a name resolves to, and the connection goes to a checked address
+and not to the name, so that a second answer of the DNS cannot swap it (rebinding). Spellings such as `0x7f.1` or
+`2130706433` need no case of their own: the resolver turns them into the address that is checked.
+
+Left out: a proxy configured for the machine (`HTTPS_PROXY`) is not used, as nothing could be checked behind it.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Addresses of a host name, as text; raises OSError where there are none."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+# Ranges that `ipaddress` counts as global, and that are not reached over the internet.
+_NEVER: Final = (
+    # RFC 6890: protocol assignments, among them Oracle Cloud's metadata service (192.0.0.192).
+    ipaddress.IPv4Network("192.0.0.0/24"),
+    # Azure's WireServer and DNS, which only virtual machines inside Azure can reach.
+    # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+    ipaddress.IPv4Network("168.63.129.16/32"),
+)
+# RFC 6052 and RFC 8215: IPv6 addresses that a gateway turns into the IPv4 address in their last 32 bits.
+_NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class AddressRefused(Exception):
+    """The URL leads to where a tool may not go; the message is fit for the model."""
+
+
+class HostUnknown(Exception):
+    """The host's name has no address; the message is fit for the model."""
+
+
+class Guard:
+    """Resolves hosts to addresses that may be connected to.
+
+    Args:
+        allowed_hosts: hosts that may be reached whatever their addresses are, as `name` or `name:port`.
+        resolve: how names become addresses; the system's resolver unless a test injects another.
+    """
+
+    def __init__(self, allowed_hosts: Iterable[str], resolve: Resolve | None = None) -> None:
+        self._allowed = frozenset(_normal(name) for name in allowed_hosts)
+        self._resolve = resolve or _system_resolve
+
+    def allows(self, host: str, port: int) -> bool:
+        """True where the config names this host, with this port or with none."""
+        name = _normal(host)
+        return name in self._allowed or f"{name}:{port}" in self._allowed
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Addresses of the host, all of them checked; a connection is made to one of these and to nothing else.
+
+        Raises:
+            AddressRefused: an address of the host is not public, and the config does not name the host.
+            HostUnknown: the host has no address.
+        """
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise HostUnknown(f"there is no host {host!r}: check the spelling of the URL") from error
+        if not self.allows(host, port):
+            for address in found:
+                if not is_public(address):
+                    raise AddressRefused(f"{host} is not on the public internet ({address}); it may not be reached")
+        return found
+
+    async def check(self, url: str) -> None:
+        """Returns where `url` may be requested.
+
+        Raises:
+            AddressRefused: as in `addresses`, or the URL is none, or not one of http or https.
+            HostUnknown: the host has no address.
+        """
+        host, port = host_and_port(url)
+        await self.addresses(host, port)
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    """Host and port of an http or https URL.
+
+    Raises:
+        AddressRefused: it is no such URL.
+    """
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
+    except ValueError as error:
+        raise AddressRefused(f"{url!r} is not a URL: {error}") from error
+    if scheme not in _PORTS or not host:
+        raise AddressRefused(f"{url!r} is not a web address; write a URL that starts with https:// or http://")
+    return host, port or _PORTS[scheme]
+
+
+def is_public(address: str) -> bool:
+    """True where the address, and one embedded in it, is globally reachable and no cloud's metadata service."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return all(_is_public(one) for one in (ip, *_embedded(ip)))
+
+
+def _is_public(ip: IpAddress) -> bool:
+    # `is_reserved` holds of 64:ff9b::/96, too; what it embeds decides. Its local twin is never public.
+    if isinstance(ip, ipaddress.IPv6Address) and any(ip in network for network in _NAT64):
+        return ip in _NAT64[0]
+    if ip.is_multicast or ip.is_unspecified or ip.is_reserved or any(ip in network for network in _NEVER):
+        return False
+    return ip.is_global
+
+
+def _embedded(ip: IpAddress) -> list[IpAddress]:
+    """IPv4 addresses that a gateway or the kernel would connect to instead of this IPv6 address."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return []
+    if ip.ipv4_mapped is not None:
+        return [ip.ipv4_mapped]
+    if ip.sixtofour is not None:
+        return [ip.sixtofour]
+    if ip.teredo is not None:
+        return list(ip.teredo)
+    if ip in _NAT64[0]:
+        return [ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)]
+    return []
+
+
+def _normal(name: str) -> str:
+    return name.lower().rstrip(".").replace("[", "").replace("]", "")
+
+
+async def _system_resolve(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

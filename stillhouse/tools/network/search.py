@@ -1,0 +1,92 @@
+"""The built-in `search`: any endpoint that answers as SearXNG does (`format=json`).
+
+https://docs.searxng.org/dev/search_api.html
+"""
+
+import asyncio
+from typing import Final
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from stillhouse.config import ToolsConfig
+from stillhouse.errors import ConfigError
+from stillhouse.tools.context import ToolError
+from stillhouse.tools.decorator import Tool, tool
+from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
+from stillhouse.tools.network.pinned import guarded_client
+
+_NUM_RESULTS: Final = 8
+_SNIPPET_CHARACTERS: Final = 300
+_TIMEOUT_S: Final = 20.0
+
+
+class _Result(BaseModel):
+    url: str
+    title: str | None = None
+    content: str | None = None
+
+
+class _Answer(BaseModel):
+    results: list[_Result]
+
+
+def search_tool(config: ToolsConfig) -> Tool:
+    """The tool `search`. Its endpoint is the user's choice and may be private; where that redirects to may not.
+
+    Raises:
+        ConfigError: `tools.search_url` is not set, or is no http or https URL.
+    """
+    if config.search_url is None:
+        raise ConfigError("tools.search_url is not set: name a SearXNG endpoint")
+    try:
+        host, port = host_and_port(config.search_url)
+    except AddressRefused as error:
+        raise ConfigError(f"tools.search_url: {error}") from error
+    endpoint = config.search_url
+    guard = Guard([*config.allowed_hosts, f"{host}:{port}"])
+    timeout_s = min(_TIMEOUT_S, config.timeout_s)
+
+    @tool
+    async def search(query: str) -> str:
+        """Searches the web and returns the first results: title, URL and a snippet of each."""
+        try:
+            # A client a call: connections are not kept anyway, and rollouts run in more than one event loop.
+            async with asyncio.timeout(timeout_s), guarded_client(guard, timeout_s) as client:
+                response = await client.get(endpoint, params={"q": query, "format": "json"})
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise ToolError(f"the search engine did not answer within {timeout_s:g} s") from error
+        except (httpx.HTTPError, AddressRefused, HostUnknown) as error:
+            raise ToolError(f"the search engine cannot be reached: {error or type(error).__name__}") from error
+        return _listed(query, response)
+
+    return search
+
+
+def _listed(query: str, response: httpx.Response) -> str:
+    if response.status_code == httpx.codes.FORBIDDEN:
+        raise ToolError("the search engine answered HTTP 403: its settings must list json under search.formats")
+    if response.is_error:
+        raise ToolError(f"the search engine answered HTTP {response.status_code}")
+    try:
+        answer = _Answer.model_validate_json(response.content)
+    except ValidationError as error:
+        raise ToolError("the search engine did not answer in the form of SearXNG (format=json)") from error
+    entries = [
+        "\n".join(
+            part
+            for part in (
+                f"{number}. {_one_line(result.title)}",
+                result.url,
+                _one_line(result.content),
+            )
+            if part
+        )
+        for number, result in enumerate(answer.results[:_NUM_RESULTS], start=1)
+    ]
+    return "\n\n".join(entries) or f"no results for {query!r}"
+
+
+def _one_line(text: str | None) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= _SNIPPET_CHARACTERS else f"{line[:_SNIPPET_CHARACTERS].rstrip()} ..."
