@@ -1,0 +1,42 @@
+"""Runs an MCP server so that it sees a bare environment and does not outlive the run.
+
+    python -I -S leash.py NAME,NAME COMMAND [ARGUMENT ...]
+
+The process that starts this one gives it a session of its own. The server inherits standard input and output; of the
+environment it gets the named variables only (the mcp package passes on a few more). When the server ends, or when the
+run is gone, however it went, the whole process group is killed. A script of the standard library alone: it is started
+once a session and should cost milliseconds.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+_CHECK_EVERY_S = 0.5
+
+
+def main() -> None:
+    """Holds the server until it, or the run, ends."""
+    names, command = sys.argv[1].split(","), sys.argv[2:]
+    run = os.getppid()
+    try:
+        server = subprocess.Popen(command, env={name: os.environ[name] for name in names if name in os.environ})
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+    threading.Thread(target=_watch, args=(run,), daemon=True).start()
+    server.wait()
+    # What the server started and left behind is in its group, and so is this process.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _watch(run: int) -> None:
+    while os.getppid() == run:
+        time.sleep(_CHECK_EVERY_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
