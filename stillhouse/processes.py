@@ -22,9 +22,24 @@ class GuardedProcess:
 
     The child calls `die_with_parent()` first thing. Use as a context manager: leaving the block, also by an exception
     or a signal turned into one, stops the group.
+
+    Args:
+        module: the module to run.
+        args: its arguments.
+        env: environment variables of the child, on top of the parent's.
+        inherit_env: False gives the child no variable of the parent's, only those of `env`.
+        pass_fds: open files the child shares, under the same numbers.
     """
 
-    def __init__(self, module: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        args: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        inherit_env: bool = True,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *args],
             stdin=subprocess.PIPE,
@@ -32,7 +47,8 @@ class GuardedProcess:
             stderr=None,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(env or {}), _GUARDED: "1"},
+            env={**(os.environ if inherit_env else {}), **(env or {}), _GUARDED: "1"},
+            pass_fds=pass_fds,
         )
 
     @property

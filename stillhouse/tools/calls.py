@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from stillhouse.tools.arguments import ArgumentsRefused
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
 from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.threads import TimeLimitReached, run_in_thread, within
 from stillhouse.tools.tool import Tool
 from stillhouse.types import JsonObject
@@ -50,20 +51,27 @@ class Caller:
         tools: the tools by name.
         timeout_s: longest run of one call in seconds, for tools that set none of their own.
         environment: the environment variables that tools are told.
+        sandbox: where sandboxed tools run.
         clock: seconds that never go back.
     """
 
     def __init__(
-        self, tools: Mapping[str, Tool], timeout_s: float, environment: Mapping[str, str], clock: Callable[[], float]
+        self,
+        tools: Mapping[str, Tool],
+        timeout_s: float,
+        environment: Mapping[str, str],
+        sandbox: Sandbox,
+        clock: Callable[[], float],
     ) -> None:
         self._tools = tools
         self._timeout_s = timeout_s
         self._environment = environment
+        self._sandbox = sandbox
         self._clock = clock
 
     def of(self, tools: Mapping[str, Tool]) -> "Caller":
         """The same for other tools."""
-        return Caller(tools, self._timeout_s, self._environment, self._clock)
+        return Caller(tools, self._timeout_s, self._environment, self._sandbox, self._clock)
 
     async def call(self, name: str, arguments_json: str, scope: RolloutScope) -> ToolResult:
         """The result of one call, whatever happens in it."""
@@ -74,7 +82,7 @@ class Caller:
             arguments = one.read_arguments(written)
             async with one.places.one():
                 started = self._clock()
-                content = utf8(await self._run(one, arguments, scope))
+                content = utf8(await self._run(one, written, arguments, scope))
             return ToolResult(content, None, self._clock() - started)
         except CallFailed as error:
             kind, message = error.kind, str(error)
@@ -82,6 +90,8 @@ class Caller:
             kind, message = "invalid_arguments", str(error)
         except TimeLimitReached:
             kind, message = "timeout", f"{name} did not return within {self._limit(self._tools[name]):g} s"
+        except SandboxFailed as error:
+            kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
         except ToolError as error:
             kind, message = "exception", str(error)
         except (Exception, SystemExit) as error:
@@ -100,7 +110,10 @@ class Caller:
             raise CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {listed}")
         return self._tools[name]
 
-    async def _run(self, one: Tool, arguments: JsonObject, scope: RolloutScope) -> str:
+    async def _run(self, one: Tool, written: JsonObject, arguments: JsonObject, scope: RolloutScope) -> str:
+        if one.source is not None:
+            payload = {"arguments": written, "told": asdict(self._told(scope))}
+            return await self._sandbox.call(one.source, payload, self._limit(one))
         given: JsonObject = dict(arguments)
         if one.args_parameter is not None:
             given[one.args_parameter] = self._told(scope)

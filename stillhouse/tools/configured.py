@@ -51,4 +51,10 @@ def _parts(config: ToolsConfig) -> tuple[list[Tool], list[Closing]]:
             tools.append(search_tool(config))
     if config.file is not None:
         tools += load_tools(Path(config.file))
+    if config.mcp:
+        from stillhouse.tools.mcp_servers.tools import McpTools
+
+        servers = McpTools(config.mcp)
+        tools += servers.tools
+        resources.append(servers)
     return tools, resources

@@ -16,6 +16,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.arguments import reader_of_model
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.limits import Places, check_limits
+from stillhouse.tools.sandbox import source_of
 from stillhouse.tools.signature import place_of, type_hints
 from stillhouse.tools.tool import Tool, writer_of
 from stillhouse.types import JsonObject, ToolSchema
@@ -85,6 +86,10 @@ def _make_tool(
         raise _wrong(function, "its result has no type hint; write `-> str` or another type with a JSON form")
     args_parameter = _args_parameter(function, hints)
     try:
+        source = source_of(function) if sandbox else None
+    except ValueError as error:
+        raise _wrong(function, str(error)) from error
+    try:
         model = create_model(
             f"{function.__name__} arguments", __config__=_ARGUMENTS, **_fields(function, hints, args_parameter)
         )
@@ -105,7 +110,7 @@ def _make_tool(
         write_result=writer_of(result),
         timeout_s=timeout_s,
         places=Places.of(max_concurrency, sandbox=sandbox),
-        sandbox=sandbox,
+        source=source,
         args_parameter=args_parameter,
     )
 

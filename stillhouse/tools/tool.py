@@ -1,5 +1,6 @@
 """A tool: a function, the schema a model is shown, and what it takes to run a call."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,8 +9,9 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from stillhouse.tools.arguments import ReadArguments, reader_of_schema
-from stillhouse.tools.context import RolloutScope
+from stillhouse.tools.context import RolloutScope, ToolArgs
 from stillhouse.tools.limits import Places
+from stillhouse.tools.sandbox import Source
 from stillhouse.types import JsonObject, ToolSchema
 
 
@@ -28,8 +30,8 @@ class Tool:
     """Longest run of one call in seconds; None leaves it to the toolbox."""
     places: Places = field(default_factory=lambda: Places(None), repr=False)
     """How many calls run at once."""
-    sandbox: bool = False
-    """Whether each call runs in a process of its own."""
+    source: Source | None = None
+    """Where a sandbox finds it; None where it runs in this process."""
     args_parameter: str | None = None
     """Name of the parameter that gets `ToolArgs`; None where there is none."""
     scope_parameter: str | None = None
@@ -74,6 +76,18 @@ class Tool:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    def serve(self, payload: JsonObject) -> str:
+        """Runs a call inside a sandbox.
+
+        Args:
+            payload: `arguments` as the model wrote them, and `told`, the fields of `ToolArgs`.
+        """
+        given = self.read_arguments(payload["arguments"])
+        if self.args_parameter is not None:
+            given[self.args_parameter] = ToolArgs(**payload["told"])
+        value = self.function(**given)
+        return self.write_result(asyncio.run(value) if self.is_async else value)
 
 
 def writer_of(result: TypeAdapter[Any]) -> Callable[[Any], str]:

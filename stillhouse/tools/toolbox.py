@@ -14,6 +14,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
 from stillhouse.tools.context import Closing, RolloutScope, ToolContext
 from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.tool import Tool
 from stillhouse.types import ToolSchema
 
@@ -38,7 +39,8 @@ class Toolbox:
     """Tools by name.
 
     Used as an async context manager around the calls of a collection: what the tools share (a browser, a sandbox, the
-    sessions of an MCP server) starts with the first call that needs it and ends when the last block is left.
+    sessions of an MCP server) ends when the last block is left. Entering it raises ConfigError where a sandbox cannot
+    load its file.
 
     Args:
         tools: the tools, in the order the model is shown them.
@@ -64,8 +66,9 @@ class Toolbox:
         for one in tools:
             if self._tools.setdefault(one.name, one) is not one:
                 raise ConfigError(f"tools: two tools are called {one.name!r}; rename one of the functions")
-        self._caller = Caller(self._tools, timeout_s, environment or {}, clock)
-        self._resources = resources
+        self._sandbox = Sandbox(environment or {})
+        self._caller = Caller(self._tools, timeout_s, environment or {}, self._sandbox, clock)
+        self._resources = [*resources, self._sandbox]
         self._num_entered = 0
         self._lock = threading.Lock()
 
@@ -140,6 +143,8 @@ class Toolbox:
         return _BLOCKING_CALLS.run_blocking(self.call(name, arguments_json, context))
 
     async def __aenter__(self) -> Self:
+        # Now rather than at the thousandth rollout: a file may load here and not in the sandbox's environment.
+        await self._sandbox.load({one.source.file for one in self._tools.values() if one.source is not None})
         with self._lock:
             self._num_entered += 1
         return self

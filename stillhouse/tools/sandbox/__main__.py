@@ -1,0 +1,3 @@
+from stillhouse.tools.sandbox.server import main
+
+main()
