@@ -27,14 +27,22 @@ class ToolCall(TypedDict):
 
 
 class Message(TypedDict, total=False):
-    """One message of a conversation in the OpenAI chat form; absent keys are absent, not None."""
+    """One message of a conversation in the OpenAI chat form; absent keys are absent, not None.
+
+    An assistant's message keeps every key its endpoint wrote and is sent back unmodified within the rollout, those not
+    named here as well (Gemini signs its thoughts in `extra_content` of a tool call).
+    """
 
     role: Required[Literal["system", "user", "assistant", "tool"]]
     content: str | None
+    reasoning: str
+    """The model's reasoning, apart from its answer, as OpenRouter, Groq and vLLM since 0.12 call it."""
     reasoning_content: str
-    """The model's reasoning, apart from its answer."""
+    """The same as DeepSeek, Qwen, Kimi, GLM, SGLang, older vLLM and this project's own server call it."""
     reasoning_details: list[JsonObject]
-    """A provider's opaque reasoning blocks, sent back unmodified within a rollout."""
+    """Opaque reasoning blocks of OpenRouter: signed, encrypted or summarised."""
+    refusal: str
+    """Why OpenAI's models decline, in place of `content`."""
     tool_calls: list[ToolCall]
     tool_call_id: str
     name: str
@@ -88,9 +96,13 @@ class StopReason(StrEnum):
     ANSWERED = "answered"
     """The model answered without calling a tool."""
     MAX_TURNS = "max_turns"
-    """The last allowed turn still called tools."""
+    """The last allowed turn still called tools, and so did the closing answer where one was asked for."""
     LENGTH = "length"
     """A completion reached `max_tokens`."""
+    BUDGET = "budget"
+    """The next completion could have passed the rollout's own cap on tokens or money, or the cap cut the last one."""
+    INVALID = "invalid"
+    """The answer missed `rollouts.response_schema` to the last; `Trajectory.error` says how."""
     CONTEXT_OVERFLOW = "context_overflow"
     """The conversation no longer fits the model's context."""
     CONTENT_FILTER = "content_filter"
@@ -105,7 +117,7 @@ class ErrorRecord(TypedDict):
     """What went wrong with one item, kept as data."""
 
     kind: str
-    """The class of the failure: rate, transient, stall, quota, permanent, content, tool, or an exception's name."""
+    """The class of the failure: a kind of failed request, `invalid` for an answer, or an exception's name."""
     message: str
     status: NotRequired[int]
     """HTTP status, where there was one."""
@@ -115,8 +127,8 @@ class ErrorRecord(TypedDict):
 class Turn:
     """The facts of one completion, apart from its message.
 
-    Token fields are None unless the endpoint reports them. `sampling_logprobs[i]` belongs to `completion_ids[i]`; the
-    completion was sampled after exactly `prompt_ids`, tool output and all.
+    Token fields are None unless the endpoint reports them. `sampling_logprobs[i]` belongs to `completion_ids[i]`, where
+    there are ids; the completion was sampled after exactly `prompt_ids`, tool output and all.
     """
 
     finish_reason: str
@@ -130,6 +142,8 @@ class Turn:
     """None when the price is unknown; never 0 for unknown."""
     num_tool_errors: int = 0
     """Tool calls of this turn that failed: unknown tool, malformed arguments, exception, timeout."""
+    num_refused_calls: int = 0
+    """Tool calls of this turn that were not run, since no turn was left; a message told the model to answer."""
     prompt_ids: list[int] | None = None
     completion_ids: list[int] | None = None
     sampling_logprobs: list[float] | None = None

@@ -27,6 +27,8 @@ class DropReason(StrEnum):
     MAX_TURNS = "max_turns"
     LENGTH = "length"
     CONTEXT_OVERFLOW = "context_overflow"
+    BUDGET = "budget"
+    INVALID = "invalid"
     NO_ANSWER = "no_answer"
     WRONG = "wrong"
     UNVERIFIED = "unverified"
@@ -41,9 +43,11 @@ MEANINGS: Final[dict[DropReason, str]] = {
     DropReason.ERROR: "a request failed for good",
     DropReason.TIMEOUT: "the rollout ran out of its wall time",
     DropReason.CONTENT_FILTER: "the provider withheld a completion",
-    DropReason.MAX_TURNS: "the last allowed turn still called tools",
+    DropReason.MAX_TURNS: "the last allowed turn still called tools, and so did the closing answer if there was one",
     DropReason.LENGTH: "a completion was cut at its token limit",
     DropReason.CONTEXT_OVERFLOW: "the conversation outgrew the teacher's context",
+    DropReason.BUDGET: "the rollout met its own cap on tokens or money",
+    DropReason.INVALID: "the answer misses rollouts.response_schema",
     DropReason.NO_ANSWER: "the last message calls tools, is not the assistant's, or holds no text",
     DropReason.WRONG: "the answer is not the expected one, or was not reached",
     DropReason.UNVERIFIED: "there is nothing to verify the answer with",

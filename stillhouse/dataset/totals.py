@@ -23,7 +23,7 @@ class Totals:
     num_tool_calls: int
     """Calls the model asked for."""
     num_tool_results: int
-    """Calls that were answered, with a result or an error; a cut or exhausted last turn leaves its calls unanswered."""
+    """Calls that ran, to a result or an error; those of a cut or of the last turn are left unanswered or refused."""
     num_tool_errors: int
     providers: list[str]
     """Distinct, in order of appearance."""
@@ -41,7 +41,8 @@ def totals_of(trajectory: Trajectory) -> Totals:
         cost_usd=_sum(turn.cost_usd for turn in turns),
         latency_s=sum(turn.latency_s for turn in turns),
         num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in sampled),
-        num_tool_results=sum(message["role"] == "tool" for message in sampled),
+        num_tool_results=sum(message["role"] == "tool" for message in sampled)
+        - sum(turn.num_refused_calls for turn in turns),
         num_tool_errors=sum(turn.num_tool_errors for turn in turns),
         providers=list(dict.fromkeys(turn.provider for turn in turns if turn.provider is not None)),
     )

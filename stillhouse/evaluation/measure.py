@@ -14,7 +14,7 @@ from stillhouse.evaluation.intervals import effective_sample_size, wilson_interv
 from stillhouse.evaluation.pass_at_k import mean_pass_at_k
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
 
-_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW})
+_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 
 
 def measure(

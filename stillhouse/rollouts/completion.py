@@ -1,14 +1,23 @@
 """One completion as the engine handles it, read from an endpoint's answer or from the journal."""
 
 import json
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, Literal
 
 import orjson
 
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify, error_of
-from stillhouse.types import JsonObject, Message, TokenUsage, Turn
+from stillhouse.rollouts.limit_headers import RateLimits
+from stillhouse.rollouts.usage import read_cost, read_usage
+from stillhouse.types import JsonObject, Message, Turn
+
+_LOG = logging.getLogger(__name__)
+_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
+
+ToolChoice = Literal["auto", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,14 @@ class Sampling:
     seed: int | None
     record_tokens: bool = False
     """Ask for token ids and log-probabilities."""
+    tool_choice: ToolChoice = "auto"
+    """`none` shows the tools and forbids to call them."""
+    response_schema: JsonObject | None = None
+    """JSON schema of the answer; None takes any text."""
+    reasoning_effort: str | None = None
+    """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
+    extra_body: JsonObject = field(default_factory=dict)
+    """Further keys of the request, which win over all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +47,23 @@ class Completion:
     message: Message
     """As the endpoint wrote it, less the keys whose value is null."""
     turn: Turn
+    limits: RateLimits | None = None
+    """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
 
 
 def encode_completion(completion: Completion) -> bytes:
     """The completion as the journal keeps it."""
-    return orjson.dumps(completion)
+    return orjson.dumps({"message": completion.message, "turn": completion.turn})
 
 
 def decode_completion(body: bytes) -> Completion:
-    """The completion that `encode_completion` wrote, equal in every field."""
+    """The completion that `encode_completion` wrote, equal in every field but `limits`."""
     row = orjson.loads(body)
     return Completion(row["message"], Turn(**row["turn"]))
 
 
 def read_completion(
-    content: bytes, headers: dict[str, str], *, latency_s: float, model: str, record_tokens: bool
+    content: bytes, headers: Mapping[str, str], *, latency_s: float, model: str, record_tokens: bool
 ) -> Completion:
     """The completion in the body of an answer with HTTP 200.
 
@@ -53,7 +72,7 @@ def read_completion(
 
     Args:
         content: the body.
-        headers: names in lower case.
+        headers: of the answer; looked up by names in lower case.
         latency_s: seconds from sending to the last byte.
         model: the model asked for, where the body does not name one.
         record_tokens: whether token ids were asked for.
@@ -64,20 +83,18 @@ def read_completion(
     body = _parse(content)
     choice = _first_choice(body, headers)
     message = _message(choice)
-    usage = _usage(body.get("usage"))
-    calls = message.get("tool_calls")
-    empty = not (message.get("content") or calls or message.get("reasoning_content") or message.get("reasoning"))
-    if empty and not usage.get("completion_tokens"):
+    usage = read_usage(body.get("usage"))
+    if not any(message.get(key) for key in _SAID) and not usage.get("completion_tokens"):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
     prompt_ids, completion_ids, logprobs = _tokens(body, choice) if record_tokens else (None, None, None)
     turn = Turn(
-        finish_reason=choice.get("finish_reason") or ("tool_calls" if calls else "unknown"),
+        finish_reason=_text(choice.get("finish_reason")) or ("tool_calls" if message.get("tool_calls") else "unknown"),
         usage=usage,
         latency_s=latency_s,
-        model=body.get("model") or model,
-        provider=body.get("provider"),
-        request_id=headers.get("x-request-id") or body.get("id"),
-        cost_usd=_cost(body.get("usage")),
+        model=_text(body.get("model")) or model,
+        provider=_text(body.get("provider")),
+        request_id=headers.get("x-request-id") or _text(body.get("id")),
+        cost_usd=read_cost(body.get("usage")),
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampling_logprobs=logprobs,
@@ -110,7 +127,7 @@ def _whole_characters(value: Any) -> Any:
     return value
 
 
-def _first_choice(body: JsonObject, headers: dict[str, str]) -> JsonObject:
+def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
     error = error_of(body) or (error_of({"error": choice.get("error")}) if choice is not None else {})
@@ -135,35 +152,33 @@ def _message(choice: JsonObject) -> Message:
     return {**message, "role": "assistant"}
 
 
-def _usage(written: Any) -> TokenUsage:
-    usage: TokenUsage = {}
-    if not isinstance(written, dict):
-        return usage
-    prompt_details = written.get("prompt_tokens_details") or {}
-    completion_details = written.get("completion_tokens_details") or {}
-    if isinstance(value := written.get("prompt_tokens"), int):
-        usage["prompt_tokens"] = value
-    if isinstance(value := written.get("completion_tokens"), int):
-        usage["completion_tokens"] = value
-    if isinstance(value := completion_details.get("reasoning_tokens"), int):
-        usage["reasoning_tokens"] = value
-    if isinstance(value := prompt_details.get("cached_tokens"), int):
-        usage["cached_tokens"] = value
-    return usage
-
-
-def _cost(usage: Any) -> float | None:
-    """OpenRouter tells what a request cost; others do not."""
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    return float(cost) if isinstance(cost, int | float) else None
-
-
 def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, list[int] | None, list[float] | None]:
-    """Prompt ids, completion ids and log-probabilities in vLLM's places; None for what the endpoint does not give."""
-    completion_ids = choice.get("token_ids")
-    entries = (choice.get("logprobs") or {}).get("content")
-    logprobs = [float(entry["logprob"]) for entry in entries] if entries is not None else None
+    """Prompt ids, completion ids and log-probabilities; None for what the endpoint does not give.
+
+    Ids stand where vLLM and this project's own server put them, log-probabilities where OpenAI does. Those that do not
+    belong one to one to the ids are dropped: the completion is paid for, and the ids are right without them.
+    """
+    prompt_ids, completion_ids = _list(body.get("prompt_token_ids")), _list(choice.get("token_ids"))
+    logprobs = _logprobs(choice.get("logprobs"))
     if completion_ids is not None and logprobs is not None and len(completion_ids) != len(logprobs):
-        told = f"the answer has {len(completion_ids)} token ids but {len(logprobs)} log-probabilities; expected as many"
-        raise RequestFailed(Failure(FailureKind.PERMANENT, told, 200))
-    return body.get("prompt_token_ids"), completion_ids, logprobs
+        _LOG.warning(
+            "an answer has %d token ids but %d log-probabilities, which are dropped", len(completion_ids), len(logprobs)
+        )
+        logprobs = None
+    return prompt_ids, completion_ids, logprobs
+
+
+def _logprobs(written: Any) -> list[float] | None:
+    entries = _list(written.get("content")) if isinstance(written, dict) else None
+    if entries is None:
+        return None
+    values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    return [float(value) for value in values] if all(isinstance(value, int | float) for value in values) else None
+
+
+def _list(value: Any) -> list[Any] | None:
+    return value if isinstance(value, list) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,14 +1,55 @@
 """Identities: of a rollout, of a request within it, and of the seed it is sampled with.
 
 A key is a digest over content alone. Its form is a promise: answers already paid for are found by it, so a field that
-is added later may enter only where it differs from its default.
+is added later may enter only where it differs from its default and where it changes what is asked.
+
+Left out are how much is sampled (`num_samples`, `max_prompts`: more samples owe only the missing ones), the failure
+budget, and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap has ended goes on
+from where it was once the cap is raised.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.store import digest
+from stillhouse.store import canonical_json, digest
 from stillhouse.types import JsonObject, Message, ToolSchema
+
+
+class KeyForm:
+    """The key of every rollout that shares config, endpoint and tools; what they share is written out once.
+
+    Tools enter by what the model is shown of them.
+
+    Args:
+        identity: `Endpoint.identity`.
+        config: what is sampled.
+        schemas: schemas of the tools offered, in order.
+        record_tokens: whether token ids are asked for; a trajectory without them cannot stand in for one with them.
+    """
+
+    def __init__(
+        self, identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema], *, record_tokens: bool = False
+    ) -> None:
+        shared = _shared(identity, config, schemas, record_tokens)
+        self._before = _members({key: value for key, value in shared.items() if key < "prompt_id"})
+        self._between = _members({key: value for key, value in shared.items() if "prompt_id" < key < "sample_index"})
+        self._after = _members({key: value for key, value in shared.items() if key > "sample_index"})
+
+    def key(self, prompt_id: str, sample_index: int, metadata: JsonObject | None = None) -> str:
+        """The identity of one rollout, in hex.
+
+        Args:
+            prompt_id: the prompt's identity.
+            sample_index: which of the prompt's samples, from 0.
+            metadata: of the prompt, where a tool is told it and may answer by it; None where none is.
+        """
+        prompt: JsonObject = {"prompt_id": prompt_id}
+        if metadata is not None:
+            prompt["prompt_metadata"] = digest(metadata)
+        # The canonical JSON of one object with sorted keys, put together from its members.
+        parts = (self._before, _members(prompt), self._between, b'"sample_index":%d' % sample_index, self._after)
+        return hashlib.sha256(b"{" + b",".join(part for part in parts if part) + b"}").hexdigest()
 
 
 def rollout_key(
@@ -19,23 +60,55 @@ def rollout_key(
     schemas: Sequence[ToolSchema],
     *,
     record_tokens: bool = False,
+    metadata: JsonObject | None = None,
 ) -> str:
-    """The identity of one rollout, in hex.
+    """The identity of one rollout, in hex; see `KeyForm`."""
+    form = KeyForm(identity, config, schemas, record_tokens=record_tokens)
+    return form.key(prompt_id, sample_index, metadata)
 
-    `num_samples` is left out, so that more samples owe only the missing ones, and so is the failure budget. Tools enter
-    by what the model is shown of them.
 
-    Args:
-        prompt_id: the prompt's identity.
-        sample_index: which of the prompt's samples, from 0.
-        identity: `Endpoint.identity`.
-        config: what is sampled.
-        schemas: schemas of the tools offered, in order.
-        record_tokens: whether token ids are asked for; a trajectory without them cannot stand in for one with them.
+class RequestDigest:
+    """The identity of a request within its rollout: a digest of its messages, each of which is written out once.
+
+    All else a request is made of is in the rollout's key already. It equals the digest of the list of all messages.
     """
+
+    def __init__(self) -> None:
+        self.num_characters = 0
+        """Length of the messages as JSON in UTF-8."""
+        self._hasher = hashlib.sha256(b"[")
+
+    def add(self, message: Message) -> None:
+        """Takes in the next message."""
+        written = canonical_json(message)
+        self._hasher.update(b"," + written if self.num_characters else written)
+        self.num_characters += len(written)
+
+    def of_request(self, max_tokens: int | None = None) -> str:
+        """The digest of a request with the messages so far, in hex.
+
+        Args:
+            max_tokens: where it differs from the config's; a completion cut earlier is not the one asked for without.
+        """
+        hasher = self._hasher.copy()
+        hasher.update(b"]" if max_tokens is None else b",%d]" % max_tokens)
+        return hasher.hexdigest()
+
+
+def request_seed(seed: int | None, rollout_key: str, turn: int) -> int | None:
+    """The seed of one request, in [0, 2**31): its own for each rollout and turn; None where no seed is wanted."""
+    if seed is None:
+        return None
+    return int(digest([seed, rollout_key, turn])[:16], 16) % 2**31
+
+
+def call_digest(name: str, arguments: str) -> str:
+    """The identity of a tool call within its turn."""
+    return digest([name, arguments])
+
+
+def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema], record_tokens: bool) -> JsonObject:
     body: JsonObject = {
-        "prompt_id": prompt_id,
-        "sample_index": sample_index,
         "model": identity,
         "system_prompt": config.system_prompt,
         "temperature": float(config.temperature),
@@ -48,21 +121,18 @@ def rollout_key(
     }
     if record_tokens:
         body["record_tokens"] = True
-    return digest(body)
+    if schemas and not config.closing_answer:
+        body["closing_answer"] = False
+    if config.max_turns > 1 and config.termination_policy == "max_turns":
+        body |= {"termination_policy": "max_turns", "continue_message": config.continue_message}
+    if config.response_schema is not None:
+        body |= {"response_schema": config.response_schema, "max_corrections": config.max_corrections}
+    if config.reasoning_effort is not None:
+        body["reasoning_effort"] = config.reasoning_effort
+    if config.extra_body:
+        body["extra_body"] = config.extra_body
+    return body
 
 
-def request_seed(seed: int | None, rollout_key: str, turn: int) -> int | None:
-    """The seed of one request, in [0, 2**31): its own for each rollout and turn; None where no seed is wanted."""
-    if seed is None:
-        return None
-    return int(digest([seed, rollout_key, turn])[:16], 16) % 2**31
-
-
-def request_digest(messages: Sequence[Message]) -> str:
-    """The identity of a request within its rollout; all else it is made of is in the rollout's key already."""
-    return digest(list(messages))
-
-
-def call_digest(name: str, arguments: str) -> str:
-    """The identity of a tool call within its turn."""
-    return digest([name, arguments])
+def _members(body: JsonObject) -> bytes:
+    return canonical_json(body)[1:-1]

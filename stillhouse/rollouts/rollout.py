@@ -2,28 +2,40 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import orjson
 
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import StillhouseError
-from stillhouse.rollouts.agent import Conversation, run_agent
+from stillhouse.rollouts.agent import Ending, run_agent
+from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.client import ChatClient
-from stillhouse.rollouts.completion import Completion, Sampling, decode_completion, encode_completion
+from stillhouse.rollouts.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
+from stillhouse.rollouts.conversation import Conversation
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.rollouts.journal import Journal
-from stillhouse.rollouts.keys import call_digest, request_digest, request_seed, rollout_key
+from stillhouse.rollouts.keys import call_digest, request_seed
+from stillhouse.rollouts.limits import RequestSize
+from stillhouse.rollouts.offer import Offer
 from stillhouse.rollouts.retry import Requester
 from stillhouse.rollouts.stats import RolloutStats
 from stillhouse.store.records import trajectory_from_json
-from stillhouse.tools import Toolbox, ToolResult
-from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
+from stillhouse.tools import Toolbox, ToolContext, ToolResult
+from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason, Trajectory, Turn
 
 _LOG = logging.getLogger(__name__)
+
+_OWED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
+"""Ends after which another collection goes on from the last completion: it tries again, or its cap is higher."""
+
+
+def _nobody(_turn: Turn) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,24 @@ class RolloutRoom:
     record_tokens: bool
     asleep: Callable[[], AbstractContextManager[None]]
     """Entered while a rollout wants no slot: it runs a tool, or waits to try again."""
+    metadata: Mapping[str, JsonObject] = field(default_factory=dict)
+    """Metadata of the prompts' rows by prompt id, for tools that are told it."""
+    replayed: Callable[[Turn], None] = _nobody
+    """Told of each completion that an earlier attempt at the rollout paid for."""
+    _offers: dict[tuple[str, ...], Offer] = field(default_factory=dict, init=False)
+
+    def offer(self, toolbox: Toolbox) -> Offer:
+        """What follows from a selection of the collection's tools; made when it is first met.
+
+        Raises:
+            ConfigError: `config.response_schema` is no JSON schema.
+        """
+        names = tuple(toolbox.names)
+        offer = self._offers.get(names)
+        if offer is None:
+            offer = Offer.of(toolbox, self.config, self.endpoint.identity, record_tokens=self.record_tokens)
+            self._offers[names] = offer
+        return offer
 
 
 class Rollout:
@@ -49,6 +79,9 @@ class Rollout:
         sample_index: which of the prompt's samples, from 0.
         toolbox: the tools offered, no more.
         room: what it shares with the other rollouts.
+
+    Raises:
+        ConfigError: the config's `response_schema` is no JSON schema.
     """
 
     def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, room: RolloutRoom) -> None:
@@ -56,16 +89,11 @@ class Rollout:
         self._sample_index = sample_index
         self._toolbox = toolbox
         self._room = room
-        self._schemas = toolbox.schemas()
-        self._deadline = asyncio.Timeout(None)
-        self.key = rollout_key(
-            prompt.id,
-            sample_index,
-            room.endpoint.identity,
-            room.config,
-            self._schemas,
-            record_tokens=room.record_tokens,
-        )
+        self._offer = room.offer(toolbox)
+        self._metadata = room.metadata.get(prompt.id, {}) if self._offer.takes_context else None
+        self._caps = RolloutCaps.of(room.config, room.endpoint.price)
+        self._deadline: asyncio.Timeout | None = None
+        self.key = self._offer.key_form.key(prompt.id, sample_index, self._metadata)
         self.holds_value = False
         """Whether to end it now would lose something: an answer that is being paid for, a trajectory to hand out."""
         self.halted = False
@@ -77,88 +105,147 @@ class Rollout:
         return None if body is None else trajectory_from_json(orjson.loads(body))
 
     async def run(self) -> Trajectory:
-        """The trajectory, durable unless it failed: a failed one is tried again by the next collection.
+        """The trajectory, durable unless it failed or met its own cap: then the next collection goes on with it.
 
         Raises:
             StillhouseError: every rollout would fail: the endpoint or the journal cannot be used.
             Halted: `halted` was set.
         """
-        conversation = Conversation(self._first_messages())
-        stop_reason, error = await self._run_agent(conversation)
+        self._conversation = Conversation(self._first_messages())
+        ending = await self._converse()
         self.holds_value = True
-        trajectory = self._trajectory(conversation, stop_reason, error)
-        if stop_reason is StopReason.ERROR:
+        trajectory = self._trajectory(ending)
+        if ending.stop_reason in _OWED:
             return trajectory
-        stored = await self._room.journal.put_trajectory(self.key, orjson.dumps(trajectory))
-        return trajectory_from_json(orjson.loads(stored))
+        body = orjson.dumps(trajectory)
+        stored = await self._room.journal.put_trajectory(self.key, body)
+        return trajectory if stored == body else trajectory_from_json(orjson.loads(stored))
 
     def failed(self, error: ErrorRecord) -> Trajectory:
         """The trajectory of a rollout that could not start."""
-        return self._trajectory(Conversation(self._first_messages()), StopReason.ERROR, error)
+        self._conversation = Conversation(self._first_messages())
+        return self._trajectory(Ending(StopReason.ERROR, error))
 
-    async def _run_agent(self, conversation: Conversation) -> tuple[StopReason, ErrorRecord | None]:
+    async def _converse(self) -> Ending:
+        """Runs the agent with tools of its own, and ends what they keep for it."""
+        context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
+        ending: Ending | None = None
         try:
-            async with self._deadline:
-                stop_reason = await run_agent(
-                    conversation,
-                    complete=self._complete,
-                    call_tool=self._call_tool,
-                    max_turns=self._room.config.max_turns,
-                )
-            return stop_reason, None
+            async with self._toolbox.rollout(context) as self._tools:
+                ending = await self._converse_in_time()
+        except Exception:
+            if ending is None:
+                raise
+            # What was said is whole, whatever becomes of the session of a tool.
+            _LOG.exception("rollout %s: a tool could not be closed", self.key[:12])
+        return ending
+
+    async def _converse_in_time(self) -> Ending:
+        try:
+            if self._room.config.timeout_s is None:
+                return await self._run_agent()
+            async with asyncio.Timeout(None) as self._deadline:
+                return await self._run_agent()
         except RequestFailed as failed:
-            return _stop_reason(failed.failure), failed.failure.record()
+            return Ending(_stop_reason(failed.failure), failed.failure.record())
         except (StillhouseError, Halted):
             raise
         except TimeoutError as error:
-            if self._deadline.expired():
-                return StopReason.TIMEOUT, None
-            return StopReason.ERROR, _unexpected(error)
+            if self._deadline is not None and self._deadline.expired():
+                return Ending(StopReason.TIMEOUT)
+            return Ending(StopReason.ERROR, _unexpected(error))
         # One rollout that meets something nobody foresaw is a row; the log has where it came from.
         except Exception as error:
             _LOG.exception("rollout %s of prompt %s met an unexpected error", self.key[:12], self._prompt.id[:12])
-            return StopReason.ERROR, _unexpected(error)
+            return Ending(StopReason.ERROR, _unexpected(error))
 
-    async def _complete(self, turn: int, messages: list[Message]) -> Completion:
-        room = self._room
-        digest = request_digest(messages)
-        stored = room.journal.completion(self.key, turn, digest)
-        if stored is not None:
-            room.stats.num_replayed += 1
-            return decode_completion(stored)
-        sampling = Sampling(
-            temperature=room.config.temperature,
-            top_p=room.config.top_p,
-            max_tokens=room.config.max_tokens,
-            seed=request_seed(room.config.seed, self.key, turn),
-            record_tokens=room.record_tokens,
-        )
+    async def _run_agent(self) -> Ending:
+        try:
+            ending = await run_agent(
+                self._conversation, self._offer.rules, complete=self._complete, call_tool=self._call_tool
+            )
+        except _CapReached:
+            return Ending(StopReason.BUDGET)
+        cut_by_cap = self._caps is not None and self._caps.has_cut and ending.stop_reason is StopReason.LENGTH
+        return Ending(StopReason.BUDGET) if cut_by_cap else ending
+
+    async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
+        """The next completion: the journal's, or the endpoint's once it is in the journal."""
+        room, conversation = self._room, self._conversation
+        max_tokens = room.config.max_tokens
+        digest = conversation.digest.of_request()
+        completion = self._replay(turn, digest)
+        if completion is None and self._caps is not None:
+            allowed = self._caps.allowed_tokens(self._num_characters)
+            if allowed is None:
+                raise _CapReached
+            if allowed < max_tokens:
+                # It may be cut where the same request without a cap would not be, so it is another request.
+                max_tokens, digest = allowed, conversation.digest.of_request(allowed)
+                completion = self._replay(turn, digest)
+        if completion is None:
+            completion = await self._ask(turn, digest, self._sampling(turn, max_tokens, tool_choice))
+        if self._caps is not None:
+            self._caps.count(completion.turn, self._num_characters, max_tokens)
+        return completion
+
+    def _replay(self, turn: int, digest: str) -> Completion | None:
+        stored = self._room.journal.completion(self.key, turn, digest)
+        if stored is None:
+            return None
+        completion = decode_completion(stored)
+        self._room.stats.num_replayed += 1
+        self._room.replayed(completion.turn)
+        return completion
+
+    async def _ask(self, turn: int, digest: str, sampling: Sampling) -> Completion:
+        room, messages, schemas = self._room, self._conversation.messages, self._offer.schemas
 
         async def send() -> Completion:
             self._check_halted()
             self._start_clock()
             self.holds_value = True
             try:
-                return await room.client.complete(messages, self._schemas, sampling)
+                return await room.client.complete(messages, schemas, sampling)
             except BaseException:
                 self.holds_value = False
                 raise
 
+        size = RequestSize(self._num_characters, sampling.max_tokens)
         try:
-            completion = await room.requester.ask(send, continuing=turn > 0, asleep=room.asleep)
-            body = await room.journal.put_completion(self.key, turn, digest, encode_completion(completion))
+            completion = await room.requester.ask(send, size=size, continuing=turn > 0, asleep=room.asleep)
+            body = encode_completion(completion)
+            stored = await room.journal.put_completion(self.key, turn, digest, body)
         finally:
             self.holds_value = False
-        return decode_completion(body)
+        return completion if stored == body else decode_completion(stored)
+
+    def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
+        config = self._room.config
+        return Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_tokens=max_tokens,
+            seed=request_seed(config.seed, self.key, turn),
+            record_tokens=self._room.record_tokens,
+            tool_choice=tool_choice,
+            response_schema=config.response_schema,
+            reasoning_effort=config.reasoning_effort,
+            extra_body=config.extra_body,
+        )
+
+    @property
+    def _num_characters(self) -> int:
+        return self._conversation.num_characters + self._offer.num_characters
 
     async def _call_tool(self, turn: int, call_index: int, name: str, arguments: str) -> ToolResult:
-        room = self._room
+        room, tools = self._room, self._tools
         digest = call_digest(name, arguments)
         stored = room.journal.tool_result(self.key, turn, call_index, digest)
         if stored is None:
             self._check_halted()
             with room.asleep():
-                result = await self._toolbox.call(name, arguments)
+                result = await tools.call(name, arguments)
             room.stats.num_tool_calls += 1
             room.stats.num_tool_errors += result.error_kind is not None
             stored = await room.journal.put_tool_result(self.key, turn, call_index, digest, orjson.dumps(result))
@@ -171,7 +258,7 @@ class Rollout:
     def _start_clock(self) -> None:
         """The rollout's time counts from its first request: before, it waited for its turn."""
         timeout_s = self._room.config.timeout_s
-        if timeout_s is not None and self._deadline.when() is None:
+        if timeout_s is not None and self._deadline is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
 
     def _first_messages(self) -> list[Message]:
@@ -181,22 +268,26 @@ class Rollout:
             messages.insert(0, {"role": "system", "content": system_prompt})
         return messages
 
-    def _trajectory(self, conversation: Conversation, stop_reason: StopReason, error: ErrorRecord | None) -> Trajectory:
+    def _trajectory(self, ending: Ending) -> Trajectory:
         return Trajectory(
             rollout_key=self.key,
             prompt_id=self._prompt.id,
             sample_index=self._sample_index,
-            messages=conversation.messages,
-            tools=self._schemas,
-            turns=conversation.turns,
-            stop_reason=stop_reason,
+            messages=self._conversation.messages,
+            tools=self._offer.schemas,
+            turns=self._conversation.turns,
+            stop_reason=ending.stop_reason,
             model=self._room.endpoint.model,
-            error=error,
+            error=ending.error,
         )
 
 
 class Halted(Exception):
     """The collection has stopped; the rollout ends without a record and owes what it lacks."""
+
+
+class _CapReached(Exception):
+    """The next completion could pass the rollout's own cap."""
 
 
 def _stop_reason(failure: Failure) -> StopReason:

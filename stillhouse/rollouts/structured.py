@@ -1,0 +1,129 @@
+"""Answers in JSON that meet a schema, whether or not the endpoint enforces it.
+
+The schema is sent with every request; many endpoints ignore it, and those that obey may still be cut short. So each
+answer is parsed and checked here, and the model is told where it misses.
+"""
+
+from typing import Any, Final
+
+import orjson
+from jsonschema import SchemaError
+from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from stillhouse.errors import ConfigError
+from stillhouse.types import JsonObject, Message
+
+_MAX_PROBLEMS: Final = 5
+_MAX_SHOWN: Final = 200
+
+
+class AnswerSchema:
+    """What the final answer has to be.
+
+    Args:
+        schema: JSON schema in any draft that `$schema` names; 2020-12 without it. References stay within it.
+
+    Raises:
+        ConfigError: it is no JSON schema, or refers to something that is not in it.
+    """
+
+    def __init__(self, schema: JsonObject) -> None:
+        self._schema = schema
+        kind: Any = validator_for(schema)
+        try:
+            kind.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigError(
+                f"rollouts.response_schema is no JSON schema: at {error.json_path}: {error.message}"
+            ) from error
+        _check_references(schema)
+        # A registry of its own: the default one fetches what a reference names from the network.
+        self._validator = kind(schema, registry=Registry())
+
+    def problem(self, answer: Message) -> str | None:
+        """How a message misses the schema, in words for its author; None where it does not.
+
+        Each problem names the place as a JSON path, the value seen there, and what was expected.
+        """
+        text = _text(answer)
+        if text is None:
+            declined = answer.get("refusal")
+            return f"there is no answer but a refusal: {_shown(declined)}" if declined else "the answer is empty"
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            return f"the answer is not JSON alone: {error}; it begins with {_shown(text[:60])}, expected a JSON value"
+        try:
+            errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
+        except RecursionError:
+            return "the answer is nested too deeply to be checked"
+        if not errors:
+            return None
+        told = [_described(error) for error in errors[:_MAX_PROBLEMS]]
+        if len(errors) > _MAX_PROBLEMS:
+            told.append(f"and {len(errors) - _MAX_PROBLEMS} more")
+        return "; ".join(told)
+
+    def correction(self, problem: str) -> Message:
+        """The user's message that asks for another answer."""
+        schema = orjson.dumps(self._schema).decode()
+        content = (
+            f"Your answer does not meet the required JSON schema: {problem}. Answer again with the corrected JSON "
+            f"value alone, without a code fence and without other text. The schema: {schema}"
+        )
+        return {"role": "user", "content": content}
+
+
+def _text(answer: Message) -> str | None:
+    """The text of an answer, whose content may also be a list of parts; None where there is none."""
+    content: Any = answer.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content and not content.isspace() else None
+
+
+def _described(error: ValidationError) -> str:
+    """One miss; of a choice of schemas (`anyOf`), where the answer comes closest to one."""
+    closest = best_match([error]) or error
+    expected = {str(closest.validator): closest.validator_value}
+    if isinstance(closest.instance, list | dict):
+        # Its own value may be the whole answer, and is told better by what is wrong with it.
+        return f"at {closest.json_path}: {_cut(closest.message)}, expected {_shown(expected)}"
+    return f"at {closest.json_path}: saw {_shown(closest.instance)}, expected {_shown(expected)}"
+
+
+def _shown(value: Any) -> str:
+    return _cut(orjson.dumps(value).decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def _check_references(schema: JsonObject) -> None:
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    waiting: list[Any] = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+            reference = value.get("$ref")
+            if isinstance(reference, str):
+                _resolve(resolver, reference)
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _resolve(resolver: Any, reference: str) -> None:
+    try:
+        resolver.lookup(reference)
+    except Unresolvable as error:
+        raise ConfigError(
+            f"rollouts.response_schema refers to {reference!r}, which is not in it; name a place within the schema, "
+            'such as "#/$defs/NAME"'
+        ) from error
