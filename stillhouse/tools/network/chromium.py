@@ -1,10 +1,10 @@
 """Pages as a person sees them: rendered by one Chromium that all rollouts share.
 
 Playwright, which crawl4ai brings, drives the browser here directly. crawl4ai 0.9's own browser manager gives all pages
-of a run one context (cookies of one rollout reach the next), keeps contexts for good, drops Chromium's sandbox always,
-and takes no path of an installed browser; its issues 943, 980, 1256, 1608 and 1640 tell of pages that were never
-released. Here a page has a context of its own that is closed with it, and the browser is replaced after a number of
-pages, as its memory grows with every one.
+of a run one context (cookies of one rollout reach the next), starts Chromium without its sandbox, and takes no path of
+an installed browser; its issues 943, 980, 1256, 1608 and 1640 tell of pages that were never released. Here a page has a
+context of its own that is closed with it, and the browser is replaced after a number of pages, as its memory grows with
+every one.
 """
 
 import asyncio
@@ -166,7 +166,7 @@ class ChromiumPages:
             # An https page that the proxy refused is only a failed tunnel here; the guard knows the reason.
             await self._guard.check(visit.url)
             if visit.response is not None:
-                _require(visit.response)
+                await self._kind(visit, visit.response)
             if "Download is starting" in error.message:
                 raise NoPage(f"{visit.url} is not text but a file to download") from error
             raise NoPage(f"{visit.url} could not be loaded: {_reason(error.message)}") from error
@@ -179,18 +179,26 @@ class ChromiumPages:
         response = await page.goto(visit.url, wait_until="domcontentloaded", timeout=self._timeout_s * 1000)
         if response is None:
             raise NoPage(f"{visit.url} could not be loaded: there was no answer")
-        if REASON_HEADER in response.headers:
-            await self._guard.check(visit.url)
-        kind = _require(response)
-        # Scripts that build the page are given a moment; a page that never rests is taken as it is.
+        kind = await self._kind(visit, response)
+        # Scripts that build the page, or lead on to another, get a moment. A page that never rests is taken as it is.
         with suppress(TimeoutError):
             await page.wait_for_load_state("networkidle", timeout=_SETTLE_S * 1000)
+        if visit.response is not None:
+            kind = await self._kind(visit, visit.response)
         if kind in HTML_TYPES:
             text = await page.content()
         else:
             # Chromium shows every other text in a page of its own making.
             text = await page.evaluate("document.body ? document.body.innerText : document.documentElement.outerHTML")
         return Page(page.url, kind, text[:MAX_PAGE_CHARACTERS])
+
+    async def _kind(self, visit: "_Visit", response: Any) -> str:
+        """The content type of a text that was found."""
+        reason = response.headers.get(REASON_HEADER)
+        if reason is not None:
+            await self._guard.check(visit.url)
+            raise NoPage(f"{visit.url} could not be loaded: {reason}")
+        return require_text(response.url, response.status, response.headers.get("content-type", ""))
 
 
 @dataclass(slots=True)
@@ -207,14 +215,6 @@ class _Visit:
     def note_response(self, response: Any, page: Any) -> None:
         if response.request.is_navigation_request() and response.frame == page.main_frame:
             self.response = response
-
-
-def _require(response: Any) -> str:
-    """The content type of a text that was found."""
-    reason = response.headers.get(REASON_HEADER)
-    if reason is not None:
-        raise NoPage(f"{response.url} could not be loaded: {reason}")
-    return require_text(response.url, response.status, response.headers.get("content-type", ""))
 
 
 async def has_own_chromium() -> bool:

@@ -1,7 +1,6 @@
-import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,6 +14,7 @@ class Site:
 
     def __init__(self) -> None:
         self.pages: dict[str, Reply] = {}
+        self.raw: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.seen: list[str] = []
         self.num_at_once = 0
         self.most_at_once = 0
@@ -68,7 +68,7 @@ class Site:
         time.sleep(self.delay_s)
         path = handler.path.partition("?")[0]
         status, headers, body = self.pages.get(path, (404, {"Content-Type": "text/html"}, "nothing here"))
-        content = body.encode()
+        status, headers, content = self.raw.get(path, (status, headers, body.encode()))
         handler.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             handler.send_header(name, value)
@@ -83,13 +83,3 @@ def site() -> Iterator[Site]:
     opened = Site()
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def run() -> Callable[..., Any]:
-    """Runs a coroutine to its end in a loop of its own."""
-
-    def run(work: Any) -> Any:
-        return asyncio.run(work)
-
-    return run

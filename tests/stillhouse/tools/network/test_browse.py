@@ -1,0 +1,182 @@
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.config import ToolsConfig
+from stillhouse.errors import ConfigError
+from stillhouse.tools import Toolbox
+from stillhouse.tools.context import ToolError
+from stillhouse.tools.network.browse import Browse
+
+Read = Callable[..., str]
+
+
+@pytest.fixture
+def read(site: Any) -> Read:
+    """What `browse` says of a page, fetched without a browser."""
+
+    def browse(url: str, **fields: Any) -> str:
+        one = Browse(ToolsConfig(**{"browse_with": "http", "allowed_hosts": (site.host,), **fields}))
+
+        async def use() -> str:
+            try:
+                return await one.tool.function(url)
+            finally:
+                await one.close()
+
+        return asyncio.run(use())
+
+    return browse
+
+
+def test_a_page_is_read_as_markdown_with_absolute_links(site: Any, read: Read) -> None:
+    site.html("/shop/", "<h1>Shop</h1><p>See <a href='list?page=1'>the <b>list</b></a>.</p><script>1</script>")
+    assert read(site.url("/shop/")) == f"# Shop\nSee [the **list**]({site.url('/shop/list?page=1')})."
+
+
+def test_the_title_stands_above_a_page_that_does_not_show_it(site: Any, read: Read) -> None:
+    site.pages["/"] = (
+        200,
+        {"Content-Type": "text/html"},
+        "<html><head><title>Shop</title></head><body>Open</body></html>",
+    )
+    assert read(site.url("/")) == "# Shop\n\nOpen"
+
+
+def test_a_long_page_is_cut_and_says_so(site: Any, read: Read) -> None:
+    site.html("/", "".join(f"<p>line {number}</p>" for number in range(1000)))
+    text = read(site.url("/"), browse_max_characters=100)
+    assert text.startswith("line 0\nline 1\n")
+    shown, _, note = text.rpartition("\n\n")
+    assert len(shown) <= 100
+    assert note.startswith("[cut here: these are the first 100 of ")
+
+
+def test_text_that_is_no_html_is_read_as_it_is(site: Any, read: Read) -> None:
+    site.pages["/a.json"] = (200, {"Content-Type": "application/json"}, '{"a": "<b>"}')
+    assert read(site.url("/a.json")) == '{"a": "<b>"}'
+
+
+def test_a_page_in_another_charset_is_read(site: Any, read: Read) -> None:
+    site.raw["/"] = (200, {"Content-Type": "text/html"}, '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"))
+    assert read(site.url("/")) == "caf\xe9"
+
+
+def test_a_page_without_text_says_so(site: Any, read: Read) -> None:
+    site.html("/", "<script>build()</script>")
+    assert read(site.url("/")) == "(the page has no text)"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/missing", r"answered HTTP 404 \(Not Found\)"),
+        ("/image", "is not text but image/png"),
+        ("/loop", "redirects without end"),
+        ("/inside", "localhost is not on the public internet"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, message: str) -> None:
+    site.pages["/image"] = (200, {"Content-Type": "image/png"}, "x")
+    site.redirect("/loop", site.url("/loop"))
+    site.redirect("/inside", site.url("/secret", "localhost"))
+    with pytest.raises(ToolError, match=message):
+        read(site.url(path))
+
+
+def test_a_page_that_takes_too_long_is_given_up(site: Any, read: Read) -> None:
+    site.delay_s = 2.0
+    with pytest.raises(ToolError, match=r"did not answer within 0\.2 s"):
+        read(site.url("/"), timeout_s=0.2)
+
+
+def test_a_host_that_does_not_exist_is_told(read: Read) -> None:
+    with pytest.raises(ToolError, match=r"there is no host 'nowhere\.invalid'"):
+        read("https://nowhere.invalid/")
+
+
+def test_private_hosts_are_refused_unless_the_config_names_them(site: Any, read: Read) -> None:
+    with pytest.raises(ToolError, match="not on the public internet"):
+        read(site.url("/"), allowed_hosts=())
+    assert site.seen == []
+
+
+def test_a_toolbox_offers_browse_and_counts_what_it_refuses(site: Any) -> None:
+    site.html("/", "hello")
+    config = ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,))
+
+    async def use() -> list[Any]:
+        async with Toolbox.from_config(config) as toolbox:
+            return [await toolbox.call("browse", f'{{"url": "{url}"}}') for url in (site.url("/"), "http://10.0.0.1/")]
+
+    found, refused = asyncio.run(use())
+    assert (found.content, found.error_kind) == ("hello", None)
+    assert refused.error_kind == "exception"
+    assert "10.0.0.1 is not on the public internet" in refused.content
+
+
+def test_the_same_toolbox_serves_again_after_it_was_closed(site: Any) -> None:
+    site.html("/", "hello")
+    toolbox = Toolbox.from_config(
+        ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,), browse_max_characters=500)
+    )
+
+    async def use() -> list[str]:
+        async with toolbox:
+            calls = (toolbox.call("browse", f'{{"url": "{site.url("/")}"}}') for _ in range(12))
+            return [result.content for result in await asyncio.gather(*calls)]
+
+    assert asyncio.run(use()) == ["hello"] * 12
+    assert asyncio.run(use()) == ["hello"] * 12
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crawl4ai", None)
+    with pytest.raises(ConfigError, match=r"pip install 'stillhouse\[browse\]'"):
+        Browse(ToolsConfig())
+
+
+def test_without_a_chromium_auto_fetches_pages_and_browser_says_what_to_install(
+    site: Any, read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    site.html("/", "hello <script>document.body.append('built')</script>")
+    assert read(site.url("/"), browse_with="auto") == "hello"
+    with pytest.raises(ConfigError, match="playwright install chromium"):
+        Browse(ToolsConfig(browse_with="browser"))
+
+
+def test_a_browser_that_does_not_start_is_done_without(
+    site: Any, read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    site.html("/", "hello")
+    assert read(site.url("/"), browse_with="auto") == "hello"
+    assert "pages are fetched without a browser from now on" in caplog.text
+    with pytest.raises(ToolError, match="does not start"):
+        read(site.url("/"), browse_with="browser")
+
+
+def test_nothing_is_printed_and_nothing_is_written_to_the_home_folder(site: Any, tmp_path: Path) -> None:
+    site.html("/", "hello")
+    code = (
+        "import asyncio\n"
+        "from stillhouse.config import ToolsConfig\n"
+        "from stillhouse.tools.network.browse import Browse\n"
+        f"one = Browse(ToolsConfig(browse_with='http', allowed_hosts=({site.host!r},)))\n"
+        f"assert asyncio.run(one.tool.function({site.url('/')!r})) == 'hello'"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []

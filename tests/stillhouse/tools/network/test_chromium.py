@@ -1,0 +1,203 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from stillhouse.config import ToolsConfig
+from stillhouse.tools.context import ToolError
+from stillhouse.tools.network.browse import Browse
+from stillhouse.tools.network.chromium import ChromiumPages, system_chromium
+from stillhouse.tools.network.guard import Guard
+
+pytestmark = pytest.mark.skipif(
+    system_chromium() is None, reason="no Chromium on this machine: apt-get install chromium"
+)
+
+Read = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def browse() -> Iterator[Browse]:
+    """One browser for the tests of this file; 127.0.0.1 may be reached, localhost may not."""
+    one = Browse(ToolsConfig(browse_with="browser", allowed_hosts=("127.0.0.1",)))
+    yield one
+    asyncio.run(one.close())
+
+
+@pytest.fixture
+def read(browse: Browse) -> Read:
+    return lambda url: asyncio.run(browse.tool.function(url))
+
+
+def browsers(process: psutil.Process) -> list[psutil.Process]:
+    """The Chromiums below a process, without the helpers each of them has."""
+    found = []
+    for child in process.children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+        except psutil.Error:
+            continue
+        if "--headless" in command and "--type=" not in command and child.status() != psutil.STATUS_ZOMBIE:
+            found.append(child)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    for _ in range(200):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_scripts_have_built_the_page_before_it_is_read(site: Any, read: Read) -> None:
+    site.pages["/data"] = (200, {"Content-Type": "text/plain"}, "from the server")
+    site.html("/", "<p>one</p><script>fetch('/data').then(r => r.text()).then(t => document.body.append(t))</script>")
+    assert read(site.url("/")) == "one\nfrom the server"
+
+
+def test_nothing_a_page_does_reaches_a_private_host(site: Any, read: Read) -> None:
+    inside = site.url("/secret", "localhost")
+    site.html("/secret", "SECRET")
+    site.redirect("/hop", inside)
+    site.html(
+        "/",
+        f"""<img src="{inside}?image"><iframe src="{inside}?frame"></iframe><script src="{inside}?script"></script>
+        <link rel=stylesheet href="{inside}?style"><iframe src="/hop"></iframe><div id=told></div><script>
+        const told = what => document.getElementById('told').append(what + ' ')
+        fetch('{inside}?fetch', {{mode: 'no-cors'}}); fetch('/hop', {{mode: 'no-cors'}})
+        const socket = new WebSocket('{inside.replace("http", "ws")}?socket')
+        socket.onopen = () => told('open'); socket.onerror = () => told('not-open')
+        navigator.sendBeacon('{inside}?beacon')</script>""",
+    )
+    text = read(site.url("/"))
+    assert "not-open" in text
+    assert "SECRET" not in text
+    assert not [path for path in site.seen if path.startswith("/secret")]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/redirect", "localhost is not on the public internet"),
+        ("/redirect-tls", r"169\.254\.169\.254 is not on the public internet"),
+        ("/by-script", "localhost is not on the public internet"),
+        ("/missing", r"answered HTTP 404 \(Not Found\)"),
+        ("/empty-error", r"answered HTTP 500 \(Internal Server Error\)"),
+        ("/image", "is not text but image/png"),
+        ("/download", "is not text but a file to download"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, message: str) -> None:
+    inside = site.url("/secret", "localhost")
+    site.redirect("/redirect", inside)
+    site.redirect("/redirect-tls", "https://169.254.169.254/latest/meta-data/")
+    site.html("/by-script", f"<script>location = '{inside}'</script>")
+    site.pages["/empty-error"] = (500, {}, "")
+    site.pages["/image"] = (200, {"Content-Type": "image/png"}, "x")
+    site.pages["/download"] = (200, {"Content-Type": "text/plain", "Content-Disposition": "attachment"}, "x")
+    with pytest.raises(ToolError, match=message):
+        read(site.url(path))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "chrome://version", "http://localhost:1/", "data:text/html,x"])
+def test_the_browser_is_not_asked_for_what_the_guard_refuses(read: Read, url: str) -> None:
+    with pytest.raises(ToolError, match=r"not a web address|not on the public internet"):
+        read(url)
+
+
+def test_pages_share_no_cookies(site: Any, read: Read) -> None:
+    site.html("/set", "<script>document.cookie = 'who=first; path=/'; document.body.append(document.cookie)</script>")
+    site.html("/get", "<script>document.body.append('cookie: ' + document.cookie)</script>")
+    assert read(site.url("/set")) == "who=first"
+    assert read(site.url("/get")) == "cookie:"
+
+
+@pytest.mark.slow
+def test_pages_are_released_and_the_browser_is_replaced(site: Any) -> None:
+    site.html("/", "hello")
+    here = psutil.Process()
+    before = {process.pid for process in browsers(here)}
+
+    async def use() -> tuple[list[set[int]], int]:
+        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0, max_at_once=2, pages_per_browser=2)
+        seen = []
+        try:
+            for _ in range(3):
+                await asyncio.gather(*(pages.get(site.url("/")) for _ in range(2)))
+                seen.append({process.pid for process in browsers(here)} - before)
+            assert pages._current is not None
+            return seen, len(pages._current.handle.contexts)
+        finally:
+            await pages.close()
+
+    seen, num_contexts = asyncio.run(use())
+    assert [len(pids) for pids in seen] == [1, 1, 1]
+    assert len(set.union(*seen)) == 3
+    assert num_contexts == 0
+    assert until(lambda: {process.pid for process in browsers(here)} == before)
+
+
+@pytest.mark.slow
+def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
+    site.html("/", "hello")
+    here = psutil.Process()
+    before = {process.pid for process in browsers(here)}
+
+    async def use() -> str:
+        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0)
+        try:
+            await pages.get(site.url("/"))
+            for process in browsers(here):
+                if process.pid not in before:
+                    process.kill()
+            await asyncio.sleep(0.5)
+            return (await pages.get(site.url("/"))).text
+        finally:
+            await pages.close()
+
+    assert "hello" in asyncio.run(use())
+
+
+@pytest.mark.slow
+def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site: Any) -> None:
+    async def use() -> None:
+        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0, max_at_once=1)
+        try:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2.5):
+                    await pages.get(site.url("/slow"))
+            site.delay_s = 0.0
+            site.html("/quick", "hello")
+            assert "hello" in (await pages.get(site.url("/quick"))).text
+        finally:
+            await pages.close()
+
+    site.delay_s = 5.0
+    asyncio.run(use())
+
+
+@pytest.mark.slow
+def test_the_browser_ends_with_a_run_that_is_killed(site: Any) -> None:
+    site.html("/", "hello")
+    code = (
+        "import asyncio\n"
+        "from stillhouse.config import ToolsConfig\n"
+        "from stillhouse.tools.network.browse import Browse\n"
+        "one = Browse(ToolsConfig(browse_with='browser', allowed_hosts=('127.0.0.1',)))\n"
+        f"print(asyncio.run(one.tool.function({site.url('/')!r})), flush=True)\n"
+        "import time; time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline().strip() == "hello"
+        (browser,) = browsers(psutil.Process(run.pid))
+        os.kill(run.pid, signal.SIGKILL)
+        assert until(lambda: not browser.is_running() or browser.status() == psutil.STATUS_ZOMBIE)
