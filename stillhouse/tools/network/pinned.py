@@ -21,7 +21,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._inner = httpx.AsyncHTTPTransport(
-            verify=_certificates(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            verify=certificates(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -59,6 +59,6 @@ def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
-    # Reading the certificates takes 20 ms, which a client made for one call would spend each time.
+def certificates() -> ssl.SSLContext:
+    """The authorities trusted for TLS; kept, as reading them takes 20 ms and a client is made for one call."""
     return httpx.create_ssl_context()

@@ -1,12 +1,22 @@
 import asyncio
+import ssl
+import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from stillhouse.tools.network.guard import AddressRefused, Guard
-from stillhouse.tools.network.pinned import guarded_client
+from stillhouse.tools.network.pinned import certificates, guarded_client
 
 
 def get(guard: Guard, url: str) -> httpx.Response:
@@ -71,3 +81,62 @@ def test_a_proxy_of_the_environment_is_not_used(site: Any, monkeypatch: pytest.M
     site.html("/", "hello")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     assert get(Guard([site.host]), site.url("/")).status_code == 200
+
+
+@pytest.fixture
+def tls_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A TLS server on loopback with a certificate for shop.example, which is trusted for the test."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.example")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = tmp_path / "shop.pem"
+    pem.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    certificates.cache_clear()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.headers["Host"].encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        # A client that does not trust the certificate hangs up.
+        def handle_error(self, *_: Any) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    server = Server(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    certificates.cache_clear()
+
+
+def test_the_certificate_must_be_of_the_host_and_not_of_the_address(tls_port: int) -> None:
+    guard = Guard(["shop.example", "other.example"], Answers(["127.0.0.1"], ["127.0.0.1"]))
+    assert get(guard, f"https://shop.example:{tls_port}/").text == f"shop.example:{tls_port}"
+    with pytest.raises(httpx.ConnectError, match=r"certificate is not valid for 'other\.example'"):
+        get(guard, f"https://other.example:{tls_port}/")
