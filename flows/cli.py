@@ -168,6 +168,31 @@ def _row_numbers(text: str) -> list[int]:
 
 
 @app.command()
+def view(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A dataset or rollouts folder, a .jsonl or .parquet file, an MLflow run id, a Prefect flow run's id or "
+            "name, or latest.",
+        ),
+    ] = "latest",
+    store: Annotated[Path, typer.Option(help="Folder that holds what runs left behind.")] = Path("runs"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
+) -> None:
+    """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
+    from stillhouse.view import view_run
+
+    page, written = view_run(run, store, output, max_rows)
+    more = "" if written.is_whole else "; there are more, which --max-rows lets in"
+    typer.echo(f"{page}: {written.num_rows} trajectories{more}")
+    if open_page and not typer.launch(str(page.absolute().as_uri())) == 0:
+        typer.echo("No browser could be opened here; open the file in one.", err=True)
+
+
+@app.command()
 def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a Hugging Face id, or embedded:NAME.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

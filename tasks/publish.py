@@ -19,8 +19,10 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.verify import verify_trajectory
 from stillhouse.errors import StillhouseError
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
+from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
+from tasks.caching import artifacts_in
 from tasks.prompts import PromptSets, metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run import Run, StageOutcome, start
@@ -103,11 +105,14 @@ def _evaluations(run: Run) -> dict[str, JsonObject]:
 
 def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -> Path:
     results = _results(run)
+    created_at = datetime.now(UTC)
+    folder = run.context.store.root / "reports" / f"{created_at:%Y%m%d-%H%M%S}-{run.name}"
+    write_run_record(folder, _run_record(run, created_at))
     return write_report(
-        run.context.store.root / "reports" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{run.name}",
+        folder,
         ReportData(
             title=f"Stillhouse: {run.name}",
-            created_at=datetime.now(UTC),
+            created_at=created_at,
             failure=failure,
             config=run.config.model_dump(mode="json"),
             stages=[_stage_summary(outcome) for outcome in run.stages],
@@ -119,6 +124,18 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
             prefect_url=flow_run.ui_url,
             commands=[Command(purpose=purpose, line=line) for purpose, line in pages.items()],
         ),
+    )
+
+
+def _run_record(run: Run, created_at: datetime) -> RunRecord:
+    """By what `stillhouse view` finds the run and its trajectories again."""
+    return RunRecord(
+        flow=run.name,
+        created_at=created_at.isoformat(),
+        mlflow_run_id=run.record.run_id,
+        prefect_flow_run_id=flow_run.id,
+        prefect_flow_run_name=flow_run.name,
+        artifacts={outcome.name: [a.uri for a in artifacts_in(outcome.result)] for outcome in run.stages},
     )
 
 

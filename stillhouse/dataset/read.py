@@ -1,6 +1,6 @@
 """Rows of a dataset's Parquet files, with their JSON columns as JSON objects again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,13 +22,21 @@ def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
     Raises:
         InputError: the file is missing or no dataset of ours.
     """
-    path = folder / f"{split}.parquet"
+    return read_file(folder / f"{split}.parquet")
+
+
+def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[JsonObject]:
+    """As `read_rows`, for a file that may lie anywhere; `columns` are those wanted, None for all.
+
+    Raises:
+        InputError: the file is missing or no dataset of ours.
+    """
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_BATCH_ROWS):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     yield {name: _decoded(name, value) for name, value in row.items()}
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"dataset file {path} cannot be read: {error}; expected a folder of build_dataset") from error
 
 

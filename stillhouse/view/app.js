@@ -1,0 +1,200 @@
+// Ties list, filters, search and reader together; the address says what is shown, so that it can be handed on.
+
+const app = document.getElementById("app");
+const query = document.getElementById("query");
+const list = document.getElementById("list");
+const reader = document.getElementById("reader");
+const help = document.getElementById("help");
+const SEARCH_AFTER_MS = 120;
+
+class Page {
+  #found = null;
+  #progress = 1;
+  #timer = 0;
+  #open = null;
+
+  constructor(rows) {
+    this.rows = rows;
+    this.byId = new Map(rows.map((row) => [row.id, row]));
+    this.bodies = new Bodies();
+    this.search = new Search(this.bodies, rows);
+    this.list = new List(list, document.getElementById("rows"), (row) => this.open(row, { focus: true }));
+    document.getElementById("filters").append(...buildFilters(rows, (name, value) => this.change(name, value)));
+    query.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.change("q", query.value), SEARCH_AFTER_MS);
+    });
+    addEventListener("hashchange", () => this.readAddress());
+    this.readAddress();
+  }
+
+  // The address after #: `t` is the trajectory that is open, the others are filters, order and query.
+  readAddress() {
+    const told = new URLSearchParams(location.hash.slice(1));
+    this.state = { q: "", min: "", max: "", sort: "sampled", ...Object.fromEntries(told) };
+    query.value = this.state.q;
+    for (const control of document.querySelectorAll("#filters [id^=by-]")) {
+      control.value = this.state[control.id.slice(3)] ?? "";
+    }
+    this.#find();
+    const row = this.byId.get(told.get("t"));
+    if (row) this.open(row);
+    else if (told.has("t")) this.#say(`No trajectory ${told.get("t")} on this page.`);
+    else this.close();
+  }
+
+  change(name, value) {
+    this.state[name] = value;
+    this.#writeAddress();
+    if (name === "q") this.#find();
+    else this.#filter();
+  }
+
+  async open(row, { focus = false } = {}) {
+    if (!row) return;
+    this.#open = row;
+    this.state.t = row.id;
+    this.#writeAddress();
+    this.list.mark(row);
+    const body = await this.bodies.get(row);
+    // Somebody may have gone on meanwhile.
+    if (this.#open !== row) return;
+    app.classList.add("reading");
+    const back = make("button", { type: "button", class: "back", text: "Back to the list", onclick: () => this.close({ focus: true }) });
+    const copy = make("button", { type: "button", class: "quiet", text: "Copy as JSON", onclick: () => this.#copy(copy, body) });
+    const fold = make("button", { type: "button", class: "quiet", text: "Fold all", onclick: () => this.fold() });
+    reader.replaceChildren(make("nav", { class: "bar", "aria-label": "Trajectory" }, back, fold, copy), trajectoryView(row, body));
+    reader.scrollTop = 0;
+    this.#highlight();
+    if (focus) reader.focus({ preventScroll: true });
+  }
+
+  close({ focus = false } = {}) {
+    this.#open = null;
+    delete this.state.t;
+    this.#writeAddress();
+    app.classList.remove("reading");
+    this.list.mark(null);
+    this.#say(this.rows.length === 0 ? "There is no trajectory on this page." : "Choose a trajectory, or press j.");
+    if (focus) list.focus();
+  }
+
+  step(distance) {
+    this.open(this.list.neighbour(distance));
+  }
+
+  fold() {
+    const messages = [...reader.querySelectorAll("details.message")];
+    const open = messages.some((message) => message.open);
+    for (const message of messages) message.open = !open;
+    const button = reader.querySelector(".bar .quiet");
+    if (button) button.textContent = open ? "Unfold all" : "Fold all";
+  }
+
+  #find() {
+    const terms = searchTerms(this.state.q);
+    if (terms.length > 0) {
+      this.#progress = 0;
+      this.#filter();
+    }
+    this.search.run(terms, (found, progress) => {
+      this.#found = found;
+      this.#progress = progress;
+      this.#filter();
+      this.#highlight();
+    });
+  }
+
+  #filter() {
+    const rows = this.rows.filter((row) => (this.#found === null || this.#found.has(row.number)) && matches(row, this.state));
+    const order = ORDERS[this.state.sort] ?? ORDERS.sampled;
+    this.list.show(rows.sort(order.compare));
+    if (this.#open !== null) this.list.mark(this.#open);
+    this.#count(rows);
+  }
+
+  #count(rows) {
+    const all = rows.length === this.rows.length;
+    const parts = [all ? `${count(rows.length)} trajectories` : `${count(rows.length)} of ${count(this.rows.length)}`];
+    if (this.#progress < 1) parts.push(`searching, ${Math.round(100 * this.#progress)} %`);
+    const right = rows.filter((row) => row.outcome === "right").length;
+    const wrong = rows.filter((row) => row.outcome === "wrong").length;
+    if (right + wrong > 0) parts.push(`${((100 * right) / (right + wrong)).toFixed(1)} % right`);
+    if (rows.length > 0 && rows.every((row) => row.usd !== null)) parts.push(dollars(rows.reduce((sum, row) => sum + row.usd, 0)));
+    document.getElementById("count").replaceChildren(...parts.map((text) => make("span", { text })));
+  }
+
+  #writeAddress() {
+    const told = Object.entries(this.state).filter(([name, value]) => value && !(name === "sort" && value === "sampled"));
+    const hash = new URLSearchParams(told).toString();
+    history.replaceState(null, "", `#${hash}`);
+  }
+
+  #say(text) {
+    reader.replaceChildren(make("p", { class: "empty", text }));
+  }
+
+  async #copy(button, body) {
+    await navigator.clipboard.writeText(JSON.stringify(body, null, 2));
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy as JSON"), 1500);
+  }
+
+  // Marks what was searched for, without touching the document.
+  #highlight() {
+    if (!("highlights" in CSS)) return;
+    const terms = searchTerms(this.state.q);
+    const ranges = [];
+    const walker = document.createTreeWalker(reader, NodeFilter.SHOW_TEXT);
+    while (terms.length > 0 && walker.nextNode() && ranges.length < 1000) {
+      const node = walker.currentNode;
+      const text = node.data.toLowerCase();
+      // A letter whose lower case is longer would shift every place after it.
+      if (text.length !== node.data.length) continue;
+      for (const term of terms) {
+        for (let at = text.indexOf(term); at >= 0; at = text.indexOf(term, at + term.length)) {
+          const range = new Range();
+          range.setStart(node, at);
+          range.setEnd(node, at + term.length);
+          ranges.push(range);
+        }
+      }
+    }
+    CSS.highlights.set("found", new Highlight(...ranges));
+  }
+}
+
+function onKey(page, event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  const typing = event.target.matches("input, select, textarea");
+  const inList = event.target === list;
+  if (event.key === "Escape") {
+    if (typing) event.target.blur();
+    else page.close({ focus: true });
+  } else if (typing) {
+    if (event.target !== query || event.key !== "Enter") return;
+    list.focus();
+  } else if (event.key === "j" || (inList && event.key === "ArrowDown")) page.step(1);
+  else if (event.key === "k" || (inList && event.key === "ArrowUp")) page.step(-1);
+  else if (inList && event.key === "Home") page.step(-Infinity);
+  else if (inList && event.key === "End") page.step(Infinity);
+  else if (inList && event.key === "Enter") reader.focus();
+  else if (event.key === "/") query.select();
+  else if (event.key === "f") page.fold();
+  else if (event.key === "?") help.showModal();
+  else return;
+  event.preventDefault();
+}
+
+async function start() {
+  if (!("DecompressionStream" in window)) {
+    document.getElementById("count").textContent = "This page needs a browser of 2023 or later.";
+    return;
+  }
+  const page = new Page(await readIndex(app.dataset.columns.split(" ")));
+  document.addEventListener("keydown", (event) => onKey(page, event));
+  document.getElementById("show-help").addEventListener("click", () => help.showModal());
+  document.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
+}
+
+start();

@@ -1,0 +1,183 @@
+"""Trajectories in one form for the page, whatever they were read from.
+
+Three forms are known: the record of a rollout (`trajectories.jsonl`), a row of a dataset (`.parquet`), and a chat line
+that `stillhouse generate -o` wrote (`.jsonl`). Only the first has the facts of each turn.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from stillhouse.dataset.read import read_file
+from stillhouse.dataset.totals import totals_of
+from stillhouse.dataset.verify import verify_trajectory
+from stillhouse.errors import InputError
+from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
+from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
+from stillhouse.view.sources import Source
+
+Outcome = Literal["right", "wrong", "unverified", "failed"]
+
+_LABELS: Final = ("id", "verified", "kept", "drop_reasons", "split", "num_tokens")
+_NO_ROW: Final[JsonObject] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """One trajectory as the page takes it."""
+
+    stage: str
+    outcome: Outcome
+    kept: bool | None
+    """None where no dataset says."""
+    score: float | None
+    """What a row itself says, else 1 for right and 0 for wrong; None where nobody knows."""
+    figures: JsonObject
+    """Turns, tool calls, tool errors, tokens, cost in USD, seconds of waiting; None for what is unknown."""
+    body: JsonObject
+    """What is read when the trajectory is opened: messages, tools, turns, facts."""
+
+
+def read_view_rows(source: Source) -> Iterator[ViewRow]:
+    """Every trajectory of a source, one at a time.
+
+    Memory holds the labels and the expected answers, not the trajectories.
+
+    Raises:
+        InputError: a file cannot be read or a row holds no messages.
+    """
+    labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS)}
+    about: dict[str, PromptMetadata] = {}
+    for path in source.metadata:
+        about.update(read_metadata(path))
+    for part in source.parts:
+        rows = read_file(part.path) if part.path.suffix == ".parquet" else read_jsonl(part.path)
+        for number, row in enumerate(rows, start=1):
+            try:
+                yield _view_row(row, part.stage, labels, about, number)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise InputError(
+                    f"{part.path}, row {number}: no trajectory: {type(error).__name__}: {error}; expected a rollout's "
+                    f"record, a dataset's row or a chat line with messages, saw the keys {', '.join(row) or 'none'}"
+                ) from error
+
+
+def _view_row(
+    row: JsonObject, stage: str, labels: Mapping[str, JsonObject], about: Mapping[str, PromptMetadata], number: int
+) -> ViewRow:
+    if "rollout_key" in row:
+        trajectory = trajectory_from_json(row)
+        label = labels.get(trajectory.rollout_key, _NO_ROW)
+        return _of_trajectory(trajectory, stage, label, about.get(trajectory.prompt_id))
+    return _of_row(row, stage, number)
+
+
+def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, about: PromptMetadata | None) -> ViewRow:
+    verified = label["verified"] if label else verify_trajectory(trajectory, about)
+    totals = totals_of(trajectory)
+    failed = trajectory.stop_reason is StopReason.ERROR
+    body = {
+        "id": trajectory.rollout_key,
+        "prompt_id": trajectory.prompt_id,
+        "sample_index": trajectory.sample_index,
+        "messages": trajectory.messages,
+        "tools": trajectory.tools,
+        "turns": [_turn(turn) for turn in trajectory.turns],
+        "stop_reason": trajectory.stop_reason,
+        "model": trajectory.model,
+        "providers": totals.providers,
+        "error": trajectory.error,
+        "expected_answer": about.expected_answer if about else None,
+        "tag": about.tag if about else None,
+        "metadata": about.metadata if about else None,
+        "drop_reasons": label.get("drop_reasons"),
+        "split": label.get("split"),
+        "num_tokens": label.get("num_tokens"),
+    }
+    return ViewRow(
+        stage=stage,
+        outcome="failed" if failed else _outcome(verified),
+        kept=label.get("kept"),
+        score=_score(_NO_ROW, verified),
+        figures={
+            "turns": len(trajectory.turns),
+            "tool_calls": totals.num_tool_calls,
+            "tool_errors": totals.num_tool_errors,
+            "prompt_tokens": totals.prompt_tokens,
+            "completion_tokens": totals.completion_tokens,
+            "reasoning_tokens": totals.reasoning_tokens,
+            "usd": totals.cost_usd,
+            "latency_s": totals.latency_s,
+        },
+        body=body,
+    )
+
+
+def _turn(turn: Turn) -> JsonObject:
+    """The facts of a turn that a person reads; token ids and log-probabilities are left out."""
+    return {
+        "finish_reason": turn.finish_reason,
+        "usage": turn.usage,
+        "latency_s": turn.latency_s,
+        "model": turn.model,
+        "provider": turn.provider,
+        "request_id": turn.request_id,
+        "usd": turn.cost_usd,
+        "tool_errors": turn.num_tool_errors,
+    }
+
+
+def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
+    messages = row["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise TypeError("messages is no list of objects")
+    # A chat line keeps among its prompt's metadata what a dataset's row has in columns of its own.
+    beside = row.get("metadata") if isinstance(row.get("metadata"), dict) else {}
+    known = row if "stop_reason" in row else {**beside, **row}
+    verified = known.get("verified")
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return ViewRow(
+        stage=stage,
+        outcome="failed" if known.get("stop_reason") == StopReason.ERROR else _outcome(verified),
+        kept=known.get("kept"),
+        score=_score(known, verified),
+        figures={
+            "turns": known.get("turns", sum(message.get("role") == "assistant" for message in messages)),
+            "tool_calls": known.get("num_tool_calls", len(calls)),
+            "tool_errors": known.get("num_tool_errors"),
+            "prompt_tokens": known.get("prompt_tokens"),
+            "completion_tokens": known.get("completion_tokens"),
+            "reasoning_tokens": known.get("reasoning_tokens"),
+            "usd": known.get("cost_usd"),
+            "latency_s": known.get("latency_s"),
+        },
+        body={
+            "id": known.get("id") or f"row-{number}",
+            "prompt_id": known.get("prompt_id"),
+            "sample_index": known.get("sample_index"),
+            "messages": messages,
+            "tools": row.get("tools") or [],
+            "turns": None,
+            "stop_reason": known.get("stop_reason"),
+            "model": known.get("teacher"),
+            "providers": known.get("providers") or [],
+            "error": known.get("error"),
+            "expected_answer": known.get("expected_answer"),
+            "tag": known.get("tag"),
+            "metadata": row.get("metadata"),
+            "drop_reasons": known.get("drop_reasons"),
+            "split": known.get("split"),
+            "num_tokens": known.get("num_tokens"),
+        },
+    )
+
+
+def _outcome(verified: bool | None) -> Outcome:
+    return {True: "right", False: "wrong", None: "unverified"}[verified]
+
+
+def _score(row: JsonObject, verified: bool | None) -> float | None:
+    told = row.get("score")
+    if isinstance(told, int | float):
+        return float(told)
+    return None if verified is None else float(verified)

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+
+from stillhouse.errors import InputError
+from stillhouse.store.runs import RunRecord, find_run, read_run_record, write_run_record
+
+
+def _write(root: Path, folder: str, letter: str, name: str) -> RunRecord:
+    record = RunRecord("distill", f"{folder}T00:00:00", letter * 32, f"{letter * 8}-1234", name, {"rollouts": ["/r"]})
+    write_run_record(root / "reports" / folder, record)
+    return record
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, RunRecord]:
+    (tmp_path / "reports" / "20260103-000000-of-before-records").mkdir(parents=True)
+    return {
+        "old": _write(tmp_path, "20260101-000000-distill", "a", "calm-otter"),
+        "new": _write(tmp_path, "20260102-000000-generate", "b", "calm-otter"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("latest", "new"),
+        ("a" * 32, "old"),
+        ("aaaaaaaa-1234", "old"),
+        ("20260101-000000-distill", "old"),
+        ("calm-otter", "new"),
+        ("bbbbbb", "new"),
+        ("20260101", "old"),
+    ],
+)
+def test_a_run_is_found_by_any_of_its_names(
+    name: str, expected: str, runs: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    assert find_run(tmp_path, name) == runs[expected]
+
+
+@pytest.mark.parametrize("name", ["absent", "aaaaa", ""])
+def test_a_name_that_is_no_runs_is_refused_with_those_there_are(
+    name: str, runs: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"no run's name there.*20260102-000000-generate \(calm-otter\), 20260101"):
+        find_run(tmp_path, name)
+
+
+def test_the_start_of_several_names_is_refused(runs: dict[str, RunRecord], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the start of several names"):
+        find_run(tmp_path, "2026010")
+
+
+@pytest.mark.parametrize("name", ["latest", "calm-otter"])
+def test_a_store_without_runs_says_so(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No run has ended in this store"):
+        find_run(tmp_path, name)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"flow": "distill"}'])
+def test_a_record_that_is_none_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"run\.json: cannot be read as the record of a run"):
+        read_run_record(path)

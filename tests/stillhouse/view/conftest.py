@@ -1,0 +1,112 @@
+"""Trajectories as rollouts leave them, and a browser to read them with."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from stillhouse.store.records import write_jsonl
+from stillhouse.types import StopReason, Trajectory, Turn
+from stillhouse.view.page import write_page
+from stillhouse.view.rows import read_view_rows
+from stillhouse.view.sources import find_source
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+@pytest.fixture(scope="session")
+def make_trajectory() -> Callable[..., Trajectory]:
+    """A trajectory that asked the calculator and answered; `changes` are fields of it."""
+
+    def make(index: int = 0, *, asked: str | None = None, answer: str = "It is 42.", **changes: Any) -> Trajectory:
+        call = {"id": "call_0", "type": "function", "function": {"name": "calculator", "arguments": '{"a":[1,2]}'}}
+        facts = {"model": "qwen3-32b-2026", "provider": "Groq", "request_id": "req-7"}
+        fields: dict[str, Any] = {
+            "rollout_key": f"{index:064x}",
+            "prompt_id": f"p{index}",
+            "sample_index": 0,
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": asked if asked is not None else f"What is question {index}?"},
+                {"role": "assistant", "reasoning_content": "Let me think deeply.", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "call_0", "content": "42"},
+                {"role": "assistant", "content": answer},
+            ],
+            "tools": [{"type": "function", "function": {"name": "calculator", "parameters": {}}}],
+            "turns": [
+                Turn("tool_calls", {"prompt_tokens": 10, "completion_tokens": 5}, 0.5, cost_usd=0.001, **facts),
+                Turn("stop", {"prompt_tokens": 20, "completion_tokens": 7}, 1.5, cost_usd=0.002, **facts),
+            ],
+            "stop_reason": StopReason.ANSWERED,
+            "model": "qwen3-32b",
+        }
+        return Trajectory(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The page of trajectories, or of rows in any form; `name` is the kind of file they lie in."""
+
+    def make(rows: list[Any], *, max_rows: int = 100_000, name: str = "trajectories.jsonl") -> Path:
+        folder = tmp_path_factory.mktemp("view")
+        write_jsonl(folder / name, rows)
+        source = find_source(str(folder / name), folder)
+        write_page(folder / "page.html", "A run", "runs", read_view_rows(source), max_rows)
+        return folder / "page.html"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    if _BROWSER is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=_BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
+    """Opens a page whose list is there. The page must not say a word on the console nor ask for anything."""
+    said: list[str] = []
+    asked: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+
+    def open_page(path: Path, fragment: str = "", *, empty: bool = False) -> "Page":
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector("p.empty" if empty else "[role=option]")
+        return page
+
+    yield open_page
+    context.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+@pytest.fixture
+def write_rows(tmp_path: Path) -> Callable[[str, list[Any]], Path]:
+    def write(name: str, rows: list[Any]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+        return path
+
+    return write

@@ -1,0 +1,115 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.dataset.labels import Labels
+from stillhouse.dataset.rows import RowWriter, row_of
+from stillhouse.errors import InputError
+from stillhouse.store.records import write_jsonl
+from stillhouse.types import PromptMetadata, StopReason, Trajectory
+from stillhouse.view.rows import read_view_rows
+from stillhouse.view.sources import Part, Source
+
+Make = Callable[..., Trajectory]
+
+
+def _labels(verified: bool | None) -> Labels:
+    return Labels(StopReason.ANSWERED, has_answer=True, verified=verified, num_turns=2, num_tool_errors=0)
+
+
+def _source(*parts: Path, labels: tuple[Path, ...] = (), metadata: tuple[Path, ...] = ()) -> Source:
+    return Source("title", "place", tuple(Part("rollouts", path) for path in parts), labels, metadata)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, make_trajectory: Make) -> Path:
+    path = tmp_path / "rejected.parquet"
+    with RowWriter(path) as writer:
+        row = row_of(make_trajectory(1), None, _labels(False), drop_reasons=["wrong"], split=None)
+        writer.write(row)
+    return path
+
+
+def test_a_rollouts_record_keeps_the_facts_of_each_turn_and_leaves_token_ids_out(
+    tmp_path: Path, make_trajectory: Make
+) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    write_jsonl(path, [make_trajectory(1)])
+    (row,) = read_view_rows(_source(path))
+    assert (row.stage, row.outcome, row.kept, row.score) == ("rollouts", "unverified", None, None)
+    assert row.figures["completion_tokens"] == 12
+    assert row.figures["usd"] == pytest.approx(0.003)
+    assert [turn["provider"] for turn in row.body["turns"]] == ["Groq", "Groq"]
+    assert "completion_ids" not in row.body["turns"][0]
+
+
+def test_a_dataset_says_whether_its_rollouts_are_right_and_kept(
+    tmp_path: Path, make_trajectory: Make, dataset: Path
+) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    write_jsonl(path, [make_trajectory(1), make_trajectory(2)])
+    labelled, unlabelled = read_view_rows(_source(path, labels=(dataset,)))
+    assert (labelled.outcome, labelled.kept, labelled.score) == ("wrong", False, 0.0)
+    assert labelled.body["drop_reasons"] == ["wrong"]
+    assert len(labelled.body["turns"]) == 2
+    assert (unlabelled.outcome, unlabelled.kept) == ("unverified", None)
+
+
+def test_without_a_dataset_the_expected_answers_of_the_prompts_decide(tmp_path: Path, make_trajectory: Make) -> None:
+    write_jsonl(tmp_path / "metadata.jsonl", [PromptMetadata("p1", "42", "shop", "numeric", {"level": 3})])
+    write_jsonl(tmp_path / "t.jsonl", [make_trajectory(1), make_trajectory(1, answer="It is 41.")])
+    right, wrong = read_view_rows(_source(tmp_path / "t.jsonl", metadata=(tmp_path / "metadata.jsonl",)))
+    assert (right.outcome, right.score, wrong.outcome, wrong.score) == ("right", 1.0, "wrong", 0.0)
+    assert (right.body["expected_answer"], right.body["tag"], right.body["metadata"]) == ("42", "shop", {"level": 3})
+
+
+def test_a_rollout_that_ended_in_an_error_failed_and_is_not_wrong(tmp_path: Path, make_trajectory: Make) -> None:
+    write_jsonl(tmp_path / "metadata.jsonl", [PromptMetadata("p1", "42", None, "numeric", {})])
+    error = {"kind": "stall", "message": "silence"}
+    write_jsonl(tmp_path / "t.jsonl", [make_trajectory(1, stop_reason=StopReason.ERROR, error=error)])
+    (row,) = read_view_rows(_source(tmp_path / "t.jsonl", metadata=(tmp_path / "metadata.jsonl",)))
+    assert (row.outcome, row.score, row.body["error"]) == ("failed", None, error)
+
+
+def test_a_datasets_row_has_totals_and_no_facts_of_turns(dataset: Path, make_trajectory: Make) -> None:
+    (row,) = read_view_rows(_source(dataset))
+    assert (row.outcome, row.kept, row.figures["turns"], row.figures["completion_tokens"]) == ("wrong", False, 2, 12)
+    assert row.body["turns"] is None
+    assert row.body["messages"] == make_trajectory(1).messages
+
+
+def test_a_chat_line_keeps_its_facts_among_the_metadata(tmp_path: Path) -> None:
+    line = {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        "tools": [],
+        "metadata": {"teacher": "m", "turns": 1, "verified": True, "expected_answer": "a", "score": 0.5},
+    }
+    write_jsonl(tmp_path / "out.jsonl", [line])
+    (row,) = read_view_rows(_source(tmp_path / "out.jsonl"))
+    assert (row.outcome, row.score, row.body["model"], row.figures["turns"]) == ("right", 0.5, "m", 1)
+    assert row.body["id"] == "row-1"
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"prompt": "x"}, r"row 2: no trajectory: KeyError: 'messages'.*saw the keys prompt"),
+        ({"messages": "x"}, "messages is no list of objects"),
+        ({"messages": [1]}, "messages is no list of objects"),
+        ({"messages": [], "verified": "yes"}, "KeyError: 'yes'"),
+        ({"rollout_key": "x"}, "KeyError: 'turns'"),
+    ],
+)
+def test_a_row_that_is_no_trajectory_is_named_by_file_and_number(row: Any, told: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "out.jsonl", [{"messages": []}, row])
+    with pytest.raises(InputError, match=told) as raised:
+        list(read_view_rows(_source(tmp_path / "out.jsonl")))
+    assert "out.jsonl" in str(raised.value)
+
+
+def test_a_parquet_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
+        list(read_view_rows(_source(tmp_path / "x.parquet")))
