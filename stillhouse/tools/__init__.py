@@ -1,12 +1,18 @@
-"""What a model may call: functions under `@tool`, the built-in ones, and the toolbox that runs them."""
+"""What a model may call and what scores it: functions under `@tool` and `@reward`, and what runs them."""
 
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolContext, ToolError
 from stillhouse.tools.decorator import tool
+from stillhouse.tools.reward_book import RewardBook, Rewards
+from stillhouse.tools.rewards import Reward, RewardArgs, reward
 from stillhouse.tools.tool import Tool
 from stillhouse.tools.toolbox import MALFORMED_TOOL_CALL, Toolbox, ToolResult
 
 __all__ = [
     "MALFORMED_TOOL_CALL",
+    "Reward",
+    "RewardArgs",
+    "RewardBook",
+    "Rewards",
     "RolloutScope",
     "Tool",
     "ToolArgs",
@@ -14,5 +20,6 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "reward",
     "tool",
 ]

@@ -1,16 +1,15 @@
 """One call: what the model wrote is read, the tool runs within its limits, and either way there is a result."""
 
-import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from stillhouse.tools.arguments import ArgumentsRefused
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
-from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.running import run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
-from stillhouse.tools.threads import TimeLimitReached, run_in_thread, within
+from stillhouse.tools.threads import TimeLimitReached
 from stillhouse.tools.tool import Tool
 from stillhouse.types import JsonObject
 
@@ -19,10 +18,6 @@ ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_argument
 
 MALFORMED_TOOL_CALL: Final = "malformed_tool_call"
 """Name under which a parser passes on a call it could not read; the arguments are then the raw text."""
-
-# One loop for the async tools of all callers: a client that a user's file holds belongs to one loop, and a tool that
-# blocks holds up neither the loop that paces the teacher nor the clock of its own timeout.
-_ASYNC_TOOLS = LoopThread("async tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +114,7 @@ class Caller:
             given[one.args_parameter] = self._told(scope)
         if one.scope_parameter is not None:
             given[one.scope_parameter] = scope
-        if one.is_async:
-            running = asyncio.ensure_future(_ASYNC_TOOLS.run(_contained(one.function(**given))))
-            return one.write_result(await within(running, self._limit(one)))
-        return one.write_result(await run_in_thread(lambda: one.function(**given), self._limit(one)))
+        return one.write_result(await run_function(one.function, given, self._limit(one)))
 
     def _told(self, scope: RolloutScope) -> ToolArgs:
         context = scope.context
@@ -154,11 +146,3 @@ def read_object(arguments_json: str) -> JsonObject:
 def utf8(text: str) -> str:
     """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
-
-
-async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
-    try:
-        return await work
-    # Either would end the loop that all async tools share.
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ToolError(f"{type(error).__name__}: {error}") from error

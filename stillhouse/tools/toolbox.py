@@ -13,14 +13,12 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
 from stillhouse.tools.context import Closing, RolloutScope, ToolContext
-from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.tool import Tool
 from stillhouse.types import ToolSchema
 
 __all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult", "Toolbox"]
-
-_BLOCKING_CALLS = LoopThread("tool calls")
 
 
 class BoundToolbox:
@@ -140,7 +138,7 @@ class Toolbox:
 
     def call_sync(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
         """As `call`, for callers without an event loop."""
-        return _BLOCKING_CALLS.run_blocking(self.call(name, arguments_json, context))
+        return wait_for(self.call(name, arguments_json, context))
 
     async def __aenter__(self) -> Self:
         # Now rather than at the thousandth rollout: a file may load here and not in the sandbox's environment.

@@ -93,7 +93,9 @@ class Sandbox:
             SandboxFailed: it raised, took too long, crashed or reached a limit.
         """
         try:
-            server = self._running(source.file) or await asyncio.to_thread(self._server, source.file)
+            server = self._running(source.file)
+            if server is None:
+                server = await asyncio.to_thread(self._server, source.file)
         except ConfigError as error:
             raise SandboxFailed("exception", str(error)) from error
         ours, theirs = socket.socketpair()

@@ -64,7 +64,7 @@ async def hang_async() -> str:
     """Never returns, and refuses to be cancelled."""
     while True:
         try:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(30)
             return ""
         except asyncio.CancelledError:
             pass
