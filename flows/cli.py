@@ -5,6 +5,7 @@ Flows, Prefect and torch are imported when a verb runs, so that `--help` answers
 
 import json
 import sys
+import webbrowser
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version as installed_version
@@ -173,8 +174,8 @@ def view(
         str,
         typer.Argument(
             metavar="RUN",
-            help="A dataset or rollouts folder, a .jsonl or .parquet file, an MLflow run id, a Prefect flow run's id or "
-            "name, or latest.",
+            help="A run (its MLflow id, its Prefect id or name, or latest), an artifact's folder, or a .jsonl or "
+            ".parquet file of trajectories.",
         ),
     ] = "latest",
     store: Annotated[Path, typer.Option(help="Folder that holds what runs left behind.")] = Path("runs"),
@@ -188,8 +189,8 @@ def view(
     page, written = view_run(run, store, output, max_rows)
     more = "" if written.is_whole else "; there are more, which --max-rows lets in"
     typer.echo(f"{page}: {written.num_rows} trajectories{more}")
-    if open_page and not typer.launch(str(page.absolute().as_uri())) == 0:
-        typer.echo("No browser could be opened here; open the file in one.", err=True)
+    if open_page and not webbrowser.open(page.absolute().as_uri()):
+        typer.echo("no browser was found here: open the file in one", err=True)
 
 
 @app.command()

@@ -75,9 +75,9 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     ]
     if len(started) == 1:
         return started[0]
-    problem = "is the start of several names" if started else "is no run's name there"
+    problem = "several runs whose names start so" if started else "no run of that name"
     raise InputError(
-        f"{name!r}: {problem} in {store_root}/reports, and no file or folder. Expected a dataset or rollouts folder, a "
+        f"{name!r}: no file or folder, and {problem} in {store_root}/reports. Expected a dataset or rollouts folder, a "
         f".jsonl or .parquet file of trajectories, an MLflow run id, a Prefect flow run's id or name, or `latest`. "
         f"{_known(records)}"
     )

@@ -20,7 +20,7 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, compl
 from flows.cli import main
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-VERBS = ["distill", "generate", "sft", "on-policy", "evaluate", "serve", "doctor"]
+VERBS = ["distill", "generate", "sft", "on-policy", "evaluate", "view", "serve", "doctor"]
 TOOLS = '''
 from stillhouse.tools import tool
 

@@ -43,12 +43,12 @@ def test_a_run_is_found_by_any_of_its_names(
 def test_a_name_that_is_no_runs_is_refused_with_those_there_are(
     name: str, runs: dict[str, RunRecord], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"no run's name there.*20260102-000000-generate \(calm-otter\), 20260101"):
+    with pytest.raises(InputError, match=r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"):
         find_run(tmp_path, name)
 
 
 def test_the_start_of_several_names_is_refused(runs: dict[str, RunRecord], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the start of several names"):
+    with pytest.raises(InputError, match="several runs whose names start so"):
         find_run(tmp_path, "2026010")
 
 
