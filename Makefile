@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-demo mlflow prefect clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-demo mlflow prefect clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -56,8 +56,13 @@ format: setup
 ## bench      decoding, rollouts and loss against their peers
 bench: setup
 	$(BIN)/python -m benchmarks.decoding --json runs/bench/decoding.json
-	$(BIN)/python -m benchmarks.rollout_client --json runs/bench/rollout_client.json
+	$(BIN)/python -m benchmarks.rollouts.acceptance --parts cpu ideal --json runs/bench/acceptance.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
+
+## bench-rollouts  the rollout engine and its peers from PyPI through the same scenarios, then what it is held to
+bench-rollouts: setup
+	$(BIN)/python -m benchmarks.rollouts
+	$(BIN)/python -m benchmarks.rollouts.acceptance --json runs/bench/rollouts/acceptance.json
 
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup

@@ -24,7 +24,7 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,6 +54,7 @@ __all__ = [
     "completion",
     "error",
 ]
+_LATELY_S = 0.05
 _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "created": 1, "owned_by": "nobody"}]}
 
 
@@ -88,6 +89,7 @@ class SimulatedProvider:
         self._limiter = Limiter(service.steps)
         self._bodies: list[bytes] = []
         self._num_billed = 0
+        self._billed_lately: deque[float] = deque(maxlen=10_000)
         self._seen: Counter[str] = Counter()
         self._peers = Peers()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
@@ -154,20 +156,32 @@ class SimulatedProvider:
             self._free()
         entry.status = reply.status
         entry.billed = reply.status == 200 and reply.sampled
-        self._num_billed += entry.billed
         connection.answer(reply)
         entry.answered_at = time.time()
+        if entry.billed:
+            self._num_billed += 1
+            self._billed_lately.append(entry.answered_at)
 
     def _free(self) -> None:
         self.in_flight -= 1
 
     def _told(self, path: bytes) -> Reply:
         if path.endswith(b"/stats"):
-            counts = {"num_requests": len(self.ledger), "num_billed": self._num_billed, "in_flight": self.in_flight}
-            return Reply({**counts, "num_rejected": self.num_rejected, "peak_in_flight": self.peak_in_flight})
+            return Reply(self._counts())
         if path.endswith(b"/ledger"):
             return Reply(summarize(self.ledger, self.peak_in_flight).as_json())
         return Reply(_MODELS) if path.endswith(b"/models") else error(404, "no such page")
+
+    def _counts(self) -> dict[str, Any]:
+        lately = time.time() - _LATELY_S
+        return {
+            "num_requests": len(self.ledger),
+            "num_billed": self._num_billed,
+            "num_billed_lately": sum(1 for at in self._billed_lately if at >= lately),
+            "num_rejected": self.num_rejected,
+            "in_flight": self.in_flight,
+            "peak_in_flight": self.peak_in_flight,
+        }
 
     def _note(self, request: Request, now: float) -> Asked:
         digest = hashlib.sha256(request.body).hexdigest()

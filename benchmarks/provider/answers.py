@@ -1,7 +1,7 @@
 """The script of a described service: every answer is a function of the request, so a swapped one is seen.
 
-A prompt names its case, as `[case-000123]`, and the answer repeats it. Where the request offers tools the first of
-them is called for some turns, with the case and the turn as its arguments. Latency and faults are drawn from the
+A prompt names its case, as `[case-000123]`, and the answer repeats it. Where the request offers tools they are
+called in turn for some turns, with the case and the turn as its arguments. Latency and faults are drawn from the
 request's digest and the number of the attempt: the same seed gives the same weather, in whatever order requests come.
 """
 
@@ -169,7 +169,8 @@ def _tool_call(body: dict[str, Any], case: str, num_turns: int) -> tuple[str, st
     turn = sum(message.get("role") == "assistant" for message in body["messages"])
     if turn >= num_turns or not body.get("tools") or body.get("tool_choice") == "none":
         return None
-    return body["tools"][0]["function"]["name"], orjson.dumps({"case": case, "turn": turn}).decode()
+    offered = body["tools"]
+    return offered[turn % len(offered)]["function"]["name"], orjson.dumps({"case": case, "turn": turn}).decode()
 
 
 def case_of(raw: bytes) -> str:

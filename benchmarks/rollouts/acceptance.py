@@ -1,0 +1,233 @@
+"""What the engine is held to, each part alone:
+
+    python -m benchmarks.rollouts.acceptance --parts cpu ideal rate memory flow limits steps
+
+Claims
+    cpu       client CPU at most 0.25 of the `openai` package's in a loop, with journal and rate control on.
+    ideal     at least 0.9 of the ideal with 256 in flight and answers after 200 ms.
+    rate      1,000 in flight, and 2,500 short requests for a second of CPU.
+    memory    at most 100 MB more at 100,000 prompts than at 10,000.
+    flow      `stillhouse generate`, with Prefect, journal and Parquet, takes at most 5 % longer than the engine alone.
+    limits    at least 0.97 of a hidden limit once converged and at most 1 % refused: RPM, TPM, concurrency, each with
+              and without headers.
+    steps     90 % of a raised limit within 30 s, and calm when it falls.
+
+Measured
+    Client and provider in processes of their own. `cpu` is the ratio of CPU for a row, imports left out, sides in turn.
+    `ideal` divides by prompts times latency over slots: for a client that starts by itself (`cold`, whose way up counts
+    more the fewer prompts there are) and for one that is told to start at 256, as the scripts are (`told`). `rate`
+    gives rows per second of CPU, of all threads, and rows per second. `memory` draws prompts lazily and drops
+    trajectories. `flow` takes the wall time of many prompts less that of few, of each command, so that imports and the
+    start of Prefect are left out of the ratio; they are printed beside it. `limits` and `steps` give the engine more
+    prompts than it can use, stop it, and read the ledger by seconds; the first 30 s of each limit are for finding it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.provider.answers import Service
+from benchmarks.provider.limits import Limits, Step
+from benchmarks.provider.process import running
+from benchmarks.rollouts.convergence import Convergence
+from benchmarks.rollouts.measure import HERE, LATENCY_S, endure, fresh, run, run_bare, run_flow, span_s
+from benchmarks.rollouts.scenarios import Scenario
+from benchmarks.rollouts.sides.job import Job
+from benchmarks.rollouts.trial import run_trial
+from benchmarks.rounds import Spread, argument_parser, publish, ratio, spread
+
+_SLOTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: int = 3
+    num_prompts: int = 2000
+    long_factor: int = 10
+    """Times more prompts where the way up should not count."""
+    memory_prompts: tuple[int, int] = (10_000, 100_000)
+    duration_s: float = 90.0
+    settle_s: float = 30.0
+
+
+Part = Callable[[Effort, Path], tuple[list[str], dict[str, Any]]]
+
+
+def cpu(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """CPU of the engine over that of the script."""
+    scenario = Scenario("", Service(latency_s=LATENCY_S), effort.num_prompts, concurrency=_SLOTS)
+    taken: dict[str, list[float]] = {"engine": [], "script": [], "floor": []}
+    for _ in range(effort.rounds):
+        for side, seconds in taken.items():
+            with fresh(folder) as aside:
+                seconds.append(run_trial(scenario, 1.0, side, HERE, aside).cpu_s_per_1000)
+    to_script, of_floor = ratio(taken["engine"], taken["script"]), ratio(taken["floor"], taken["script"])
+    lines = [
+        f"cpu: {to_script} of the script's (at most 0.25; the bare loop's {of_floor}); "
+        f"{spread(taken['engine'])} s for 1,000 rows"
+    ]
+    return lines, {"to_script": asdict(to_script), "floor_to_script": asdict(of_floor), "s_per_1000": taken}
+
+
+def ideal(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Share of the ideal."""
+    lines, figures = [], {}
+    for name, start, factor in (("cold", None, 1), ("told", _SLOTS, 1), ("cold, long", None, effort.long_factor)):
+        num_prompts = effort.num_prompts * factor
+        shares = []
+        for _ in range(effort.rounds):
+            with fresh(folder) as aside, running(Service(latency_s=LATENCY_S)) as provider:
+                job = Job(provider.url, str(aside), num_prompts, _SLOTS, start=start)
+                run("engine", job)
+                shares.append(num_prompts * LATENCY_S / _SLOTS / span_s(provider.ledger()))
+        figures[name] = asdict(spread(shares))
+        lines.append(f"ideal, {name}: {spread(shares)} with {num_prompts:,} prompts (at least 0.9)")
+    return lines, figures
+
+
+def rate(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Rows per second and per second of CPU with 1,000 in flight."""
+    num_prompts = effort.num_prompts * effort.long_factor
+    per_cpu_s, per_s, in_flight = [], [], []
+    for _ in range(effort.rounds):
+        with fresh(folder) as aside, running(Service(latency_s=LATENCY_S)) as provider:
+            took = run("engine", Job(provider.url, str(aside), num_prompts, 1000))
+            ledger = provider.ledger()
+        per_cpu_s.append(num_prompts / took.cpu_s)
+        per_s.append(num_prompts / span_s(ledger))
+        in_flight.append(float(ledger.peak_in_flight))
+    found: dict[str, Spread] = {
+        "rows_per_cpu_s": spread(per_cpu_s),
+        "rows_per_s": spread(per_s),
+        "peak_in_flight": spread(in_flight),
+    }
+    lines = [
+        f"rate: {found['rows_per_cpu_s']} rows for a second of CPU (at least 2,500), {found['rows_per_s']} a second, "
+        f"{found['peak_in_flight']} in flight"
+    ]
+    return lines, {name: asdict(figure) for name, figure in found.items()}
+
+
+def memory(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Growth of the peak RSS from few prompts to many."""
+    peaks = []
+    for num_prompts in effort.memory_prompts:
+        with fresh(folder) as aside, running(Service(latency_s=0.02)) as provider:
+            peaks.append(run("engine", Job(provider.url, str(aside), num_prompts, _SLOTS, keep_rows=False)).peak_rss_mb)
+    few, many = effort.memory_prompts
+    lines = [f"memory: {peaks[0]:.0f} MB at {few:,} prompts, {peaks[1]:.0f} MB at {many:,} (at most 100 MB more)"]
+    return lines, {"num_prompts": effort.memory_prompts, "peak_rss_mb": peaks}
+
+
+def flow(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Wall time of the flow over that of the engine alone."""
+    few = max(20, effort.num_prompts // 100)
+    walls: dict[str, list[float]] = {"flow": [], "flow, few": [], "engine": [], "engine, few": []}
+    for _ in range(effort.rounds):
+        for name, wall in walls.items():
+            num_prompts = few if name.endswith("few") else effort.num_prompts
+            command = run_flow if name.startswith("flow") else run_bare
+            with fresh(folder) as aside:
+                wall.append(command(num_prompts, aside))
+    beyond = {
+        side: [many - start for many, start in zip(walls[side], walls[f"{side}, few"], strict=True)]
+        for side in ("flow", "engine")
+    }
+    found, start = ratio(beyond["flow"], beyond["engine"]), spread(walls["flow, few"])
+    lines = [
+        f"flow: {found} of the engine's time for {effort.num_prompts - few:,} prompts more (at most 1.05), "
+        f"{spread(beyond['flow'])} s; whole command with {few} prompts {start} s"
+    ]
+    return lines, {"to_engine": asdict(found), "wall_s": walls}
+
+
+def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Share of each kind of hidden limit, with and without headers."""
+    lines, figures = [], {}
+    for kind, hidden in _HIDDEN.items():
+        for headers in (True, False):
+            if headers and kind == "concurrency":
+                # No provider tells of it in headers; Retry-After alone is what there is.
+                name = f"{kind}, Retry-After"
+            else:
+                name = f"{kind}, {'headers' if headers else 'nothing told'}"
+            steps = (Step(at_s=0, limits=hidden),)
+            (found,) = endure(
+                steps, headers=headers, settle_s=effort.settle_s, duration_s=effort.duration_s, folder=folder
+            )
+            lines.append(f"limits, {name}: {_told(found)}")
+            figures[name] = asdict(found)
+    return lines, figures
+
+
+def steps(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Each kind of limit halved and doubled again."""
+    lines, figures = [], {}
+    for kind, hidden in _HIDDEN.items():
+        half = Limits.model_validate(
+            {name: value / 2 for name, value in hidden.model_dump(exclude_defaults=True).items()}
+        )
+        third = effort.duration_s * 2 / 3
+        course = tuple(Step(at_s=third * index, limits=one) for index, one in enumerate((hidden, half, hidden)))
+        found = endure(course, headers=False, settle_s=effort.settle_s, duration_s=3 * third, folder=folder)
+        for name, one in zip(("first", "halved", "doubled"), found, strict=True):
+            lines.append(f"steps, {kind}, {name}: {_told(one)}")
+        figures[kind] = [asdict(one) for one in found]
+    return lines, figures
+
+
+PARTS: Final[dict[str, Part]] = {
+    "cpu": cpu,
+    "ideal": ideal,
+    "rate": rate,
+    "memory": memory,
+    "flow": flow,
+    "limits": limits,
+    "steps": steps,
+}
+_HIDDEN: Final = {
+    "RPM": Limits(requests_per_minute=1200),
+    "TPM": Limits(tokens_per_minute=120_000),
+    "concurrency": Limits(concurrency=32),
+}
+
+
+def _told(found: Convergence) -> str:
+    reached = "never" if found.reached_s is None else f"after {found.reached_s:.0f} s"
+    return (
+        f"{found.share:.3f} of it (at least 0.97), {found.refused_share:.2%} refused once converged and "
+        f"{found.refused_share_in_all:.2%} in all (at most 1 %), 90 % {reached}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser, usual = argument_parser(__doc__), Effort()
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--rounds", type=int, default=usual.rounds)
+    parser.add_argument("--prompts", type=int, default=usual.num_prompts)
+    parser.add_argument("--duration-s", type=float, default=usual.duration_s, help="of each hidden limit")
+    parser.add_argument("--memory-prompts", type=int, nargs=2, default=usual.memory_prompts, metavar=("FEW", "MANY"))
+    parser.add_argument("--work", type=Path, default=Path("runs/bench/rollouts/acceptance"))
+    chosen = parser.parse_args(arguments)
+    effort = replace(
+        usual,
+        rounds=chosen.rounds,
+        num_prompts=chosen.prompts,
+        duration_s=chosen.duration_s,
+        settle_s=min(usual.settle_s, chosen.duration_s / 3),
+        memory_prompts=tuple(chosen.memory_prompts),
+    )
+    lines, figures = [], {}
+    for name in chosen.parts:
+        said, figures[name] = PARTS[name](effort, chosen.work.absolute())
+        print("\n".join(said), flush=True)
+        lines += said
+    publish([], figures, chosen.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rollouts import venvs
+from benchmarks.rollouts.venvs import HERE, NotInstallable, python_of
+
+
+def test_sides_of_this_environment_need_no_other(tmp_path: Path) -> None:
+    assert {python_of(side, tmp_path) for side in HERE} == {Path(sys.executable)}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(NotInstallable, match=r"distilabel: .*distilabel"):
+        python_of("distilabel", tmp_path)
+
+
+def test_an_environment_is_made_anew_when_what_it_holds_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "curator"
+    folder.mkdir()
+    (folder / "made").write_text("\n".join(venvs.PEERS["curator"]))
+    assert python_of("curator", tmp_path) == folder / "bin" / "python"

@@ -1,0 +1,132 @@
+import http.client
+import json
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from benchmarks.provider.answers import Service
+from benchmarks.provider.limits import Limits, Step
+from benchmarks.provider.process import running
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+
+
+def ask(url: str, text: str = "hello", **keys: Any) -> httpx.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], **keys}
+    return httpx.post(f"{url}/chat/completions", json=body, timeout=10)
+
+
+def limited(**limits: Any) -> tuple[Step, ...]:
+    return (Step(at_s=0, limits=Limits(**limits)),)
+
+
+def test_a_script_sees_the_request_and_how_often_it_came() -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def script(asked: Asked) -> Reply:
+        seen.append((asked.body["messages"][0]["content"], asked.attempt, asked.index))
+        return error(500, "no") if asked.attempt == 0 else Reply(completion("yes"))
+
+    with SimulatedProvider(script) as provider:
+        statuses = [ask(provider.url, text).status_code for text in ("a", "b", "a", "a")]
+        assert [entry.status for entry in provider.ledger] == statuses == [500, 500, 200, 200]
+        assert [body["messages"][0]["content"] for body in provider.requests] == ["a", "b", "a", "a"]
+    assert seen == [("a", 0, 0), ("b", 0, 1), ("a", 1, 2), ("a", 2, 3)]
+    assert provider.num_billed == 2
+    assert list(provider.billed.values()) == [2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        ("reset", httpx.ReadError),
+        ("close", httpx.RemoteProtocolError),
+        ("cut", httpx.RemoteProtocolError),
+        ("hang", httpx.ReadTimeout),
+    ],
+)
+def test_faults_reach_the_wire(fault: Any, raised: type[Exception]) -> None:
+    with SimulatedProvider(lambda _asked: Reply(completion("x" * 100), fault=fault)) as provider:
+        with pytest.raises(raised):
+            httpx.post(f"{provider.url}/chat/completions", json={}, timeout=0.3)
+        deadline = time.monotonic() + 5
+        while provider.in_flight and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert provider.in_flight == 0
+        # What never was answered was not billed; whatever else had status 200 was.
+        assert provider.num_billed == (fault != "hang")
+
+
+def test_a_connection_carries_one_request_after_the_other() -> None:
+    with SimulatedProvider(lambda asked: Reply(completion(str(asked.index)))) as provider:
+        address = urlsplit(provider.url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port)
+        answers = []
+        for _ in range(3):
+            connection.request("POST", "/v1/chat/completions", body=b"{}")
+            answers.append(json.loads(connection.getresponse().read())["choices"][0]["message"]["content"])
+        connection.close()
+    assert answers == ["0", "1", "2"]
+
+
+def test_requests_beyond_the_cap_are_refused_and_the_peak_is_kept() -> None:
+    service = Service(latency_s=0.3, steps=limited(concurrency=2), retry_after="whole")
+    with SimulatedProvider(service=service) as provider:
+        answers: list[httpx.Response] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(provider.url))) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 429, 429, 429]
+        assert {answer.headers["retry-after"] for answer in answers if answer.status_code == 429} == {"1"}
+        assert {answer.json()["error"]["type"] for answer in answers if answer.status_code == 429} == {"concurrency"}
+        assert (provider.peak_in_flight, provider.num_rejected, provider.num_billed) == (2, 3, 2)
+
+
+def test_headers_come_with_answers_and_with_refusals() -> None:
+    service = Service(latency_s=0, steps=limited(requests_per_minute=60, burst_requests=2), header_form="openai")
+    with SimulatedProvider(service=service) as provider:
+        answers = [ask(provider.url) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["1", "0", "0"]
+    assert {answer.headers["x-ratelimit-limit-requests"] for answer in answers} == {"60"}
+    assert "retry-after" not in answers[-1].headers
+
+
+def test_tokens_are_limited_by_what_a_request_reserves() -> None:
+    steps = limited(tokens_per_minute=60_000, burst_tokens=3000, tokens_counted="max_tokens")
+    with SimulatedProvider(service=Service(latency_s=0, steps=steps)) as provider:
+        statuses = [ask(provider.url, max_tokens=1400).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+
+
+def test_limits_change_by_schedule() -> None:
+    closed, open_ = Limits(requests_per_minute=0.001, burst_requests=1), Limits()
+    service = Service(latency_s=0, steps=(Step(at_s=0, limits=closed), Step(at_s=0.4, limits=open_)))
+    with SimulatedProvider(service=service) as provider:
+        before = [ask(provider.url).status_code for _ in range(2)]
+        time.sleep(0.45)
+        after = [ask(provider.url).status_code for _ in range(2)]
+    assert (before, after) == ([200, 429], [200, 200])
+
+
+def test_a_provider_in_a_process_tells_what_it_served_and_ends_with_its_starter() -> None:
+    with running(Service(latency_s=0.01, steps=limited(requests_per_minute=60, burst_requests=3))) as provider:
+        for index in range(4):
+            ask(provider.url, f"[case-{index:06d}]")
+        ask(provider.url, "[case-000000]")
+        stats, ledger = provider.stats(), provider.ledger()
+        assert httpx.get(f"{provider.url}/models").json()["data"][0]["id"] == "simulated-1"
+    assert (stats.num_requests, stats.num_billed, stats.num_rejected, stats.in_flight) == (5, 3, 2, 0)
+    assert (ledger.num_billed, ledger.num_distinct_billed, ledger.num_refused) == (3, 3, 2)
+    assert ledger.by_status == {"200": 3, "429": 2}
+    assert ledger.refused_by == {"requests": 2}
+    assert sum(second.served for second in ledger.seconds) == 3
+    assert sum(second.tokens for second in ledger.seconds) == ledger.billed_tokens > 0
+    assert sum(second.busy_s for second in ledger.seconds) == pytest.approx(0.03, rel=0.5)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{provider.url}/stats")
