@@ -1,0 +1,219 @@
+"""`Journal`: look-ups, puts and claims on one journal file."""
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
+
+from stillhouse.errors import StoreError
+from stillhouse.rollouts.journal.claims import Claims
+from stillhouse.rollouts.journal.schema import (
+    COMPLETION,
+    FIRST_KIND,
+    SELECT,
+    TOOL_RESULT,
+    TRAJECTORY,
+    NewerVersion,
+    connect,
+    place,
+    prepare,
+)
+from stillhouse.rollouts.journal.writer import Writer
+
+_KEY_BYTES: Final = 32
+
+
+class Journal:
+    """An open journal. Safe to use from several threads and event loops, and by several processes at once.
+
+    Keys and digests are SHA-256 in hex, bodies opaque bytes. Use as a context manager: leaving the block waits for what
+    is still to be written and frees what is claimed.
+
+    Args:
+        path: the SQLite file; made with its folder where it is missing.
+
+    Raises:
+        StoreError: it cannot be opened, is no journal, or was written by a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._closed = False
+        self._lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        # For each claimed rollout the places filled since, if nothing was there before: nobody else fills any, so a
+        # look-up anywhere else needs no question. None where something was there.
+        self._claimed: dict[bytes, set[bytes] | None] = {}
+        self._cut_off: set[bytes] = set()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            prepare(path)
+            with ExitStack() as opened:
+                self._reader = opened.enter_context(closing(connect(path)))
+                self._connection = opened.enter_context(closing(connect(path)))
+                self._claims = Claims(path.with_name(f"{path.name}-claims"))
+                opened.pop_all()
+        except (OSError, sqlite3.Error, NewerVersion) as error:
+            raise self._error("opened", error) from error
+        self._writer = Writer(self._connection, partial(self._error, "written"))
+
+    async def claim(self, rollout_key: str) -> bool:
+        """Whether this journal may pay for the rollout; False while another one, or an earlier claim of this, does.
+
+        A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process, whatever ends it.
+        Look for the trajectory and completions once it is granted: who had it before may have got further. For a
+        rollout that nobody ever began those look-ups cost nothing. There is nothing left to pay for in a finished one,
+        which is granted to everybody.
+
+        Raises:
+            StoreError: the journal cannot be read, or the file system has no locks.
+        """
+        key = bytes.fromhex(rollout_key)
+        with self._lock:
+            self._check_open()
+            if key in self._claimed:
+                return False
+            try:
+                granted = self._claims.take(key)
+            except OSError as error:
+                raise self._error("claimed from", error) from error
+            if not granted:
+                return self._first_kind(key) == TRAJECTORY
+            try:
+                found = self._first_kind(key)
+            except StoreError:
+                self._claims.free(key)
+                raise
+            if found == TRAJECTORY:
+                self._claims.free(key)
+            else:
+                self._claimed[key] = set() if found is None else None
+        return True
+
+    def disclaim(self, rollout_key: str) -> None:
+        """Leaves the rollout to others, if it is claimed; for one given up without a trajectory.
+
+        At once, or when what of it is still being written has become durable: nobody is to pay for that again.
+        """
+        key = bytes.fromhex(rollout_key)
+        if key in self._cut_off:
+            self._writer.call_after(partial(self._free, key))
+        else:
+            self._free(key)
+
+    def completion(self, rollout_key: str, turn: int, request_digest: str) -> bytes | None:
+        """The completion given at this place, or None."""
+        return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, asked=bytes.fromhex(request_digest)))
+
+    async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
+        """Makes a completion durable; what holds at its place, which another process may have written first.
+
+        Raises:
+            StoreError: no space, no permission, or the disk failed. So for all `put_` methods.
+        """
+        key = bytes.fromhex(rollout_key)
+        return await self._put(place(key, COMPLETION, turn, asked=bytes.fromhex(request_digest)), body)
+
+    def tool_result(self, rollout_key: str, turn: int, call_index: int, call_digest: str) -> bytes | None:
+        """The tool result given at this place, or None."""
+        key = bytes.fromhex(rollout_key)
+        return self._read(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)))
+
+    async def put_tool_result(
+        self, rollout_key: str, turn: int, call_index: int, call_digest: str, body: bytes
+    ) -> bytes:
+        """Makes a tool result durable; what holds at its place."""
+        key = bytes.fromhex(rollout_key)
+        return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
+
+    def trajectory(self, rollout_key: str) -> bytes | None:
+        """The finished trajectory of this rollout, or None."""
+        return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
+
+    async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:
+        """Makes a finished trajectory durable and ends the claim on it; what holds for its rollout."""
+        key = bytes.fromhex(rollout_key)
+        stored = await self._put(place(key, TRAJECTORY), body)
+        self._free(key)
+        return stored
+
+    def close(self) -> None:
+        """Writes what is waiting, frees what is claimed and closes the file."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._writer.close()
+        self._connection.close()
+        with self._read_lock:
+            self._reader.close()
+        with self._lock:
+            self._claimed.clear()
+            self._claims.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _read(self, where: bytes) -> bytes | None:
+        filled = self._claimed.get(where[:_KEY_BYTES])
+        if filled is not None and where not in filled:
+            return None
+        return self._ask(SELECT, where)
+
+    def _first_kind(self, key: bytes) -> bytes | None:
+        return self._ask(FIRST_KIND, key)
+
+    def _ask(self, question: str, argument: bytes) -> bytes | None:
+        try:
+            with self._read_lock:
+                row = self._reader.execute(question, (argument,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._error("read", error) from error
+        return None if row is None else row[0]
+
+    async def _put(self, where: bytes, body: bytes) -> bytes:
+        key = where[:_KEY_BYTES]
+        with self._lock:
+            self._check_open()
+            filled = self._claimed.get(key)
+            if filled is not None:
+                filled.add(where)
+            stored = self._writer.put(where, body)
+        try:
+            return await stored
+        except asyncio.CancelledError:
+            self._cut_off.add(key)
+            self._writer.call_after(partial(self._cut_off.discard, key))
+            raise
+
+    def _free(self, key: bytes) -> None:
+        with self._lock:
+            if key in self._claimed:
+                del self._claimed[key]
+                self._claims.free(key)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"journal {self.path} is closed")
+
+    def _error(self, verb: str, error: Exception) -> StoreError:
+        return StoreError(
+            f"journal {self.path}: cannot be {verb}: {error}. Free some space or mend the permissions there, or name "
+            "another folder in runtime.store; if the file is no SQLite database any more, move it away. Then run the "
+            "same command again: every answer that was saved is used again"
+        )
+
+
+def open_journal(store: str | Path) -> Journal:
+    """The journal of a store folder.
+
+    Raises:
+        StoreError: as `Journal`.
+    """
+    return Journal(Path(store).absolute() / "journal.sqlite3")
