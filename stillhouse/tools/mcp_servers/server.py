@@ -69,7 +69,8 @@ class McpServer:
             session, listed = await self._open_in_a_mode_it_speaks()
         except _Unreachable as error:
             where = self._config.url or " ".join(self._config.command)
-            raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}") from error
+            wrote = f"; it wrote:\n{error.stderr}" if error.stderr else ""
+            raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}{wrote}") from error
         missing = [name for name in self._config.allow if name not in listed]
         if missing:
             raise ConfigError(
@@ -98,7 +99,7 @@ class McpServer:
         """
         session = await self._session(seat, name)
         try:
-            result = await self._ask(session, name, arguments)
+            result = await self._ask(seat, session, name, arguments)
         except Dropped as drop:
             await self._drop(seat, session)
             if not drop.was_not_executed and not _may_be_repeated(self._tools[name]):
@@ -108,7 +109,6 @@ class McpServer:
                 ) from drop
             session = await self._session(seat, name)
             result = await self._ask_again(seat, session, name, arguments)
-        seat.has_state = seat.has_state or not (self._config.stateless or _reads_only(self._tools[name]))
         text = as_text(result)
         if result.is_error:
             raise ToolError(text or f"{name} failed and did not say why")
@@ -126,24 +126,34 @@ class McpServer:
         if pooled.session is not None:
             await self._drop(pooled, pooled.session)
 
-    async def _ask(self, session: Session, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
+    async def _ask(
+        self, seat: Seat, session: Session, name: str, arguments: dict[str, Any]
+    ) -> mcp_types.CallToolResult:
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                return await session.call(name, arguments)
-        except TimeoutError as error:
-            message = f"{name} did not return within {self._config.timeout_s:g} s"
-            raise CallFailed("timeout", message) from error
+                result = await session.call(name, arguments)
         except MCPError as error:
             raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
+        except TimeoutError as error:
+            # The server may be at it still.
+            self._note_state(seat, name)
+            message = f"{name} did not return within {self._config.timeout_s:g} s"
+            raise CallFailed("timeout", message) from error
+        self._note_state(seat, name)
+        return result
 
     async def _ask_again(
         self, seat: Seat, session: Session, name: str, arguments: dict[str, Any]
     ) -> mcp_types.CallToolResult:
         try:
-            return await self._ask(session, name, arguments)
+            return await self._ask(seat, session, name, arguments)
         except Dropped as drop:
             await self._drop(seat, session)
             raise ToolError(f"the connection to {self._config.name} broke twice during the call") from drop
+
+    def _note_state(self, seat: Seat, name: str) -> None:
+        if not (self._config.stateless or _reads_only(self._tools[name])):
+            seat.has_state = True
 
     async def _session(self, seat: Seat, name: str) -> Session:
         """An open session in which the tool is what the model was told."""
@@ -160,6 +170,8 @@ class McpServer:
                 try:
                     seat.session, listed = await self._open()
                 except _Unreachable as error:
+                    # What it wrote is for the user's eyes: it may name paths and secrets of the machine.
+                    _log.warning("MCP server %s cannot be reached: %s\n%s", self._config.name, error, error.stderr)
                     raise ToolError(f"{self._config.name} cannot be reached: {error}") from error
                 seat.changed = self._changed(listed)
             if name in seat.changed:
@@ -228,7 +240,9 @@ class _Unreachable(Exception):
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         reason = f"no answer within {_CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
-        super().__init__(f"{reason}; it wrote:\n{stderr}" if stderr else reason)
+        super().__init__(reason or type(error).__name__)
+        self.stderr = stderr
+        """The last lines of a server that was started here."""
         self.speaks_another_revision = (
             isinstance(error, MCPError) and error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION
         )

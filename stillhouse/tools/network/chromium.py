@@ -8,7 +8,7 @@ every one.
 """
 
 import asyncio
-import logging
+import builtins
 import os
 import shutil
 from contextlib import suppress
@@ -20,11 +20,12 @@ from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.page import HTML_TYPES, MAX_PAGE_CHARACTERS, NoPage, Page, require_text
 from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
 
-_log = logging.getLogger(__name__)
-
 MAX_PAGES_AT_ONCE: Final = 8
 PAGES_PER_BROWSER: Final = 200
 _SETTLE_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 5.0
+_SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
 _SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 _ARGUMENTS: Final = (
     # The text is wanted; images are most of a page's bytes.
@@ -71,14 +72,15 @@ class ChromiumPages:
         self._starting = asyncio.Lock()
         self._driver: Any = None
         self._proxy = GuardedProxy(guard)
-        self._proxy_url = ""
+        self._proxy_url: str | None = None
         self._current: _Browser | None = None
+        self._has_started = False
 
     async def get(self, url: str) -> Page:
         """As `Pages.get`.
 
         Raises:
-            NoBrowser: Chromium does not start.
+            NoBrowser: Chromium does not start at all. One that started before and does not now is a page less.
         """
         # The browser would open what is no web address (file:) without asking its proxy.
         await self._guard.check(url)
@@ -95,10 +97,9 @@ class ChromiumPages:
             if self._current is not None:
                 await _end(self._current)
                 self._current = None
-            if self._driver is not None:
-                await self._driver.stop()
-                self._driver = None
-                await self._proxy.close()
+            await self._stop_driver()
+            await self._proxy.close()
+            self._proxy_url = None
 
     async def _lease(self) -> _Browser:
         # Shielded: a caller that gives up meanwhile must not lose track of a browser that is starting.
@@ -126,20 +127,20 @@ class ChromiumPages:
     async def _launch(self) -> Any:
         from playwright.async_api import Error, async_playwright
 
+        if self._proxy_url is None:
+            self._proxy_url = await self._proxy.start()
         if self._driver is None:
             self._driver = await async_playwright().start()
-            self._proxy_url = await self._proxy.start()
         own = self._driver.chromium.executable_path
         path = own if Path(own).exists() else system_chromium()
         if path is None:
             raise NoBrowser("no Chromium is installed: run `playwright install chromium`, or install the system's")
-        # Chromium's sandbox refuses to run as root, which is the usual user in a container. Anyone else keeps it.
-        is_root = hasattr(os, "geteuid") and os.geteuid() == 0
         try:
-            return await self._driver.chromium.launch(
+            handle = await self._driver.chromium.launch(
                 executable_path=path,
                 headless=True,
-                chromium_sandbox=not is_root,
+                # The sandbox refuses to run as root, the usual user of a container. Anyone else keeps it.
+                chromium_sandbox=not (hasattr(os, "geteuid") and os.geteuid() == 0),
                 proxy={"server": self._proxy_url, "bypass": "<-loopback>"},
                 args=list(_ARGUMENTS),
                 # Signals belong to the run, which closes its browser when it stops.
@@ -148,7 +149,20 @@ class ChromiumPages:
                 handle_sighup=False,
             )
         except Error as error:
-            raise NoBrowser(f"{path} does not start: {error.message.splitlines()[0]}") from error
+            # It may be the driver that ended; the next page gets another.
+            await self._stop_driver()
+            reason = f"{path} does not start: {error.message.splitlines()[0]}"
+            raise (NoPage(reason) if self._has_started else NoBrowser(reason)) from error
+        self._has_started = True
+        return handle
+
+    async def _stop_driver(self) -> None:
+        from playwright.async_api import Error
+
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            with suppress(Error, builtins.TimeoutError):
+                await asyncio.wait_for(driver.stop(), _STOP_TIMEOUT_S)
 
     async def _load(self, browser: _Browser, url: str) -> Page:
         from playwright.async_api import Error, TimeoutError
@@ -185,11 +199,13 @@ class ChromiumPages:
             await page.wait_for_load_state("networkidle", timeout=_SETTLE_S * 1000)
         if visit.response is not None:
             kind = await self._kind(visit, visit.response)
-        if kind in HTML_TYPES:
-            text = await page.content()
-        else:
-            # Chromium shows every other text in a page of its own making.
-            text = await page.evaluate("document.body ? document.body.innerText : document.documentElement.outerHTML")
+        # Chromium shows text that is no HTML in a page of its own making.
+        reading = page.content() if kind in HTML_TYPES else page.evaluate(_SHOWN_TEXT)
+        try:
+            # Playwright sets no limit here, and a script that never returns keeps the page from answering.
+            text = await asyncio.wait_for(reading, _READ_TIMEOUT_S)
+        except builtins.TimeoutError as error:
+            raise NoPage(f"{page.url} cannot be read: its scripts do not come to rest") from error
         return Page(page.url, kind, text[:MAX_PAGE_CHARACTERS])
 
     async def _kind(self, visit: "_Visit", response: Any) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import McpServerConfig
+from stillhouse.config import McpServerConfig, ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.tools import Toolbox
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.tools import McpTools
@@ -145,3 +146,15 @@ def test_a_variable_that_is_not_set_is_named(stdio: Stdio, monkeypatch: pytest.M
         McpTools([stdio(environment=("SHOP_KEY",))])
     with pytest.raises(ConfigError, match="variable SHOP_KEY"):
         McpTools([McpServerConfig(name="shop", url="http://127.0.0.1:1/", headers_env={"Authorization": "SHOP_KEY"})])
+
+
+def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio: Stdio) -> None:
+    toolbox = Toolbox.from_config(ToolsConfig(mcp=(stdio(stateless=True),)))
+
+    async def use() -> list[str]:
+        async with toolbox:
+            calls = (toolbox.call("count_up", "{}") for _ in range(12))
+            return [result.content for result in await asyncio.gather(*calls)]
+
+    for _ in range(2):
+        assert sorted(map(int, asyncio.run(use()))) == list(range(1, 13))

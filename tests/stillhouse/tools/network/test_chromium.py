@@ -15,6 +15,7 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
 from stillhouse.tools.network.chromium import ChromiumPages, system_chromium
 from stillhouse.tools.network.guard import Guard
+from stillhouse.tools.network.page import NoPage
 
 pytestmark = pytest.mark.skipif(
     system_chromium() is None, reason="no Chromium on this machine: apt-get install chromium"
@@ -201,3 +202,23 @@ def test_the_browser_ends_with_a_run_that_is_killed(site: Any) -> None:
         (browser,) = browsers(psutil.Process(run.pid))
         os.kill(run.pid, signal.SIGKILL)
         assert until(lambda: not browser.is_running() or browser.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.slow
+def test_scripts_that_never_return_cost_their_own_page_alone(site: Any) -> None:
+    site.html("/early", "<script>while (true) {}</script>")
+    site.html("/late", "<script>onload = () => { while (true) {} }</script>")
+    site.html("/", "hello")
+
+    async def use() -> None:
+        pages = ChromiumPages(Guard(["127.0.0.1"]), 2.0, max_at_once=1)
+        try:
+            with pytest.raises(NoPage, match="did not load within 2 s"):
+                await pages.get(site.url("/early"))
+            with pytest.raises(NoPage, match="do not come to rest"):
+                await pages.get(site.url("/late"))
+            assert "hello" in (await pages.get(site.url("/"))).text
+        finally:
+            await pages.close()
+
+    asyncio.run(use())
