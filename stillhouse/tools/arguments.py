@@ -5,6 +5,7 @@ asks for where that is certain: where it takes no string. What the schema does n
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
 from pydantic import BaseModel, ValidationError
 from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from stillhouse.types import JsonObject
 
@@ -61,7 +63,11 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
 
     def read(written: JsonObject) -> JsonObject:
         arguments = fitted(written, schema, schema)
-        error = best_match(validator.iter_errors(arguments))
+        try:
+            error = best_match(validator.iter_errors(arguments))
+        # A schema we cannot follow (an address as a reference, a pattern of another dialect): its owner decides.
+        except (Unresolvable, re.error):
+            error = None
         if error is not None:
             raise ArgumentsRefused(f"{_path(error.absolute_path)}: {error.message}")
         return {"arguments": arguments}

@@ -62,13 +62,3 @@ async def within(waiting: "asyncio.Future[Any]", timeout_s: float) -> Any:
     if waiting.cancelled():
         raise RuntimeError("it was cancelled from inside")
     return waiting.result()
-
-
-def run_in_thread_sync(function: Callable[[], Any], timeout_s: float) -> Any:
-    """As `run_in_thread`, for callers without an event loop."""
-    future = start_in_thread(function)
-    done = threading.Event()
-    future.add_done_callback(lambda _: done.set())
-    if not done.wait(timeout_s):
-        raise TimeLimitReached
-    return future.result()

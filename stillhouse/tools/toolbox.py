@@ -6,7 +6,7 @@ Nothing a model writes and nothing a tool does raises here: every failure is a m
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 from stillhouse.config import ToolsConfig
@@ -152,5 +152,6 @@ class Toolbox:
             self._num_entered -= 1
             is_last = self._num_entered == 0
         if is_last:
-            for resource in self._resources:
-                await resource.close()
+            async with AsyncExitStack() as stack:
+                for resource in self._resources:
+                    stack.push_async_callback(resource.close)

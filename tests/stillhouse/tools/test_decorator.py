@@ -2,10 +2,10 @@ import json
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools import tool
+from stillhouse.tools import ToolArgs, tool
 
 
 def test_schema_comes_from_hints_and_docstring_in_the_usual_key_order() -> None:
@@ -55,6 +55,66 @@ def test_a_tool_is_still_a_function() -> None:
     assert double.timeout_s == 3.0
 
 
+class Stop(BaseModel):
+    place: str
+    minutes: int
+
+
+def required_keys_everywhere(schema: object) -> bool:
+    """Whether OpenAI's strict mode takes the schema: https://platform.openai.com/docs/guides/structured-outputs."""
+    if isinstance(schema, list):
+        return all(map(required_keys_everywhere, schema))
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" and (
+        schema.get("additionalProperties") is not False
+        or sorted(schema.get("required", [])) != sorted(schema.get("properties", {}))
+    ):
+        return False
+    return "default" not in schema and all(map(required_keys_everywhere, schema.values()))
+
+
+def test_a_function_without_defaults_has_a_schema_that_strict_mode_takes() -> None:
+    @tool
+    def travel(stops: list[Stop], by: Literal["train", "bus"] | None, seats: dict[str, int] | None = None) -> str:
+        """Plan a journey."""
+        return ""
+
+    @tool
+    def travel_strictly(stops: list[Stop], by: Literal["train", "bus"] | None) -> str:
+        """Plan a journey."""
+        return ""
+
+    assert not required_keys_everywhere(travel.schema["function"]["parameters"])
+    assert required_keys_everywhere(travel_strictly.schema["function"]["parameters"])
+
+
+def test_the_injected_argument_is_not_in_the_schema() -> None:
+    @tool
+    def lookup(args: ToolArgs, city: str) -> str:
+        """Look a city up."""
+        return city
+
+    assert list(lookup.schema["function"]["parameters"]["properties"]) == ["city"]
+    assert lookup.args_parameter == "args"
+
+
+def test_limits_that_let_nothing_run_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"timeout_s=0\).*above 0"):
+        tool(timeout_s=0)
+    with pytest.raises(ConfigError, match=r"max_concurrency=0\).*1 or more"):
+        tool(max_concurrency=0)
+
+
+def test_a_sandbox_needs_a_function_that_can_be_found_again() -> None:
+    def inner() -> str:
+        """Documented."""
+        return ""
+
+    with pytest.raises(ConfigError, match=r"inner .*at the top of a Python file"):
+        tool(sandbox=True)(inner)
+
+
 class NotJson:
     pass
 
@@ -93,6 +153,11 @@ def unserialisable(a: int) -> NotJson:
     return NotJson()
 
 
+def two_contexts(first: ToolArgs, second: ToolArgs) -> int:
+    """Documented."""
+    return 1
+
+
 def unknown_hint(a: "Nowhere") -> int:  # type: ignore[name-defined]  # noqa: F821
     """Documented."""
     return 1
@@ -108,6 +173,7 @@ def unknown_hint(a: "Nowhere") -> int:  # type: ignore[name-defined]  # noqa: F8
         (var_kwargs, "name every parameter"),
         (positional_only, "name every parameter"),
         (unserialisable, "no JSON form"),
+        (two_contexts, "both ToolArgs"),
         (unknown_hint, "something unknown"),
     ],
 )

@@ -11,8 +11,19 @@ import pytest
 from pydantic import BaseModel
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools import MALFORMED_TOOL_CALL, Toolbox, ToolResult, tool
+from stillhouse.tools import (
+    MALFORMED_TOOL_CALL,
+    RolloutScope,
+    Tool,
+    ToolArgs,
+    Toolbox,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    tool,
+)
 from stillhouse.tools.calculator import calculator as builtin_calculator
+from stillhouse.types import JsonObject, ToolSchema
 
 Call = Callable[[str, str], ToolResult]
 
@@ -188,3 +199,191 @@ def test_two_tools_of_one_name_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="two tools are called 'calculator'"):
         Toolbox([builtin_calculator, calculator])
+
+
+class Session:
+    """What a rollout keeps: counts its calls, and is told when it ends."""
+
+    def __init__(self, ended: list[int]) -> None:
+        self.num_calls = 0
+        self.ended = ended
+
+    async def close(self) -> None:
+        self.ended.append(self.num_calls)
+
+
+@pytest.fixture
+def counting() -> tuple[Tool, list[int]]:
+    ended: list[int] = []
+
+    async def count(arguments: JsonObject, scope: RolloutScope) -> str:
+        session = scope.keep("counter", lambda: Session(ended))
+        session.num_calls += arguments["by"]
+        return str(session.num_calls)
+
+    parameters = {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]}
+    schema: ToolSchema = {
+        "type": "function",
+        "function": {"name": "count", "description": "Counts.", "parameters": parameters},
+    }
+    return Tool.of_schema(schema, count), ended
+
+
+def test_a_rollout_keeps_what_its_calls_share_and_ends_it(counting: tuple[Tool, list[int]]) -> None:
+    count, ended = counting
+    toolbox = Toolbox([count])
+
+    async def two_rollouts() -> list[str]:
+        contents = []
+        for _ in range(2):
+            async with toolbox.rollout(ToolContext()) as bound:
+                contents += [(await bound.call("count", '{"by": "2"}')).content for _ in range(2)]
+        return contents
+
+    assert asyncio.run(two_rollouts()) == ["2", "4", "2", "4"]
+    assert ended == [4, 4]
+    assert toolbox.call_sync("count", '{"by": 1}').content == "1"
+    assert ended == [4, 4, 1]
+    assert toolbox.call_sync("count", "{}").error_kind == "invalid_arguments"
+
+
+def test_what_a_rollout_kept_is_closed_though_one_of_it_fails() -> None:
+    ended: list[int] = []
+
+    class Failing(Session):
+        async def close(self) -> None:
+            raise OSError("gone")
+
+    async def run() -> None:
+        scope = RolloutScope(ToolContext())
+        scope.keep("first", lambda: Session(ended))
+        scope.keep("second", lambda: Failing(ended))
+        await scope.close()
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(run())
+    assert ended == [0]
+
+
+def test_a_tool_is_told_whose_call_it_runs_and_only_named_variables() -> None:
+    @tool
+    def whose(args: ToolArgs, suffix: str) -> str:
+        """Whose call it is."""
+        return f"{args.metadata['name']}{suffix} {args.rollout_key} {args.sample_index} {dict(args.environment)}"
+
+    toolbox = Toolbox([whose], environment={"NAMED": "n"})
+    context = ToolContext("key", "prompt", 3, {"name": "Ann"})
+    assert toolbox.call_sync("whose", '{"suffix": "!"}', context).content == "Ann! key 3 {'NAMED': 'n'}"
+    assert toolbox.call_sync("whose", '{"suffix": "!", "args": {}}', context).error_kind == "invalid_arguments"
+
+
+def test_only_a_tool_that_takes_metadata_makes_results_depend_on_it(counting: tuple[Tool, list[int]]) -> None:
+    @tool
+    def whose(args: ToolArgs) -> str:
+        """Whose call it is."""
+        return args.prompt_id
+
+    toolbox = Toolbox([add, counting[0], whose])
+    assert toolbox.takes_context
+    assert not toolbox.select(["add", "count"]).takes_context
+
+
+def test_a_tool_says_what_went_wrong_in_its_own_words() -> None:
+    @tool
+    def refuse() -> str:
+        """Refuses."""
+        raise ToolError("try another city")
+
+    result = Toolbox([refuse]).call_sync("refuse", "{}")
+    assert (result.error_kind, json.loads(result.content)) == ("exception", {"error": "try another city"})
+
+
+def test_arguments_written_as_a_string_of_json_are_read(call: Call) -> None:
+    assert call("add", json.dumps('{"left": 3}')).content == "4"
+
+
+def test_waiting_for_a_place_does_not_count_into_the_timeout() -> None:
+    most = threading.Semaphore(2)
+
+    @tool(timeout_s=1.0, max_concurrency=2)
+    def crowded() -> bool:
+        """Takes a while, and would fail in a crowd."""
+        alone = most.acquire(blocking=False)
+        time.sleep(0.3)
+        most.release()
+        return alone
+
+    async def many() -> list[ToolResult]:
+        toolbox = Toolbox([crowded])
+        return await asyncio.gather(*(toolbox.call("crowded", "{}") for _ in range(10)))
+
+    results = asyncio.run(many())
+    assert [result.content for result in results] == ["true"] * 10
+    assert max(result.latency_s for result in results) < 1.0
+
+
+def test_an_async_tool_that_ends_the_interpreter_harms_no_other_call(call: Call) -> None:
+    @tool
+    async def leave_async() -> str:
+        """Ends the interpreter."""
+        sys.exit(3)
+
+    result = Toolbox([leave_async]).call_sync("leave_async", "{}")
+    assert json.loads(result.content)["error"] == "SystemExit: 3"
+    assert call("add_async", '{"left": 3}').content == "4"
+
+
+def test_an_async_tool_that_blocks_is_given_up_in_time() -> None:
+    unblock = threading.Event()
+
+    @tool(timeout_s=0.1)
+    async def block() -> str:
+        """Blocks its event loop."""
+        unblock.wait()
+        return ""
+
+    try:
+        assert asyncio.run(Toolbox([block]).call("block", "{}")).error_kind == "timeout"
+        assert Toolbox([block]).call_sync("block", "{}").error_kind == "timeout"
+    finally:
+        unblock.set()
+
+
+def test_a_cancelled_call_cancels_its_async_tool_and_gives_its_place_back() -> None:
+    cancelled = threading.Event()
+
+    @tool(max_concurrency=1)
+    async def linger(seconds: float) -> str:
+        """Lingers."""
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return "done"
+
+    async def give_up() -> ToolResult:
+        toolbox = Toolbox([linger])
+        calling = asyncio.create_task(toolbox.call("linger", '{"seconds": 60}'))
+        await asyncio.sleep(0.05)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        return await toolbox.call("linger", '{"seconds": 0}')
+
+    assert asyncio.run(give_up()).content == "done"
+    assert cancelled.wait(5)
+
+
+def test_what_is_shared_ends_when_the_last_block_is_left() -> None:
+    ended: list[int] = []
+
+    async def nested() -> None:
+        toolbox = Toolbox([add], resources=[Session(ended)])
+        async with toolbox:
+            async with toolbox:
+                pass
+            assert ended == []
+        assert ended == [0]
+
+    asyncio.run(nested())
