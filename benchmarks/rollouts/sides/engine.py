@@ -1,16 +1,16 @@
-"""Our engine: `collect_rollouts` with journal and rate control."""
+"""Our engine: `RolloutCollector` with journal and rate control."""
 
 import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp  # noqa: F401  (the engine imports it when it first asks, which is no cost of a request)
 import uvloop
 
 from benchmarks.rollouts.sides.job import Job, Question, load, mark_ready, row
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.progress import NoProgress
-from stillhouse.rollouts import Endpoint, Journal, collect_rollouts
+from stillhouse.rollouts import Endpoint, Journal, RolloutCollector
 from stillhouse.store import prompt_id
 from stillhouse.tools import Tool, Toolbox, tool
 from stillhouse.types import Message, Prompt, StopReason
@@ -23,14 +23,13 @@ async def collect(job: Job) -> None:
     """Runs the job."""
     cases: dict[str, str] = {}
     with Journal(Path(job.folder) / "journal.sqlite3") as journal, job.rows_file.open("w", encoding="utf-8") as rows:
-        collection = collect_rollouts(
+        collection = RolloutCollector(
             _prompts(job, cases),
             endpoint=Endpoint(job.url, "simulated-1", "simulated-1"),
             config=RolloutsConfig(max_tokens=job.max_tokens, num_samples=job.num_samples),
             toolbox=Toolbox(_tools(job) if job.tools else [], timeout_s=_TOOL_TIMEOUT_S),
             journal=journal,
             runtime=_runtime(job),
-            progress=NoProgress(),
         )
         async for trajectory in collection:
             case = cases.pop(trajectory.prompt_id) if job.num_samples == 1 else cases[trajectory.prompt_id]

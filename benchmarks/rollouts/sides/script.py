@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from typing import Any, TextIO
 
+import openai.resources.chat.completions  # noqa: F401  (imported by the first request, which is no cost of one)
 from openai import AsyncOpenAI
 
 from benchmarks.rollouts.sides.job import TOOL_SCHEMAS, Job, Question, load, mark_ready, row
