@@ -24,6 +24,7 @@ from stillhouse.tools.network.politeness import Politeness
 _log = logging.getLogger(__name__)
 
 _LOAD_TIMEOUT_S: Final = 30.0
+_MAX_CALLS_AT_ONCE: Final = 32
 
 
 class Browse:
@@ -66,7 +67,8 @@ class Browse:
         return found
 
     def _make_tool(self) -> Tool:
-        @tool
+        # Waiting for a place here is not part of a call's time, as waiting for a page or for a host's turn would be.
+        @tool(max_concurrency=_MAX_CALLS_AT_ONCE)
         async def browse(url: str) -> str:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
             return await self._thread.run(self._read(url))

@@ -1,10 +1,13 @@
 """The guard for a browser: a forward proxy on loopback through which it makes every connection.
 
 A browser resolves names itself, follows redirects that no route handler sees, and opens WebSockets. Behind a proxy it
-does none of this on its own: it hands over host and port, and the proxy connects to an address that was checked. Every
-request of a page (subresources, redirects, fetches, WebSockets) is guarded in this one place and pinned, as far as the
-browser keeps to its proxy; `chromium.py` closes the ways around it that Chromium knows (loopback bypass, WebRTC over
-UDP). What is inside TLS is not seen, and need not be: the connection ends at the checked address.
+does none of this on its own: it hands over host and port, and the proxy connects to an address that was checked. So
+every request of a page (subresources, redirects, fetches, WebSockets) is guarded and pinned in one place. What is
+inside TLS is not seen, and need not be: the connection ends at the checked address.
+
+What this cannot hold: a browser that goes around its proxy. `chromium.py` closes the ways Chromium offers (the bypass
+for loopback, WebRTC over UDP, file: as the first address); a page that takes over the browser's own process is left to
+Chromium's sandbox, which does not run where the run is root.
 """
 
 import asyncio
@@ -103,7 +106,7 @@ def _origin_form(head: bytes, url: str) -> bytes:
 
 
 async def _splice(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-    """Carries bytes in both directions until the far end has said all."""
+    """Carries bytes in both directions until either end closes."""
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(_CHUNK_BYTES):

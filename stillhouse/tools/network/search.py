@@ -19,6 +19,7 @@ from stillhouse.tools.network.pinned import guarded_client
 _NUM_RESULTS: Final = 8
 _SNIPPET_CHARACTERS: Final = 300
 _TIMEOUT_S: Final = 20.0
+_MAX_AT_ONCE: Final = 8
 
 
 class _Result(BaseModel):
@@ -47,7 +48,7 @@ def search_tool(config: ToolsConfig) -> Tool:
     guard = Guard([*config.allowed_hosts, f"{host}:{port}"])
     timeout_s = min(_TIMEOUT_S, config.timeout_s)
 
-    @tool
+    @tool(max_concurrency=_MAX_AT_ONCE)
     async def search(query: str) -> str:
         """Searches the web and returns the first results: title, URL and a snippet of each."""
         try:

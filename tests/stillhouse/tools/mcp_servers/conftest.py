@@ -87,6 +87,14 @@ def connects() -> str:
     """How many connects there were, and the most at once."""
     return f"{num_connects} {most_connecting}"
 
+async def refuse(send, request_id):
+    """As a server answers that speaks only the revision without sessions."""
+    error = {"code": -32022, "message": "unsupported protocol version", "data": {"supported": ["2026-07-28"]}}
+    body = json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
 def watched(app):
     async def serve(scope, receive, send):
         global connecting, most_connecting, num_connects
@@ -97,6 +105,8 @@ def watched(app):
             return await send({"type": "http.response.body", "body": b""})
         messages = [await receive()]
         is_connect = b'"initialize"' in messages[0]["body"]
+        if is_connect and (here / "modern").exists():
+            return await refuse(send, json.loads(messages[0]["body"])["id"])
         connecting += is_connect
         num_connects += is_connect
         most_connecting = max(most_connecting, connecting)

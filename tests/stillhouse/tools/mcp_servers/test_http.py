@@ -102,3 +102,16 @@ def test_headers_come_from_the_environment(
 
     monkeypatch.setenv("SHOP_KEY", "Bearer shop")
     with_tools(work, McpServerConfig(name="shop", url=http_server.url, headers_env={"Authorization": "SHOP_KEY"}))
+
+
+def test_a_server_without_sessions_is_used_where_it_is_declared_stateless(
+    http_server: Any, with_tools: WithTools, tmp_path: Path
+) -> None:
+    (tmp_path / "modern").touch()
+
+    async def work(rollouts: Any) -> None:
+        assert await rollouts.call("add", {"left": 1}) == "2"
+
+    with_tools(work, McpServerConfig(name="shop", url=http_server.url, stateless=True))
+    with pytest.raises(ConfigError, match="declare it with `stateless: true`"):
+        McpTools([McpServerConfig(name="shop", url=http_server.url)])
