@@ -1,10 +1,14 @@
 """What surrounds a call: whose it is, what a tool may know of that, and what a rollout keeps between its calls."""
 
-from collections.abc import Callable, Hashable, Mapping
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from stillhouse.types import JsonObject
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class ToolError(Exception):
@@ -67,14 +71,15 @@ class RolloutScope:
         return self._kept[owner]
 
     async def close(self) -> None:
-        """Closes what was kept, the last made first; the first error is raised once all are closed."""
-        errors = []
-        while self._kept:
-            _, kept = self._kept.popitem()
-            try:
-                await kept.close()
-            # Closing is the last thing that happens to it: whatever fails must not leave another one open.
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        """Closes what was kept, the last made first."""
+        kept, self._kept = list(self._kept.values()), {}
+        await close_all(reversed(kept))
+
+
+async def close_all(things: Iterable[Closing]) -> None:
+    """Closes each of them. One that fails is logged: the work it served is done, and the others must not stay open."""
+    for thing in things:
+        try:
+            await thing.close()
+        except Exception as error:
+            _LOG.warning("tools: %s did not close: %s: %s", type(thing).__name__, type(error).__name__, error)

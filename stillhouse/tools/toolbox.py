@@ -6,13 +6,13 @@ Nothing a model writes and nothing a tool does raises here: every failure is a m
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
-from stillhouse.tools.context import Closing, RolloutScope, ToolContext
+from stillhouse.tools.context import Closing, RolloutScope, ToolContext, close_all
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.tool import Tool
@@ -152,6 +152,4 @@ class Toolbox:
             self._num_entered -= 1
             is_last = self._num_entered == 0
         if is_last:
-            async with AsyncExitStack() as stack:
-                for resource in self._resources:
-                    stack.push_async_callback(resource.close)
+            await close_all(self._resources)
