@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar
 
 from stillhouse.types import JsonObject
 
-
 _LOG = logging.getLogger(__name__)
 
 
