@@ -86,7 +86,7 @@ def _trouble(state: RolloutProgress) -> Iterator[str]:
 def _cost(state: RolloutProgress) -> str:
     if state.usd is None:
         return "price unknown"
-    if state.usd_projected is None:
+    if state.usd_projected is None or state.done == state.total:
         return f"{dollars(state.usd)} spent"
     low, mean, high = map(dollars, state.usd_projected)
     return f"{dollars(state.usd)} spent, {mean} projected ({low} to {high})"

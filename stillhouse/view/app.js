@@ -32,10 +32,7 @@ class Page {
   readAddress() {
     const told = new URLSearchParams(location.hash.slice(1));
     this.state = { q: "", min: "", max: "", sort: "sampled", ...Object.fromEntries(told) };
-    query.value = this.state.q;
-    for (const control of document.querySelectorAll("#filters [id^=by-]")) {
-      control.value = this.state[control.id.slice(3)] ?? "";
-    }
+    this.#showControls();
     this.#find();
     const row = this.byId.get(told.get("t"));
     if (row) this.open(row);
@@ -45,9 +42,17 @@ class Page {
 
   change(name, value) {
     this.state[name] = value;
+    this.#showControls();
     this.#writeAddress();
     if (name === "q") this.#find();
     else this.#filter();
+  }
+
+  clear() {
+    this.state = { ...this.state, q: "", ...Object.fromEntries(FILTERS.map((name) => [name, ""])) };
+    this.#showControls();
+    this.#writeAddress();
+    this.#find();
   }
 
   async open(row, { focus = false } = {}) {
@@ -91,6 +96,16 @@ class Page {
     if (button) button.textContent = open ? "Unfold all" : "Fold all";
   }
 
+  #showControls() {
+    if (query.value !== this.state.q) query.value = this.state.q;
+    for (const control of document.querySelectorAll("#filters [id^=by-]")) {
+      const name = control.id.slice(3);
+      const value = this.state[name] ?? "";
+      if (control.value !== value) control.value = value;
+      control.toggleAttribute("data-set", FILTERS.includes(name) && value !== "");
+    }
+  }
+
   #find() {
     const terms = searchTerms(this.state.q);
     if (terms.length > 0) {
@@ -121,7 +136,9 @@ class Page {
     const wrong = rows.filter((row) => row.outcome === "wrong").length;
     if (right + wrong > 0) parts.push(`${((100 * right) / (right + wrong)).toFixed(1)} % right`);
     if (rows.length > 0 && rows.every((row) => row.usd !== null)) parts.push(dollars(rows.reduce((sum, row) => sum + row.usd, 0)));
-    document.getElementById("count").replaceChildren(...parts.map((text) => make("span", { text })));
+    const filtered = this.state.q || FILTERS.some((name) => this.state[name]);
+    const clear = filtered ? make("button", { type: "button", class: "quiet", text: "Clear", onclick: () => this.clear() }) : null;
+    document.getElementById("count").replaceChildren(...parts.map((text) => make("span", { text })), clear ?? "");
   }
 
   #writeAddress() {

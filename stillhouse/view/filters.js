@@ -10,6 +10,7 @@ const FACETS = [
   { name: "model", any: "Any model", values: (row) => (row.model === null ? [] : [row.model]), asWritten: true },
   { name: "tag", any: "Any tag", values: (row) => (row.tag === null ? [] : [row.tag]), asWritten: true },
 ];
+const FILTERS = [...FACETS.map((facet) => facet.name), "min", "max"];
 const MAX_CHOICES = 200;
 
 const most = (column) => (a, b) => (b[column] ?? -Infinity) - (a[column] ?? -Infinity) || a.number - b.number;

@@ -9,7 +9,8 @@ function count(value) {
 
 function dollars(value) {
   if (value === null || value === undefined) return DASH;
-  return value >= 1 || value === 0 ? `$${value.toFixed(2)}` : `$${value.toPrecision(2)}`;
+  if (value >= 1 || value === 0) return `$${value.toFixed(2)}`;
+  return value < 0.0001 ? "under $0.0001" : `$${value.toFixed(4)}`;
 }
 
 function seconds(value) {

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from stillhouse.progress import RolloutProgress, UsdRange
@@ -39,6 +41,11 @@ def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:
     assert "left" not in told["speed"]
     assert told["limit"] == "nobody asked yet"
     assert dict(lines_of(RolloutProgress(done=1, total=2, usd=0.0)))["cost"] == "$0.00 spent"
+
+
+def test_what_is_done_has_cost_what_it_cost() -> None:
+    done = replace(BUSY, done=2000)
+    assert dict(lines_of(done))["cost"] == "$0.4200 spent"
 
 
 def test_an_unknown_total_is_a_question_mark() -> None:

@@ -110,6 +110,9 @@ def test_trajectories_are_filtered_by_outcome_tool_stop_reason_and_score(
     assert shown(outcome="failed", kept="kept") == []
     page.select_option("#by-sort", "best")
     assert shown(outcome="right") == ["q4", "q0"]
+    page.get_by_role("button", name="Clear").click()
+    assert len(_listed(page)) == 6
+    assert page.locator("#by-outcome").input_value() == ""
 
 
 def test_the_order_is_by_length_cost_turns_or_waiting(make_trajectory: Make, make_page: MakePage, visit: Visit) -> None:
