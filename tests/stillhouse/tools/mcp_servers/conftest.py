@@ -23,7 +23,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 here, where = Path(sys.argv[1]), sys.argv[2]
-server = MCPServer("shop")
+server = MCPServer("shop", log_level="ERROR")
 count = connecting = most_connecting = num_connects = 0
 
 if (here / "changed").exists():
