@@ -8,9 +8,9 @@ processes on one journal tell the same story.
     schema     the file: its table, and how files of earlier versions are brought to it
     writer     the thread that makes what has gathered durable, one transaction at a time
     claims     which rollouts this journal runs, as kernel locks that end with their process
-    journal    the rooms' front: look-ups, puts, claims
+    journal    what the other rooms use: look-ups, puts, claims
 
-WAL and file locks need a local disk.
+It needs a local disk: neither WAL nor the locks work over a network.
 """
 
 from stillhouse.rollouts.journal.journal import Journal, open_journal

@@ -47,6 +47,7 @@ class Journal:
         # For each claimed rollout the places filled since, if nothing was there before: nobody else fills any, so a
         # look-up anywhere else needs no question. None where something was there.
         self._claimed: dict[bytes, set[bytes] | None] = {}
+        # Claimed rollouts of which a write was left behind by a task that was cancelled.
         self._cut_off: set[bytes] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,14 +189,16 @@ class Journal:
         try:
             return await stored
         except asyncio.CancelledError:
-            self._cut_off.add(key)
-            self._writer.call_after(partial(self._cut_off.discard, key))
+            with self._lock:
+                if key in self._claimed:
+                    self._cut_off.add(key)
             raise
 
     def _free(self, key: bytes) -> None:
         with self._lock:
             if key in self._claimed:
                 del self._claimed[key]
+                self._cut_off.discard(key)
                 self._claims.free(key)
 
     def _check_open(self) -> None:
