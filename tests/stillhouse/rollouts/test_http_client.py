@@ -9,7 +9,7 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, compl
 from stillhouse.rollouts.completion import Completion, Sampling
 from stillhouse.rollouts.endpoint import Endpoint, Price
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.openai_client import OpenAIClient
+from stillhouse.rollouts.http_client import HttpClient
 from stillhouse.tools.calculator import calculator
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
@@ -17,7 +17,7 @@ SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
 
 def ask(url: str, *, sampling: Sampling = SAMPLING, tools: list[Any] | None = None, timeout_s: float = 5) -> Completion:
     async def main() -> Completion:
-        client = OpenAIClient(Endpoint(url, "m", "m", "the-key"), timeout_s=timeout_s, max_connections=4)
+        client = HttpClient(Endpoint(url, "m", "m", "the-key"), timeout_s=timeout_s)
         try:
             return await client.complete([{"role": "user", "content": "hi"}], tools or [], sampling)
         finally:
@@ -105,6 +105,34 @@ def test_an_endpoint_that_is_not_there_is_unreachable() -> None:
     assert failure.kind is FailureKind.TRANSIENT
 
 
+@pytest.mark.parametrize("url", ["nowhere/v1", "ftp://127.0.0.1/v1"])
+def test_an_address_that_is_none_is_unreachable(url: str) -> None:
+    assert failure_of(lambda: ask(url)).unreachable
+
+
+def test_a_moved_endpoint_is_not_followed_with_the_key_but_named() -> None:
+    moved = Reply(b"", 308, {"location": "https://elsewhere.example/v1/chat/completions"})
+    with SimulatedProvider(lambda asked: moved) as provider:
+        failure = failure_of(lambda: ask(provider.url))
+        assert len(provider.ledger) == 1
+    assert failure.kind is FailureKind.PERMANENT
+    assert "https://elsewhere.example/v1/chat/completions" in failure.message
+
+
+def test_a_thousand_requests_are_in_flight_at_once() -> None:
+    async def main(url: str) -> None:
+        client = HttpClient(Endpoint(url, "m", "m"), timeout_s=30)
+        try:
+            asked = (client.complete([{"role": "user", "content": str(index)}], [], SAMPLING) for index in range(1000))
+            await asyncio.gather(*asked)
+        finally:
+            await client.aclose()
+
+    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=1.0)) as provider:
+        asyncio.run(main(provider.url))
+        assert provider.peak_in_flight == 1000
+
+
 def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -128,7 +156,7 @@ def test_cost_is_what_the_endpoint_says_else_by_price_else_unknown(
 ) -> None:
     async def main(url: str) -> Completion:
         endpoint = Endpoint(url, "m", "m", "key", price=Price(prompt=2.0, completion=4.0))
-        client = OpenAIClient(endpoint, timeout_s=5, max_connections=4)
+        client = HttpClient(endpoint, timeout_s=5)
         try:
             return await client.complete([{"role": "user", "content": "hi"}], [], SAMPLING)
         finally:
