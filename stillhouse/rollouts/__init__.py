@@ -1,7 +1,7 @@
 """Sampling trajectories from an endpoint: many at once, with tools, journaled before use."""
 
 from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.engine import RolloutCollector, collect_rollouts
+from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import Journal, open_journal
 from stillhouse.rollouts.keys import rollout_key
 from stillhouse.rollouts.limits import Controller, shared_controller
@@ -13,7 +13,6 @@ __all__ = [
     "Journal",
     "RolloutCollector",
     "RolloutStats",
-    "collect_rollouts",
     "open_journal",
     "rollout_key",
     "shared_controller",

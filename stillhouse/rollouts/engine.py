@@ -1,53 +1,46 @@
-"""`collect_rollouts`: many rollouts at once, without barriers, each recorded exactly once.
+"""`RolloutCollector`: many rollouts at once, without barriers, each recorded exactly once.
 
 Prompts are drawn from their iterable as room appears and trajectories handed out as they finish, so memory follows the
 number of rollouts under way and not the number of prompts. What a rollout is made of is elsewhere: the loop in `agent`,
-its record in `rollout`, tries in `retry`, the in-flight limit in `limits`, what is durable in `journal`.
+its record in `rollout`, tries in `retry`, the limits in `limits`, the money in `budget`, what is durable in `journal`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.errors import ConfigError
-from stillhouse.progress import Progress
+from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
+from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.progress import NoProgress, RolloutWatcher
+from stillhouse.rollouts.budget import Budget, spend_of
 from stillhouse.rollouts.client import ChatClient
 from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.hedge import Hedging
 from stillhouse.rollouts.journal import Journal
 from stillhouse.rollouts.limits import Caps, Controller, shared_controller
+from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.retry import Effects, Requester
 from stillhouse.rollouts.rollout import Halted, Rollout, RolloutRoom
 from stillhouse.rollouts.stats import RolloutStats
 from stillhouse.tools import Toolbox
-from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
+from stillhouse.types import ErrorRecord, JsonObject, Prompt, StopReason, Trajectory, Turn
 
 _LOG = logging.getLogger(__name__)
-_PROGRESS_S: Final = 0.5
+_REPORT_S: Final = 0.5
+_ELSEWHERE_S: Final = 1.0
 _MAX_UNREAD: Final = 64
 
 
-def collect_rollouts(
-    prompts: Iterable[Prompt],
-    *,
-    endpoint: Endpoint,
-    config: RolloutsConfig,
-    toolbox: Toolbox,
-    journal: Journal,
-    runtime: RuntimeConfig,
-    progress: Progress,
-    record_tokens: bool = False,
-    controller: Controller | None = None,
-    client: ChatClient | None = None,
-    effects: Effects | None = None,
-) -> "RolloutCollector":
+class RolloutCollector:
     """Trajectories of `config.num_samples` rollouts a prompt, in the order they finish.
 
     Iterate over it once with `async for`; leave the loop early only inside `contextlib.aclosing`. What the journal
     holds is not asked again. A rollout that fails is handed out with `StopReason.ERROR` and is owed by the next
-    collection.
+    collection. `stats` counts what it did so far.
 
     Args:
         prompts: distinct prompts, drawn as they are needed.
@@ -56,40 +49,18 @@ def collect_rollouts(
         toolbox: the tools configured; each prompt is offered those it names.
         journal: what was paid for before, and where answers become durable.
         runtime: bounds of concurrency, attempts and waiting.
-        progress: told `rollouts` about twice a second.
-        record_tokens: ask for token ids and log-probabilities of what is sampled.
-        controller: the in-flight limit; None takes the process's own for this endpoint.
+        progress: told how things stand about twice a second.
+        budget: what the run may spend; None sets no limit.
+        metadata: of prompts, by their ids, for tools that ask for it.
+        controller: the limits of the endpoint; None takes the process's own, which remember what an earlier one learnt.
         client: the HTTP path; None opens one and closes it at the end.
-        effects: clock, sleep and jitter; None takes the real ones.
+        effects: clock, sleep and jitter.
 
     Raises:
-        EndpointError: nobody can be reached there, or the model is not served. AuthenticationError and QuotaError as
-            well; all of them while iterating, once answers under way have come in and are durable.
+        EndpointError: nobody can be reached there, or the model is not served. AuthenticationError, QuotaError and
+            BudgetReached as well; all of them while iterating, once answers under way have come in and are durable.
         StoreError: the journal cannot be written.
     """
-    return RolloutCollector(
-        prompts,
-        endpoint=endpoint,
-        config=config,
-        toolbox=toolbox,
-        journal=journal,
-        runtime=runtime,
-        progress=progress,
-        record_tokens=record_tokens,
-        controller=controller
-        or shared_controller(
-            endpoint,
-            initial=runtime.concurrency,
-            caps=Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute),
-            memory=None,
-        ),
-        client=client,
-        effects=effects or Effects(),
-    )
-
-
-class RolloutCollector:
-    """A collection under way; see `collect_rollouts`. `stats` counts what it did so far."""
 
     def __init__(
         self,
@@ -100,11 +71,12 @@ class RolloutCollector:
         toolbox: Toolbox,
         journal: Journal,
         runtime: RuntimeConfig,
-        progress: Progress,
-        record_tokens: bool,
-        controller: Controller,
-        client: ChatClient | None,
-        effects: Effects,
+        progress: RolloutWatcher = NoProgress(),  # noqa: B008
+        budget: Budget | None = None,
+        metadata: Mapping[str, JsonObject] = MappingProxyType({}),
+        controller: Controller | None = None,
+        client: ChatClient | None = None,
+        effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
         self._prompts = prompts
@@ -113,18 +85,21 @@ class RolloutCollector:
         self._toolbox = toolbox
         self._journal = journal
         self._runtime = runtime
-        self._progress = progress
-        self._record_tokens = record_tokens
-        self._controller = controller
+        self._metadata = metadata
+        self._controller = controller or _controller_of(endpoint, runtime)
         self._given_client = client
         self._effects = effects
-        self._requester = Requester(
-            endpoint, controller, max_attempts=runtime.max_attempts, stats=self.stats, effects=effects
+        self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
+        self._reporter = Reporter(
+            progress,
+            self.stats,
+            self._controller,
+            total=len(prompts) * config.num_samples if isinstance(prompts, Sized) else None,
+            clock=effects.clock,
         )
         self._running: dict[asyncio.Task[None], Rollout] = {}
+        self._elsewhere: list[Rollout] = []
         self._num_asleep = 0
-        self._num_done = 0
-        self._num_failed = 0
         self._fatal: Exception | None = None
         self._generator = self._collect()
 
@@ -138,45 +113,52 @@ class RolloutCollector:
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:
         self._changed = asyncio.Event()
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
-        self._started = self._effects.clock()
         client = self._given_client or self._open_client()
-        admission = asyncio.create_task(self._admit_all(self._room(client)))
-        ticker = asyncio.create_task(self._tell_progress())
-        try:
-            while (trajectory := await self._finished.get()) is not None:
-                self._num_done += 1
-                yield trajectory
-            await admission
-        finally:
-            await _end([ticker, admission, *self._running])
-            if self._given_client is None:
-                await client.aclose()
-            self._update_progress()
-        _LOG.info("rollouts: %d done, %d of them failed; %s", self._num_done, self._num_failed, self.stats.as_facts())
+        async with self._toolbox:
+            admission = asyncio.create_task(self._admit_all(self._room(client)))
+            reports = asyncio.create_task(self._report_on())
+            try:
+                with self._budget.running():
+                    while (trajectory := await self._finished.get()) is not None:
+                        self.stats.num_done += 1
+                        yield trajectory
+                await admission
+            finally:
+                await _end([reports, admission, *self._running])
+                if self._given_client is None:
+                    await client.aclose()
+                self._reporter.report()
+        _LOG.info("rollouts: %s", self.stats.as_facts())
         if self._fatal is not None:
-            raise self._fatal
+            raise self._explained(self._fatal)
 
     def _open_client(self) -> ChatClient:
-        # The openai package takes a second to import, which no command that asks nobody should wait for.
-        from stillhouse.rollouts.openai_client import OpenAIClient
+        # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+        from stillhouse.rollouts.http_client import HttpClient
 
-        return OpenAIClient(
-            self._endpoint,
-            timeout_s=self._runtime.request_timeout_s,
-            max_connections=self._runtime.max_concurrency,
-            clock=self._effects.clock,
-        )
+        return HttpClient(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
 
     def _room(self, client: ChatClient) -> RolloutRoom:
+        requester = Requester(
+            self._endpoint,
+            self._controller,
+            self._budget,
+            max_attempts=self._runtime.max_attempts,
+            hedging=Hedging(enabled=self._runtime.hedge),
+            stats=self.stats,
+            effects=self._effects,
+        )
         return RolloutRoom(
             endpoint=self._endpoint,
             config=self._config,
             journal=self._journal,
             client=client,
-            requester=self._requester,
+            requester=requester,
             stats=self.stats,
-            record_tokens=self._record_tokens,
+            record_tokens=self._config.record_tokens,
             asleep=self._asleep,
+            metadata=self._metadata,
+            replayed=self._count_replayed,
         )
 
     async def _admit_all(self, room: RolloutRoom) -> None:
@@ -185,17 +167,11 @@ class RolloutCollector:
             for rollout, refused in self._rollouts(room):
                 if refused is not None:
                     await self._finish(refused)
-                    continue
-                if (trajectory := rollout.finished()) is not None:
-                    self.stats.num_replayed += len(trajectory.turns)
-                    await self._finish(trajectory)
-                    continue
-                while self._fatal is None and not self._has_room():
-                    self._changed.clear()
-                    await self._changed.wait()
-                if self._fatal is not None:
+                elif (trajectory := rollout.finished()) is not None:
+                    await self._finish_replayed(trajectory)
+                elif not await self._start_when_room(rollout):
                     break
-                self._start(rollout)
+            await self._wait_for_others()
         # Whoever iterates must hear of it, also when the prompts themselves raise.
         except Exception as error:
             self._halt(error)
@@ -216,6 +192,29 @@ class RolloutCollector:
                 rollout = Rollout(prompt, sample_index, toolbox, room)
                 yield rollout, None if refused is None else rollout.failed(refused)
 
+    async def _start_when_room(self, rollout: Rollout) -> bool:
+        """Whether it was started: nothing is once the collection has to stop."""
+        while self._fatal is None and not self._has_room():
+            self._changed.clear()
+            await self._changed.wait()
+        if self._fatal is None:
+            task = asyncio.create_task(self._run(rollout))
+            self._running[task] = rollout
+            task.add_done_callback(self._forget)
+        return self._fatal is None
+
+    async def _wait_for_others(self) -> None:
+        """Takes over what other processes finish, and runs what they leave undone."""
+        while self._running or self._elsewhere:
+            if self._running:
+                await asyncio.wait(set(self._running))
+                continue
+            await asyncio.sleep(_ELSEWHERE_S)
+            elsewhere, self._elsewhere = self._elsewhere, []
+            for rollout in elsewhere:
+                if not await self._start_when_room(rollout):
+                    return
+
     def _has_room(self) -> bool:
         """Whether another rollout would be of use: those that want a slot should fill the window, and little more.
 
@@ -226,30 +225,47 @@ class RolloutCollector:
         wanting = len(self._running) - self._num_asleep
         return wanting < limit + max(2, limit // 4) and len(self._running) < 4 * limit + 16
 
-    def _start(self, rollout: Rollout) -> None:
-        task = asyncio.create_task(self._run(rollout))
-        self._running[task] = rollout
-        task.add_done_callback(self._forget)
-
     def _forget(self, task: "asyncio.Task[None]") -> None:
         del self._running[task]
         self._changed.set()
 
     async def _run(self, rollout: Rollout) -> None:
         try:
-            trajectory = await rollout.run()
+            if not await self._journal.claim(rollout.key):
+                self._elsewhere.append(rollout)
+                return
+            try:
+                # Another process may have finished it before it gave up its claim.
+                if (replayed := rollout.finished()) is not None:
+                    await self._finish_replayed(replayed)
+                else:
+                    await self._finish(await rollout.run())
+            finally:
+                self._journal.disclaim(rollout.key)
         except Halted:
             return
         # `Rollout.run` makes a row of what concerns one rollout; what comes out of it concerns all.
         except Exception as error:
             self._halt(error)
-            return
+
+    async def _finish_replayed(self, trajectory: Trajectory) -> None:
+        self.stats.num_replayed_rollouts += 1
+        for turn in trajectory.turns:
+            self._count_replayed(turn)
         await self._finish(trajectory)
+
+    def _count_replayed(self, turn: Turn) -> None:
+        self.stats.num_replayed += 1
+        spent = spend_of(turn, self._endpoint.price)
+        if spent is not None:
+            self._budget.count_replayed(spent)
 
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason is StopReason.ERROR:
-            self._num_failed += 1
+            self.stats.num_failed += 1
             _LOG.warning("rollout %s failed: %s", trajectory.rollout_key[:12], trajectory.error)
+        costs = [turn.cost_usd for turn in trajectory.turns]
+        self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
         await self._finished.put(trajectory)
 
     def _halt(self, error: Exception) -> None:
@@ -264,6 +280,18 @@ class RolloutCollector:
             if task is not current and not rollout.holds_value:
                 task.cancel()
 
+    def _explained(self, error: Exception) -> Exception:
+        """The error with what was saved, where it is one that a user is to read."""
+        if not isinstance(error, StillhouseError):
+            return error
+        stats = self.stats
+        explained = type(error)(
+            f"{error}. Saved: {stats.num_done - stats.num_failed} finished rollouts and all {stats.num_completions} "
+            "answers of this attempt"
+        )
+        explained.__cause__ = error
+        return explained
+
     @contextmanager
     def _asleep(self) -> Iterator[None]:
         self._num_asleep += 1
@@ -273,28 +301,18 @@ class RolloutCollector:
         finally:
             self._num_asleep -= 1
 
-    async def _tell_progress(self) -> None:
+    async def _report_on(self) -> None:
         while True:
-            self._update_progress()
-            await asyncio.sleep(_PROGRESS_S)
+            self._reporter.report()
+            await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
             self._changed.set()
 
-    def _update_progress(self) -> None:
-        snapshot = self._controller.snapshot()
-        elapsed_s = max(self._effects.clock() - self._started, 1e-9)
-        self._progress.update(
-            "rollouts",
-            self._num_done,
-            len(self._prompts) * self._config.num_samples if isinstance(self._prompts, Sized) else None,
-            tokens_per_s=round(self.stats.completion_tokens / elapsed_s, 1),
-            in_flight=snapshot.in_flight,
-            limit=snapshot.limit,
-            rate_limited=self.stats.num_rate_limited,
-            retries=self.stats.retries.total(),
-            failed=self._num_failed,
-            limit_reason=snapshot.reason,
-        )
+
+def _controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
+    caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
+    memory = Path(runtime.store) / "limits.json"
+    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=memory)
 
 
 async def _end(tasks: "list[asyncio.Task[None]]") -> None:

@@ -1,14 +1,14 @@
 """Requests that are overdue by far are sent a second time, and the answer that comes first is taken.
 
-A server that accepts a request and never answers would otherwise hold a rollout, and at the end the whole run, until the
-request times out. The first copy is kept, as it may only be slow and is being paid for; hence a bound on how many copies
-there may be. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), section "Hedged requests".
+A server that accepts a request and never answers would otherwise hold a rollout, and at the end the whole run, until
+the request times out. The first copy is kept, as it may only be slow and is being paid for; hence a bound on how many
+copies there may be. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), section "Hedged requests".
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final
+from typing import Final, NamedTuple
 
 from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.failures import RequestFailed
@@ -19,6 +19,14 @@ _NUM_ENOUGH: Final = 32
 _TIMES_P99: Final = 5.0
 _MAX_SHARE: Final = 0.05
 """Copies over requests at most: a provider that slows down for everybody must not be sent twice the load."""
+
+
+class Answer(NamedTuple):
+    """Which of the two was first."""
+
+    completion: Completion
+    by_copy: bool
+    """Whether the copy gave it; the first request was then given up."""
 
 
 class Hedging:
@@ -59,7 +67,7 @@ class Hedging:
 
     async def first_of(
         self, primary: Awaitable[Completion], copy: Callable[[], Coroutine[None, None, Completion]]
-    ) -> Completion:
+    ) -> Answer:
         """The answer of `primary`, or that of a copy sent when it was overdue, whichever is there first.
 
         A copy that fails changes nothing; where `primary` fails while a copy is under way, the copy decides.
@@ -68,7 +76,7 @@ class Hedging:
             RequestFailed: neither gave a completion.
         """
         if self._overdue_s is None:
-            return await primary
+            return Answer(await primary, by_copy=False)
         race = _Race(self, copy, self._overdue_s)
         return await race.run(primary)
 
@@ -87,19 +95,19 @@ class _Race:
         self._spare: asyncio.Task[Completion] | None = None
         self._interrupted = False
 
-    async def run(self, primary: Awaitable[Completion]) -> Completion:
+    async def run(self, primary: Awaitable[Completion]) -> Answer:
         self._owner = asyncio.current_task()
         try:
-            return await primary
+            return Answer(await primary, by_copy=False)
         except asyncio.CancelledError:
             if self._spare is None or not self._interrupted or _still_cancelled(self._owner):
                 raise
-            return self._spare.result()
+            return Answer(self._spare.result(), by_copy=True)
         except RequestFailed:
-            if self._spare is None or self._spare.done():
+            if self._spare is None or (self._spare.done() and self._spare.exception() is not None):
                 raise
             self._owner = None
-            return await self._spare
+            return Answer(await self._spare, by_copy=True)
         finally:
             self._owner = None
             self._timer.cancel()
@@ -115,8 +123,12 @@ class _Race:
         self._spare.add_done_callback(self._copy_done)
 
     def _copy_done(self, spare: "asyncio.Task[Completion]") -> None:
-        won = not spare.cancelled() and spare.exception() is None
-        if won and self._owner is not None:
+        failed = spare.cancelled() or spare.exception() is not None
+        if self._owner is None:
+            return
+        if failed:
+            self._timer = self._loop.call_later(self._overdue_s, self._send_copy)
+        else:
             self._interrupted = True
             self._owner.cancel()
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
+from stillhouse.rollouts.budget import NOTHING, REFUSED, Budget, Spend, spend_of
 from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.rollouts.hedge import Hedging
 from stillhouse.rollouts.limits import Controller, Outcome, RequestSize
 from stillhouse.rollouts.stats import RolloutStats
 
@@ -34,6 +36,11 @@ class Effects:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     rng: random.Random = field(default_factory=random.Random)
     """Draws the jitter of waits; nothing that is kept depends on it."""
+
+
+def _is_free(failure: Failure) -> bool:
+    """Whether a failed request cost nothing: it was refused. One that was lost on the way back was paid for."""
+    return failure.unreachable or failure.status not in (None, 200)
 
 
 def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> float:
@@ -130,7 +137,7 @@ class Requester:
         self, send: Callable[[], Awaitable[Completion]], size: RequestSize, *, continuing: bool
     ) -> Completion:
         """One request within budget and limits, and a copy of it where it is overdue."""
-        reservation = await self._budget.reserve(self._worst(size))
+        reservation = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
         spent: Spend | None = NOTHING
         try:
             ticket = self._controller.try_acquire(size, continuing=continuing)
@@ -141,17 +148,43 @@ class Requester:
             spent = None
             try:
                 self._stats.num_requests += 1
-                completion = await self._hedging.first_of(send(), lambda: self._attempt(send, size, continuing=True))
-                outcome, spent = self._answered(completion)
-                return completion
+                answer = await self._hedging.first_of(send(), lambda: self._attempt(send, size, continuing=True))
+                if answer.by_copy:
+                    outcome = Outcome(FailureKind.STALL)
+                else:
+                    outcome = self._note_answer(answer.completion, size)
+                    spent = spend_of(answer.completion.turn, self._endpoint.price)
+                return answer.completion
             except RequestFailed as failed:
-                outcome = self._refused(failed.failure)
-                spent = None if failed.failure.status is None else REFUSED
+                outcome = self._note_failure(failed.failure)
+                if _is_free(failed.failure):
+                    spent = REFUSED
                 raise
             finally:
                 self._controller.release(ticket, outcome)
         finally:
             self._budget.settle(reservation, spent)
+
+    def _note_answer(self, completion: Completion, size: RequestSize) -> Outcome:
+        turn = completion.turn
+        self._last_contact = self._effects.clock()
+        self._stats.count(completion)
+        self._hedging.note(turn.latency_s)
+        prompt_tokens = turn.usage.get("prompt_tokens")
+        if prompt_tokens is not None:
+            self._budget.learn_prompt(size.prompt_characters, prompt_tokens)
+        return Outcome(
+            None,
+            limits=completion.limits,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=turn.usage.get("completion_tokens"),
+        )
+
+    def _note_failure(self, failure: Failure) -> Outcome:
+        if failure.status is not None:
+            self._last_contact = self._effects.clock()
+        self._stats.num_rate_limited += failure.kind is FailureKind.RATE
+        return Outcome(failure.kind, failure.retry_after_s, failure.limits, failure.scope)
 
     def _hopeless(self, failure: Failure, attempts: int, *, gone: bool) -> EndpointError | None:
         """The error to stop for where a request given up shows that all others would fail as well.

@@ -12,8 +12,13 @@ from stillhouse.types import JsonObject
 class RolloutStats:
     """Figures of one collection in this process; `as_facts` gives them as JSON."""
 
+    num_done: int = 0
+    """Rollouts handed out, those that failed included."""
+    num_failed: int = 0
+    num_replayed_rollouts: int = 0
+    """Rollouts that the journal held whole."""
     num_requests: int = 0
-    """Requests sent, every try counted."""
+    """Requests sent, every try and every copy counted."""
     num_completions: int = 0
     """Completions that the endpoint gave."""
     num_replayed: int = 0
@@ -39,6 +44,9 @@ class RolloutStats:
     def as_facts(self) -> JsonObject:
         """The figures as JSON."""
         return {
+            "rollouts": self.num_done,
+            "failed": self.num_failed,
+            "replayed_rollouts": self.num_replayed_rollouts,
             "requests": self.num_requests,
             "completions": self.num_completions,
             "replayed_completions": self.num_replayed,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.progress import Fact
-from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutStats, collect_rollouts
+from stillhouse.progress import RolloutProgress
+from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector, RolloutStats
 from stillhouse.rollouts.limits import Caps, RateControl
 from stillhouse.rollouts.retry import Effects
 from stillhouse.store import prompt_id
@@ -36,13 +36,14 @@ def make_prompts() -> Callable[..., list[Prompt]]:
 
 
 class Watched:
-    """Progress that keeps what it was told."""
+    """A watcher that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.updates: list[dict[str, Any]] = []
+        self.updates: list[RolloutProgress] = []
 
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        self.updates.append({"stage": stage, "done": done, "total": total, **facts})
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        assert stage == "rollouts"
+        self.updates.append(state)
 
 
 class Collected:
@@ -52,7 +53,7 @@ class Collected:
         self.trajectories: list[Trajectory] = []
         self.stats: RolloutStats | None = None
         self.error: Exception | None = None
-        self.updates: list[dict[str, Any]] = []
+        self.updates: list[RolloutProgress] = []
 
 
 async def _nap(_seconds: float) -> None:
@@ -81,7 +82,7 @@ def collect(journal: Journal) -> Callable[..., Collected]:
         runtime = runtime or RuntimeConfig(max_attempts=3, concurrency=8)
 
         async def main() -> None:
-            collection = collect_rollouts(
+            collection = RolloutCollector(
                 prompts,
                 endpoint=Endpoint(url, "simulated", identity, "secret-key"),
                 config=config or RolloutsConfig(),

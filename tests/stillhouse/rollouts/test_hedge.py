@@ -47,9 +47,10 @@ def race(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) 
         return sends.send("copy", copy[0], fails=copy[1])
 
     async def main() -> Completion:
-        completion = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
+        answer = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
         await asyncio.sleep(0)
-        return completion
+        assert answer.by_copy is (answer.completion.message["content"] == "copy")
+        return answer.completion
 
     completion = asyncio.run(main())
     return str(completion.message["content"]), sends.cancelled
@@ -93,12 +94,18 @@ def test_a_copy_that_fails_changes_nothing() -> None:
     assert race(warm(), (3 * OVERDUE_S, False), (0.0, True)) == ("first", [])
 
 
+def test_a_copy_that_fails_is_followed_by_another() -> None:
+    hedging = warm()
+    assert race(hedging, (4.5 * OVERDUE_S, False), (0.0, True)) == ("first", [])
+    assert hedging.num_copies == 4
+
+
 def test_where_the_first_fails_the_copy_decides() -> None:
     assert race(warm(), (2 * OVERDUE_S, True), (2 * OVERDUE_S, False)) == ("copy", [])
 
 
 def test_the_failure_of_both_is_a_failure() -> None:
-    with pytest.raises(RequestFailed, match="first failed"):
+    with pytest.raises(RequestFailed, match="failed"):
         race(warm(), (3 * OVERDUE_S, True), (0.0, True))
 
 

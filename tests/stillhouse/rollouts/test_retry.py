@@ -5,15 +5,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
+from stillhouse.config import BudgetConfig
+from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError
 from stillhouse.rollouts import Controller, Endpoint, RolloutStats
+from stillhouse.rollouts.budget import Budget, Spend
 from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.limits import Caps, RateControl
+from stillhouse.rollouts.hedge import Hedging
+from stillhouse.rollouts.limits import Caps, RateControl, RequestSize
 from stillhouse.rollouts.retry import Effects, Requester, backoff_s
-from stillhouse.types import Turn
+from stillhouse.types import TokenUsage, Turn
 
-ANSWER = Completion({"role": "assistant", "content": "hi"}, Turn("stop", {"completion_tokens": 2}, 0.1, "m"))
+USAGE: TokenUsage = {"prompt_tokens": 7, "completion_tokens": 2}
+ANSWER = Completion({"role": "assistant", "content": "hi"}, Turn("stop", USAGE, 0.1, "m"))
 TRANSIENT = Failure(FailureKind.TRANSIENT, "HTTP 500: oops", 500)
 REFUSED = Failure(FailureKind.TRANSIENT, "refused", unreachable=True)
 LIMITED = Failure(FailureKind.RATE, "HTTP 429: slow", 429, retry_after_s=0.0)
@@ -22,17 +26,22 @@ LIMITED = Failure(FailureKind.RATE, "HTTP 429: slow", 429, retry_after_s=0.0)
 class Scripted:
     """A requester whose attempts go as scripted, in a world that only writes down how long it was to wait."""
 
-    def __init__(self, *script: Failure | Completion, max_attempts: int = 3) -> None:
+    def __init__(
+        self, *script: Failure | Completion, max_attempts: int = 3, max_budget_tokens: int = 10**6
+    ) -> None:
         self.script = list(script)
         self.waits: list[float] = []
         self.slots_while_asleep: list[int] = []
         self.stats = RolloutStats()
         self.controller = Controller(RateControl(2, Caps(2)))
         self.effects = Effects(sleep=self.sleep, rng=random.Random(0))
+        self.budget = Budget(BudgetConfig(max_tokens=max_budget_tokens), None)
         self.requester = Requester(
             Endpoint("http://here/v1", "m", "m"),
             self.controller,
+            self.budget,
             max_attempts=max_attempts,
+            hedging=Hedging(enabled=False),
             stats=self.stats,
             effects=self.effects,
         )
@@ -52,7 +61,8 @@ class Scripted:
         yield
 
     def ask(self) -> Completion:
-        return asyncio.run(self.requester.ask(self.send, continuing=False, asleep=self.asleep))
+        size = RequestSize(prompt_characters=100, max_tokens=50)
+        return asyncio.run(self.requester.ask(self.send, size=size, continuing=False, asleep=self.asleep))
 
 
 def test_full_jitter_grows_to_a_minute_and_respects_retry_after() -> None:
@@ -141,3 +151,31 @@ def test_an_endpoint_that_never_answers_well_stops_the_run_before_all_prompts_ar
             scripted.ask()
     with pytest.raises(EndpointError, match="the first 20 requests to model 'm' all failed"):
         scripted.ask()
+
+
+@pytest.mark.parametrize(
+    ("script", "counted", "possibly"),
+    [
+        ([ANSWER], Spend(1, 9, None), Spend(0, 0, None)),
+        ([TRANSIENT, ANSWER], Spend(2, 9, None), Spend(0, 0, None)),
+        ([REFUSED, ANSWER], Spend(2, 9, None), Spend(0, 0, None)),
+        ([Failure(FailureKind.STALL, "hung"), ANSWER], Spend(2, 223, None), Spend(1, 214, None)),
+        ([Failure(FailureKind.TRANSIENT, "cut", 200), ANSWER], Spend(2, 223, None), Spend(1, 214, None)),
+    ],
+    ids=["answered", "refused", "nobody there", "silent", "cut on the way back"],
+)
+def test_what_a_request_may_have_cost_is_counted(
+    script: list[Failure | Completion], counted: Spend, possibly: Spend
+) -> None:
+    scripted = Scripted(*script)
+    scripted.ask()
+    snapshot = scripted.budget.snapshot()
+    assert (snapshot.counted, snapshot.possibly_billed) == (counted, possibly)
+    assert snapshot.reserved.requests == 0
+
+
+def test_a_request_that_the_budget_does_not_hold_is_not_sent() -> None:
+    scripted = Scripted(ANSWER, max_budget_tokens=60)
+    with pytest.raises(BudgetReached, match=r"budget\.max_tokens"):
+        scripted.ask()
+    assert scripted.script == [ANSWER]

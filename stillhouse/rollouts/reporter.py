@@ -1,0 +1,73 @@
+"""What a collection under way tells whoever watches it."""
+
+import math
+from collections.abc import Callable
+
+from stillhouse.progress import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
+from stillhouse.rollouts.budget.projection import MIN_ROLLOUTS, Series
+from stillhouse.rollouts.limits import Controller
+from stillhouse.rollouts.stats import RolloutStats
+
+
+class Reporter:
+    """Puts figures of the collection and its endpoint's limits together.
+
+    Args:
+        watcher: who is told.
+        stats: of the collection.
+        controller: of the endpoint.
+        total: rollouts in all; None when not known.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        watcher: RolloutWatcher,
+        stats: RolloutStats,
+        controller: Controller,
+        *,
+        total: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._watcher = watcher
+        self._stats = stats
+        self._controller = controller
+        self._total = total
+        self._clock = clock
+        self._rows = RecentRate()
+        self._tokens = RecentRate()
+        self._usd = Series()
+
+    def count_rollout(self, usd: float | None) -> None:
+        """Takes a finished rollout into the projection of what all of them cost; None where its price is unknown."""
+        self._usd.add(math.nan if usd is None else usd)
+
+    def report(self) -> None:
+        """Tells the watcher how things stand now."""
+        now, stats, limits = self._clock(), self._stats, self._controller.snapshot()
+        self._watcher.update_rollouts(
+            "rollouts",
+            RolloutProgress(
+                done=stats.num_done,
+                total=self._total,
+                failed=stats.num_failed,
+                num_replayed=stats.num_replayed_rollouts,
+                rows_per_s=self._rows.per_second(stats.num_done - stats.num_replayed_rollouts, now),
+                tokens_per_s=self._tokens.per_second(stats.completion_tokens, now),
+                in_flight=limits.in_flight,
+                limit=limits.limit,
+                limit_reason=limits.reason,
+                requests_per_minute=limits.requests_per_minute,
+                tokens_per_minute=limits.tokens_per_minute,
+                num_rate_limited=stats.num_rate_limited,
+                retries={kind.value: count for kind, count in sorted(stats.retries.items())},
+                usd=stats.cost_usd,
+                usd_projected=self._projected(),
+            ),
+        )
+
+    def _projected(self) -> UsdRange | None:
+        if self._total is None or self._usd.count < MIN_ROLLOUTS or math.isnan(self._usd.mean):
+            return None
+        projected = self._usd.project(self._total)
+        return UsdRange(projected.low, projected.estimate, projected.high)
