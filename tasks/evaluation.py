@@ -74,13 +74,16 @@ def evaluation_task(
         temperature=evaluation.temperature,
         max_tokens=evaluation.max_tokens,
         max_turns=evaluation.max_turns,
+        # On-policy training, whose student is measured here, samples none either.
+        closing_answer=False,
         seed=evaluation.seed,
+        record_tokens=scorer is not None,
     )
     part = PartProgress(f"evaluate {model.name}", key, len(rows) * config.num_samples)
 
     async def ask() -> Sampled:
         async with endpoint_of(model, teacher, context.runtime) as endpoint:
-            return await sample(rows, endpoint, config, tools, context, part, record_tokens=scorer is not None)
+            return await sample(rows, endpoint, config, tools, context, part, part=key, teacher=teacher)
 
     sampled = run_until_done(ask())
     check_failures(sampled, evaluation.failure_budget)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_prompts, write_jsonl
+from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt
 from tasks.caching import CACHED_STAGE, Stage, configured, find_problem, warn_of_loss, was_cached
@@ -19,7 +19,7 @@ from tasks.interruption import run_until_done
 from tasks.live import LivePage
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress, rollout_stage
-from tasks.prompts import PromptSets, prompts_file
+from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
@@ -47,13 +47,16 @@ def sample_teacher(
         EndpointError: the endpoint cannot be used.
     """
     started = time.monotonic()
+    toolbox = Toolbox.from_config(tools)
     inputs = {
         "model": teacher_model(teacher),
         "teacher": teacher,
         # A shard does not depend on how many there are.
         "rollouts": rollouts.model_copy(update={"max_prompts": None}),
         "tools": tools,
-        "tool_schemas": digest(Toolbox.from_config(tools).schemas()),
+        "tool_schemas": digest(toolbox.schemas()),
+        # Only where a tool is told of it: else a changed expected answer would sample everything anew.
+        "metadata": prompts.train_metadata if toolbox.takes_context else None,
     }
     shards = _write_shards(prompts.train, rollouts.max_prompts, run)
     total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
@@ -106,6 +109,8 @@ async def _one_shard(inputs: dict[str, Any], run: Run) -> tuple[Artifact, bool]:
         warn_of_loss(ROLLOUTS, problem)
         state = await configured(rollouts_task, ROLLOUTS, run, refresh=True)(**arguments)
         artifact = await state.aresult()
+    elif was_cached(state):
+        PartProgress("rollouts", arguments["key"], inputs["shard"].num_rows * inputs["rollouts"].num_samples).skip()
     return artifact, was_cached(state)
 
 
@@ -117,14 +122,26 @@ async def rollouts_task(
     rollouts: RolloutsConfig,
     tools: ToolsConfig,
     tool_schemas: str,
+    metadata: Artifact | None,
     key: str,
     context: RunContext,
 ) -> Artifact:
     """Samples the teacher for one shard. Everything paid for is in the journal, whatever happens to this task."""
     prompts = list(read_prompts(prompts_file(shard)))
     part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
+    about = {} if metadata is None else read_metadata(metadata_file(metadata))
     async with endpoint_of(model, teacher, context.runtime) as endpoint:
-        sampled = await sample(prompts, endpoint, rollouts, tools, context, part)
+        sampled = await sample(
+            prompts,
+            endpoint,
+            rollouts,
+            tools,
+            context,
+            part,
+            part=key,
+            teacher=teacher,
+            metadata={prompt.id: about[prompt.id].metadata for prompt in prompts if prompt.id in about},
+        )
     check_failures(sampled, rollouts.failure_budget)
     return context.store.write(
         "rollouts",

@@ -5,11 +5,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import prefect.runtime
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import DistillConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking.run import TrackedRun, start_run
@@ -21,8 +22,11 @@ class RunContext(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    run_id: str
+    """Names this attempt in the process: what its tasks share, a budget for one, is found by it."""
     runtime: RuntimeConfig
     tracking: TrackingConfig
+    budget: BudgetConfig
     mlflow_run_id: str | None
     """The parent of the nested runs that stages open; None without tracking."""
 
@@ -97,7 +101,13 @@ def start(config: DistillConfig, name: str) -> Run:
     """A run with its parent run in MLflow, which the caller ends."""
     store = ArtifactStore(config.runtime.store)
     record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
-    context = RunContext(runtime=config.runtime, tracking=config.tracking, mlflow_run_id=record.run_id)
+    context = RunContext(
+        run_id=uuid4().hex,
+        runtime=config.runtime,
+        tracking=config.tracking,
+        budget=config.budget,
+        mlflow_run_id=record.run_id,
+    )
     return Run(name=name, config=config, context=context, record=record)
 
 

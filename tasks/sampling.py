@@ -2,14 +2,17 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from stillhouse.config import RolloutsConfig, ToolsConfig
+from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import AuthenticationError, FailureBudgetExceeded
-from stillhouse.progress import Progress
+from stillhouse.progress import RolloutWatcher
+from stillhouse.rollouts.budget import require_prices, shared_budget
 from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.engine import collect_rollouts
+from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import open_journal
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
@@ -34,22 +37,41 @@ async def sample(
     config: RolloutsConfig,
     tools: ToolsConfig,
     context: RunContext,
-    progress: Progress,
+    watcher: RolloutWatcher,
     *,
-    record_tokens: bool = False,
+    part: str,
+    teacher: TeacherConfig | None = None,
+    metadata: Mapping[str, JsonObject] = MappingProxyType({}),
 ) -> Sampled:
-    """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again."""
+    """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again.
+
+    Args:
+        prompts: of one shard, or of an evaluation.
+        endpoint: who is asked.
+        config: what is sampled.
+        tools: what may be called.
+        context: of the run.
+        watcher: told how things stand.
+        part: names this collection among those of the run; the same when it runs again.
+        teacher: its section where `endpoint` is the teacher's, so that the run's budget holds; students cost nothing.
+        metadata: of prompts, by their ids.
+    """
     started = time.monotonic()
+    budget = None
+    if teacher is not None:
+        require_prices(endpoint.price, context.budget, config)
+        budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
     with open_journal(context.store.root) as journal:
-        collector = collect_rollouts(
+        collector = RolloutCollector(
             prompts,
             endpoint=endpoint,
             config=config,
             toolbox=Toolbox.from_config(tools),
             journal=journal,
             runtime=context.runtime,
-            progress=progress,
-            record_tokens=record_tokens,
+            progress=watcher,
+            budget=budget,
+            metadata=metadata,
         )
         try:
             async with aclosing(collector):
