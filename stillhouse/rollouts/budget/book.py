@@ -60,6 +60,8 @@ class Book:
             loop = asyncio.get_running_loop()
             waiter = _Waiter(worst, loop, loop.create_future())
             self._waiters.append(waiter)
+            # Those before it may belong to event loops that are gone.
+            self._admit()
         try:
             await waiter.future
         except asyncio.CancelledError:

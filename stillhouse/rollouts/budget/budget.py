@@ -3,7 +3,7 @@
 Without a reservation every request in flight would see the same money left, and all of them would spend it. So a
 request first reserves the most it can cost; once it is answered, what it did cost is counted and the rest is free
 again. As long as no answer exceeds its reservation, `counted + reserved <= cap` holds for every cap, whatever the order
-of events. An answer that does exceed it is counted as it is; the log says by how much.
+of events. An answer that does exceed it is counted as it is, and the error of a cap that is passed says by how much.
 
 How each end of a request is counted:
 
@@ -17,13 +17,12 @@ How each end of a request is counted:
 Wall time is not reserved: it is looked at before each request, and those in flight then end by themselves.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from stillhouse.config import BudgetConfig
@@ -33,8 +32,6 @@ from stillhouse.rollouts.budget.projection import Projection
 from stillhouse.rollouts.budget.spend import NOTHING, Spend
 from stillhouse.rollouts.budget.state import RunState
 from stillhouse.rollouts.endpoint import Price
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +62,20 @@ class BudgetSnapshot:
     """Seconds in which rollouts were collected."""
 
 
+@dataclass(slots=True)
+class _Own:
+    """What one collection has in the run's book, and what of it its present attempt has come by.
+
+    A replay counts only where the second outgrows the first.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answered: Amounts = ZERO
+    heard: Amounts = ZERO
+    num_rollouts: int = 0
+    num_heard: int = 0
+
+
 class Budget:
     """The caps of one run and what has gone against them. Safe to use from several threads and event loops at once.
 
@@ -85,12 +96,12 @@ class Budget:
         self._price = price
         self._unlimited = config == BudgetConfig()
         self._run = RunState(config, clock)
-        self._start_part()
+        self._own = _Own()
 
     def part(self) -> "Budget":
         """A budget for one more collection of the same run; caps and counts are shared."""
         part = copy(self)
-        part._start_part()
+        part._own = _Own()
         return part
 
     def start_again(self) -> None:
@@ -98,8 +109,8 @@ class Budget:
 
         What the journal replays to it was counted when it was paid for, and is then not counted twice.
         """
-        with self._lock:
-            self._heard, self._num_heard = ZERO, 0
+        with self._own.lock:
+            self._own.heard, self._own.num_heard = ZERO, 0
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
         """The most a request can cost.
@@ -154,9 +165,13 @@ class Budget:
         elif spent.usd is None:
             self._run.usd_known = False
         if (excess := counted.above(worst)) != ZERO:
-            _LOG.warning("an answer cost more than its request reserved: by %s", excess.spend())
-        with self._lock:
-            self._answered, self._heard = self._answered.plus(counted), self._heard.plus(counted)
+            self._run.note_excess(excess)
+        if spent.tokens:
+            # Only answers are ever replayed, and those without what was added for doubt.
+            amounts = Amounts.of(spent)
+            with self._own.lock:
+                self._own.answered = self._own.answered.plus(amounts)
+                self._own.heard = self._own.heard.plus(amounts)
         self._run.book.settle(worst, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
@@ -164,21 +179,21 @@ class Budget:
         if self._unlimited:
             return
         amounts = Amounts.of(spent)
-        with self._lock:
-            self._heard = self._heard.plus(amounts)
-            fresh = self._heard.above(self._answered)
-            self._answered = self._answered.plus(fresh)
+        with self._own.lock:
+            self._own.heard = self._own.heard.plus(amounts)
+            fresh = self._own.heard.above(self._own.answered)
+            self._own.answered = self._own.answered.plus(fresh)
         if spent.usd is None:
             self._run.usd_known = False
         self._run.book.settle(ZERO, fresh, ZERO)
 
     def count_rollout(self, spent: Spend) -> None:
         """Takes a finished rollout, sampled or replayed, into the projection."""
-        with self._lock:
-            self._num_heard += 1
-            if self._num_heard <= self._num_rollouts:
+        with self._own.lock:
+            self._own.num_heard += 1
+            if self._own.num_heard <= self._own.num_rollouts:
                 return
-            self._num_rollouts += 1
+            self._own.num_rollouts += 1
         self._run.count_rollout(spent)
 
     def project(self, num_total: int) -> Projection | None:
@@ -208,10 +223,3 @@ class Budget:
             waiting=book.waiting,
             wall_s=self._run.wall_s(),
         )
-
-    def _start_part(self) -> None:
-        self._lock = threading.Lock()
-        # What this part has in the book as answered, and what of it its present attempt has come by: a replay counts
-        # only where the second outgrows the first.
-        self._answered = self._heard = ZERO
-        self._num_rollouts = self._num_heard = 0

@@ -56,7 +56,7 @@ def stated_price(teacher: TeacherConfig) -> Price | None:
 
 
 async def listed_price(endpoint: Endpoint) -> Price | None:
-    """The price in the endpoint's list of models, asked for once in a process; None where there is none.
+    """The price in the endpoint's list of models, read once in a process; None where there is none.
 
     No failure is an error: most endpoints have no such list, and one that is down will be met again soon enough.
     """
@@ -64,9 +64,11 @@ async def listed_price(endpoint: Endpoint) -> Price | None:
     with _lock:
         if key in _listed:
             return _listed[key]
-    price = read_listed(await _models(endpoint), endpoint.model)
+    models = await _models(endpoint)
+    if models is None:
+        return None
     with _lock:
-        _listed[key] = price
+        _listed[key] = price = read_listed(models, endpoint.model)
     return price
 
 

@@ -6,6 +6,7 @@ from typing import Final
 _FIRST: Final = 1.0
 """Tokens a character before anything is known. English has about 0.25; few texts in any language have more than 1."""
 _MIN_SEEN: Final = 20
+_MIN_CHARACTERS: Final = 200
 _MARGIN: Final = 1.25
 """Times the highest ratio seen: the next prompt may be worse than all before."""
 _TEMPLATE: Final = 64
@@ -20,9 +21,11 @@ class PromptTokens:
         self._num_seen = 0
 
     def learn(self, characters: int, tokens: int) -> None:
-        """Takes in what an endpoint made of one prompt."""
+        """Takes in what an endpoint made of one prompt; a short one tells more of the template than of the text."""
+        if characters < _MIN_CHARACTERS:
+            return
         self._num_seen += 1
-        self._highest = max(self._highest, (tokens - _TEMPLATE) / max(characters, 1))
+        self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
 
     def most(self, characters: int) -> int:
         """The most tokens to expect of so many characters."""

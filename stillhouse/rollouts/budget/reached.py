@@ -21,9 +21,10 @@ def spent_error(config: BudgetConfig, counted: Spend, possibly_billed: Spend, wo
     passed = list(_passed(config, counted, worst))
     message = f"the budget is spent: {'; '.join(told for _, told in passed)}. "
     if possibly_billed.requests:
+        money = f" and {possibly_billed.usd:.4g} USD" if possibly_billed.usd else ""
         message += (
-            f"(Of that, {possibly_billed.tokens} tokens and {possibly_billed.usd:.4g} USD are the worst case of "
-            f"{possibly_billed.requests} requests that did not say what they cost.) "
+            f"(Of that, {possibly_billed.tokens} tokens{money} are the worst case of {possibly_billed.requests} "
+            "requests that did not say what they cost.) "
         )
     return BudgetReached(message + f"Raise {' and '.join(field for field, _ in passed)} {_AGAIN}")
 

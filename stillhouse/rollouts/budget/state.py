@@ -1,5 +1,6 @@
 """`RunState`: what all collections of one run share of its budget."""
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,7 @@ from stillhouse.rollouts.budget.prompt_tokens import PromptTokens
 from stillhouse.rollouts.budget.reached import spent_error, time_error
 from stillhouse.rollouts.budget.spend import Spend
 
+_LOG = logging.getLogger(__name__)
 _SECONDS_PER_HOUR: Final = 3600.0
 
 
@@ -36,6 +38,7 @@ class RunState:
         self._ran_s = 0.0
         self._tokens, self._usd = Series(), Series()
         self._prompt_tokens = PromptTokens()
+        self._told_excess = False
 
     def start_clock(self) -> None:
         """One more collection runs."""
@@ -80,6 +83,18 @@ class RunState:
         """Takes in what the endpoint made of a prompt."""
         with self._lock:
             self._prompt_tokens.learn(characters, tokens)
+
+    def note_excess(self, excess: Amounts) -> None:
+        """Tells, once in a run, of an answer that cost more than its request reserved."""
+        with self._lock:
+            told, self._told_excess = self._told_excess, True
+        if not told:
+            _LOG.warning(
+                "an answer took %d tokens and %.4g USD more than its request had reserved; caps may be passed by as "
+                "much for each request in flight",
+                excess.tokens,
+                excess.spend().usd,
+            )
 
     def _refuse(self, worst: Amounts, fits: bool) -> BudgetReached | None:
         max_hours = self._config.max_hours
