@@ -1,0 +1,273 @@
+"""The path through OpenAI's batch endpoint: half the price, an answer within 24 hours, one turn a rollout.
+
+Requests are gathered until none has arrived for a moment, written as one JSONL file, uploaded, and answered all at
+once when their batch has ended (https://platform.openai.com/docs/guides/batch). Nothing is paid for twice: a note on
+disk (`notes.py`) says what is asked before a batch exists, and a run that was killed attaches to the batches of its
+notes. A request is known by a digest of its body; of requests equal to the last byte (samples without a seed) any takes
+the answer of any.
+
+Use one client for as many requests as possible, and ask them all at once: what waits here costs a connection nothing.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from stillhouse.rollouts.batch.answers import end_failure, read_answer
+from stillhouse.rollouts.batch.notes import BatchNote, BatchNotes
+from stillhouse.rollouts.batch.wire import BatchEndpoint
+from stillhouse.rollouts.completion import Completion, Sampling
+from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.failures import Failure, RequestFailed
+from stillhouse.rollouts.request import request_body
+from stillhouse.types import JsonObject, Message, ToolSchema
+
+_LOG = logging.getLogger(__name__)
+MAX_REQUESTS: Final = 50_000
+"""Requests of one batch at OpenAI, hence how many should be in flight here."""
+_MAX_BYTES: Final = 200_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPace:
+    """How a `BatchClient` gathers and polls."""
+
+    gather_s: float = 5.0
+    """A batch is sent when no request has arrived for so long."""
+    poll_s: float = 30.0
+    """Seconds between two looks at a batch."""
+    max_requests: int = MAX_REQUESTS
+    """Requests of one batch at most."""
+    max_bytes: int = _MAX_BYTES
+    """Size of one batch's file at most."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One request that somebody waits for, or whose answer nobody has fetched yet."""
+
+    digest: str
+    body: bytes
+    answer: "asyncio.Future[JsonObject]"
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A batch that is under way or that ended while nobody listened."""
+
+    note: BatchNote
+    requests: dict[str, _Request] = field(default_factory=dict)
+    """By custom id: those that somebody waits for."""
+    answered: set[str] = field(default_factory=set)
+    watch: "asyncio.Task[None] | None" = None
+
+
+class BatchClient:
+    """A `ChatClient` over a batch endpoint. Make and use it inside one running event loop.
+
+    Args:
+        endpoint: who is asked; its price is the one of a batch (`Price.half`).
+        folder: keeps the notes of open batches; the same for every run that shares a journal.
+        pace: how requests are gathered and batches polled.
+        clock: seconds that never go back.
+        sleep: waits between polls.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        folder: Path,
+        *,
+        pace: BatchPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._endpoint = endpoint
+        self._notes = BatchNotes(folder, endpoint.base_url, endpoint.model)
+        self._pace = pace or BatchPace()
+        self._clock = clock
+        self._wire = BatchEndpoint(endpoint, poll_s=self._pace.poll_s, sleep=sleep)
+        self._gathered: list[_Request] = []
+        self._gathered_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._open: list[_Open] = []
+        self._unclaimed: defaultdict[str, list[tuple[_Open, str]]] = defaultdict(list)
+        self._attaching: asyncio.Task[None] | None = None
+        self._submitting: set[asyncio.Task[None]] = set()
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    ) -> Completion:
+        """See `ChatClient`; it returns when the request's batch has ended.
+
+        Raises:
+            RequestFailed: as the answer's line, or the end of its batch, says.
+            StoreError: the note of a batch cannot be written; it is then not sent.
+        """
+        asked = self._clock()
+        await self._attached()
+        body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(body).hexdigest()[:40]
+        request = _Request(digest, body, asyncio.get_running_loop().create_future())
+        if not self._claim(request):
+            self._gather(request)
+        row = await request.answer
+        return read_answer(
+            row,
+            latency_s=self._clock() - asked,
+            model=self._endpoint.model,
+            record_tokens=sampling.record_tokens,
+            price=self._endpoint.price,
+        )
+
+    async def aclose(self) -> None:
+        """Lets go of the endpoint. Open batches go on there; the next client attaches to them.
+
+        Call it when whoever asked has made its answers durable: their notes are struck out here.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [batch.watch for batch in self._open if batch.watch is not None]
+        tasks += [task for task in (self._attaching, *self._submitting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._wire.aclose()
+        for batch in self._open:
+            if batch.answered:
+                self._notes.strike(batch.note, batch.answered)
+
+    async def _attached(self) -> None:
+        """Returns when the batches of earlier runs are known."""
+        task = self._attaching
+        if task is None or (task.done() and task.exception() is not None):
+            task = self._attaching = asyncio.create_task(self._attach())
+        # Whoever stops waiting must not stop the others.
+        await asyncio.shield(task)
+
+    async def _attach(self) -> None:
+        notes = list(self._notes.open())
+        lost = {note.tag: note for note in notes if note.batch_id is None}
+        if lost:
+            ids = await self._wire.find(lost, since=min(note.created for note in lost.values()))
+            notes = [self._notes.found(note, ids[note.tag]) if note.tag in ids else note for note in notes]
+        for note in notes:
+            if note.batch_id is None:
+                # It was never created, or another process is about to; its note ends with its time.
+                continue
+            batch = _Open(note)
+            self._open.append(batch)
+            for custom_id in note.custom_ids:
+                self._unclaimed[custom_id.partition("-")[0]].append((batch, custom_id))
+            _LOG.info("batch %s: holds up to %d answers of an earlier run", note.batch_id, len(note.custom_ids))
+
+    def _claim(self, request: _Request) -> bool:
+        """Whether an open batch holds an equal request that nobody has claimed; it is then answered from there."""
+        known = self._unclaimed.get(request.digest)
+        if not known:
+            return False
+        batch, custom_id = known.pop(0)
+        batch.requests[custom_id] = request
+        self._watch(batch)
+        return True
+
+    def _gather(self, request: _Request) -> None:
+        size = len(request.body) + 200
+        if self._gathered and (
+            len(self._gathered) >= self._pace.max_requests or self._gathered_bytes + size > self._pace.max_bytes
+        ):
+            self._send_gathered()
+        self._gathered.append(request)
+        self._gathered_bytes += size
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._pace.gather_s, self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        # Those who stopped waiting before anything was sent cost nothing.
+        requests = [request for request in self._gathered if not request.answer.done()]
+        self._gathered, self._gathered_bytes = [], 0
+        if requests:
+            task = asyncio.create_task(self._submit(requests))
+            self._submitting.add(task)
+            task.add_done_callback(self._submitting.discard)
+
+    async def _submit(self, requests: list[_Request]) -> None:
+        by_id = {f"{request.digest}-{index}": request for index, request in enumerate(requests)}
+        note: BatchNote | None = None
+        try:
+            note = self._notes.add(tuple(by_id))
+            lines = b"".join(_line(custom_id, request.body) for custom_id, request in by_id.items())
+            batch_id = await self._wire.create(note.tag, lines, since=note.created)
+            batch = _Open(self._notes.found(note, batch_id), by_id)
+        # Whatever it is, those who wait must hear of it.
+        except Exception as error:
+            if note is not None and isinstance(error, RequestFailed) and _is_refusal(error.failure):
+                self._notes.strike(note, set(note.custom_ids))
+            for request in requests:
+                _fail(request, error)
+            return
+        _LOG.info("batch %s: asked for %d completions of %s", batch_id, len(by_id), self._endpoint.model)
+        self._open.append(batch)
+        self._watch(batch)
+
+    def _watch(self, batch: _Open) -> None:
+        if batch.watch is None or batch.watch.done():
+            batch.watch = asyncio.create_task(self._follow(batch))
+
+    async def _follow(self, batch: _Open) -> None:
+        """Waits for the end of a batch and hands out what it holds."""
+        try:
+            ended = await self._wire.ended(str(batch.note.batch_id))
+            while batch.requests:
+                # Those that join while the files are read may have missed their line.
+                before = list(batch.requests)
+                for file_id in (ended.output_file_id, ended.error_file_id):
+                    if file_id is not None:
+                        async for row in self._wire.lines(file_id):
+                            self._answer(batch, str(row.get("custom_id")), row)
+                missing = RequestFailed(end_failure(ended))
+                for custom_id in before:
+                    self._answer(batch, custom_id, missing)
+        # Whatever it is, those who wait must hear of it.
+        except Exception as error:
+            for custom_id in list(batch.requests):
+                self._answer(batch, custom_id, error)
+            return
+        _LOG.info("batch %s: %s, %d answers", ended.id, ended.status, len(batch.answered))
+
+    def _answer(self, batch: _Open, custom_id: str, found: JsonObject | Exception) -> None:
+        """Ends one request's wait; the answer to one that nobody waits for any more is left for the next run."""
+        request = batch.requests.pop(custom_id, None)
+        if request is None or request.answer.done():
+            return
+        batch.answered.add(custom_id)
+        if isinstance(found, Exception):
+            _fail(request, found)
+        else:
+            request.answer.set_result(found)
+
+
+def _fail(request: _Request, error: Exception) -> None:
+    if not request.answer.done():
+        # Of its own for each: an exception collects the traceback of everyone who raises it.
+        request.answer.set_exception(RequestFailed(error.failure) if isinstance(error, RequestFailed) else error)
+
+
+def _is_refusal(failure: Failure) -> bool:
+    """Whether the endpoint said that it created nothing."""
+    return failure.status is not None and failure.status < 500
+
+
+def _line(custom_id: str, body: bytes) -> bytes:
+    """One line of a batch's input file."""
+    line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
+    return orjson.dumps(line) + b"\n"

@@ -1,0 +1,35 @@
+"""What can be asked through a batch endpoint."""
+
+from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.errors import ConfigError
+
+
+def require_batchable(teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig) -> None:
+    """Lets pass what takes one turn a rollout and does not mind waiting for hours.
+
+    Raises:
+        ConfigError: `teacher.batch` is set with something that does; the message names every such field.
+    """
+    if not teacher.batch:
+        return
+    against = []
+    if teacher.base_url is None:
+        against.append("teacher.base_url is not set: a model served by this machine has no batch endpoint")
+    for field in ("builtin", "file", "mcp"):
+        if value := getattr(tools, field):
+            against.append(f"tools.{field} is {value!r}: a rollout with tools takes several turns")
+    if rollouts.termination_policy == "max_turns" and rollouts.max_turns > 1:
+        against.append(
+            f"rollouts.termination_policy is 'max_turns' and rollouts.max_turns is {rollouts.max_turns}: set it to 1"
+        )
+    if rollouts.response_schema is not None and rollouts.max_corrections > 0:
+        against.append(
+            f"rollouts.max_corrections is {rollouts.max_corrections} with a rollouts.response_schema: set it to 0"
+        )
+    if rollouts.timeout_s is not None:
+        against.append(f"rollouts.timeout_s is {rollouts.timeout_s:g}: a batch may take 24 hours; leave it out")
+    if against:
+        raise ConfigError(
+            f"teacher.batch asks for one turn a rollout, but {'; '.join(against)}. Change these, or set teacher.batch "
+            "to false"
+        )
