@@ -1,130 +1,272 @@
-"""How many requests may be in flight: a pure state machine, clock passed in.
+"""`RateControl`: whether a request may be sent now. A pure state machine, clock passed in.
 
-    event                              what it does
-    success while saturated            limit + 1 before the first cut (doubles a round trip), + 1/limit after it
-    success below 0.8 of the limit     nothing: an unused limit is no evidence
-    429 sent under this epoch          limit = half of what was in flight at most; epoch + 1; gate shut for Retry-After
-    429 sent under an older epoch      nothing: it is the same episode
-    5xx, reset, stall                  no growth until ten outcomes are clean; three in the last ten count as a 429
-    Retry-After above 60 s             gate opens after 60 s for a single probe, so that no server can freeze a run
+    admit     gate open, room in the window, both pacers ready: a ticket, else None
+    settle    success teaches sizes and lets the window grow; a refusal cuts what it was about; headers set the pacers
+    wait_s    seconds until admit may answer otherwise; None where only a settled request can help
 
-Slow start and halving after TCP (RFC 5681); the saturation gate after Netflix concurrency-limits. A request passes
-window and gate by `admit` and reports back by `settle`; pacers for requests and tokens a second belong between the two,
-under the same two calls.
+A ticket carries the epoch of its sending. A refusal of an older epoch belongs to an episode that has been dealt with:
+it is counted and changes nothing else, so that neither a burst of refusals cuts twice nor late ones prolong a wait.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
+import math
 from typing import Final
 
 from stillhouse.rollouts.failures import FailureKind
-from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
+from stillhouse.rollouts.limit_headers import LimitScope, RateLimits
+from stillhouse.rollouts.limits.attribution import Attribution
+from stillhouse.rollouts.limits.gate import MAX_GATE_S, Gate
+from stillhouse.rollouts.limits.pacer import Pacer, Since
+from stillhouse.rollouts.limits.sizes import Sizes
+from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
+from stillhouse.rollouts.limits.window import Window
 
-_SATURATED: Final = 0.8
-_MAX_GATE_S: Final = 60.0
-_DEFAULT_GATE_S: Final = 1.0
-_MIN_GATE_S: Final = 0.1
-_RECENT: Final = 10
-_OVERLOAD: Final = 3
-_OVERLOAD_KINDS: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
+_START_S: Final = 0.1
+"""The first requests are spread over this time, so that a low limit refuses a few of them and not most."""
+# What held the last request back.
+_NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
+_FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
 
 
-@dataclass(slots=True)
 class RateControl:
-    """Window and gate of one endpoint. Not thread-safe; `Controller` guards it."""
+    """Window, pacers and gate of one endpoint. Not thread-safe; `Controller` guards it.
 
-    initial: int
-    """Requests in flight at the start."""
-    caps: Caps = field(default_factory=Caps)
-    """What the user allows at most."""
-    reason: str = "start"
-    in_flight: int = 0
-    num_rate_limited: int = 0
-    num_cuts: int = 0
-    _limit: float = field(init=False)
-    _peak: int = 0
-    _gate_until: float = float("-inf")
-    _half_open: bool = False
-    _probing: bool = False
-    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    Args:
+        initial: requests in flight at the start.
+        caps: what the user allows at most.
+        learnt: what an earlier process has learnt.
+    """
 
-    def __post_init__(self) -> None:
-        self._limit = float(min(self.initial, self.caps.concurrency))
+    def __init__(self, initial: int, caps: Caps | None = None, learnt: Learnt | None = None) -> None:
+        caps = caps or Caps()
+        self.caps = caps
+        self.num_rate_limited = 0
+        self.num_cuts = 0
+        self._initial = initial
+        self._window = Window(min(initial, caps.concurrency), caps.concurrency)
+        self._requests = Pacer(cap=_per_second(caps.requests_per_minute))
+        self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute))
+        self._gate = Gate()
+        self._sizes = Sizes()
+        self._attribution = Attribution()
+        self._heard = False
+        self._first_send = -math.inf
+        self._num_sent = 0
+        self._tokens_sent = 0.0
+        self._latency_s = 1.0
+        self._before_cut = 1
+        self._blocker = _NOTHING
+        if learnt is not None:
+            self._remember(learnt)
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight now."""
-        return max(1, min(int(self._limit), self.caps.concurrency))
+        """Requests that may usefully be in flight now."""
+        return self._window.limit
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not settled."""
+        return self._window.in_flight
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
         """Leave to send a request now, or None: then a settled request or `wait_s` tells when to ask again."""
-        if now < self._gate_until or self._probing:
+        window, gate = self._window, self._gate
+        if now < gate.until or gate.probing:
+            self._blocker = _GATE
             return None
-        if self._half_open:
-            self._probing = True
-        elif self.in_flight >= self.limit:
+        if window.in_flight >= window.limit:
+            self._blocker = _WINDOW
             return None
-        self.in_flight += 1
-        self._peak = max(self._peak, self.in_flight)
+        if self._requests.wait_s(now) > 0.0:
+            self._blocker = _REQUESTS
+            return None
+        if self._tokens.wait_s(now) > 0.0:
+            self._blocker = _TOKENS
+            return None
+        if self._num_sent < self._initial and now < self._first_send + self._num_sent * _START_S / self._initial:
+            return None
+        ahead = window.in_flight
+        tokens = self._sizes.estimate(size.prompt_characters, size.max_tokens, surely=self._tokens.cap != math.inf)
+        if not self._num_sent:
+            self._first_send = now
+        self._num_sent += 1
+        self._tokens_sent += tokens
+        self._requests.take(1.0, now)
+        self._tokens.take(tokens, now)
+        gate.probing = gate.half_open
+        window.enter(now)
         return Ticket(
-            epoch=self.num_cuts,
-            ahead=self.in_flight - 1,
-            sent_at=now,
-            tokens=0.0,
-            characters=size.prompt_characters,
-            saturated=self.in_flight >= _SATURATED * self.limit,
-            probe=self._probing,
+            self.num_cuts,
+            ahead,
+            now,
+            tokens,
+            size.prompt_characters,
+            gate.half_open,
+            self._num_sent,
+            self._tokens_sent,
         )
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until the gate opens; None where only a settled request can help."""
-        return self._gate_until - now if now < self._gate_until else None
+        """Seconds until `admit` may answer otherwise; None where only a settled request can help."""
+        if self._gate.probing:
+            return None
+        if now < self._gate.until:
+            return self._gate.until - now
+        if not self._window.has_room:
+            return None
+        wait = max(self._requests.wait_s(now), self._tokens.wait_s(now))
+        if self._num_sent < self._initial:
+            wait = max(wait, self._first_send + self._num_sent * _START_S / self._initial - now)
+        return max(wait, 0.0)
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
-        """Takes note of how a request ended; None for one that was given up on our side."""
-        # Of a burst only the last is sent into a full window, but all of them have been part of one.
-        saturated = ticket.saturated or self.in_flight >= _SATURATED * self.limit
-        self.in_flight -= 1
+        """Takes note of how a request ended; None for one that was given up on our side.
+
+        Raises:
+            ValueError: the ticket was settled before.
+        """
+        if ticket.settled:
+            raise ValueError(f"the request sent at {ticket.sent_at:.3f} s is settled twice; expected once")
+        ticket.settled = True
+        self._window.in_flight -= 1
         if ticket.probe:
-            self._probing = False
-            self._half_open = outcome is None
+            self._gate.settle_probe(answered=outcome is not None)
         if outcome is None:
             return
-        if outcome.kind is FailureKind.RATE:
-            self.num_rate_limited += 1
-            if ticket.epoch == self.num_cuts:
+        self._heard = True
+        kind = outcome.kind
+        if outcome.limits is not None:
+            self._read(outcome.limits, ticket, now)
+        if kind is FailureKind.RATE:
+            self._refused(ticket, outcome, now)
+        elif kind in _FAILED:
+            if self._window.fail() and ticket.epoch == self.num_cuts:
+                self._window.overload(now)
+                self._begin_epoch()
+        elif kind is None:
+            self._answered(ticket, outcome, now)
+
+    def _answered(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        self._latency_s += 0.05 * (now - ticket.sent_at - self._latency_s)
+        self._window.succeed(ticket.sent_at)
+        self._attribution.accept(ticket.ahead, ticket.epoch)
+        if outcome.completion_tokens is not None:
+            prompt = outcome.prompt_tokens or 0
+            self._sizes.learn(ticket.characters, prompt, outcome.completion_tokens)
+            self._tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
+
+    def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        self.num_rate_limited += 1
+        scope = outcome.scope
+        if ticket.epoch != self.num_cuts:
+            self._forgive(ticket)
+            self._count_refusal(scope, ticket.sent_at)
+            return
+        if scope is None:
+            rate = self._attribution.refuse(ticket.ahead)
+            scope = LimitScope.REQUESTS if rate else LimitScope.CONCURRENCY
+            if rate and not self._requests.is_set:
+                self._window.restore(self._before_cut)
+            if not rate and not self._requests.told:
+                self._requests.forget()
+        gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
+        if scope is LimitScope.CONCURRENCY:
+            if self._attribution.lean <= 0 and not self._window.is_cut:
+                self._before_cut = self._window.limit
+            self._window.refuse(
+                ticket.ahead,
+                ticket.sent_at,
+                now,
+                self._latency_s,
+                sure=outcome.scope is not None or self._attribution.lean < 0,
+            )
+            self._forgive(ticket)
+            if ticket.ahead == 0 or (outcome.scope is None and self._attribution.lean >= 0):
                 self._shut(outcome.retry_after_s, now)
-                self._cut("429" if outcome.retry_after_s is None else f"429, retry after {outcome.retry_after_s:g} s")
-            return
-        self._recent.append(outcome.kind in _OVERLOAD_KINDS)
-        if outcome.kind in _OVERLOAD_KINDS:
-            if sum(self._recent) >= _OVERLOAD and ticket.epoch == self.num_cuts:
-                self._cut(f"{sum(self._recent)} of the last {len(self._recent)} answers failed")
-        elif outcome.kind is None and saturated and not any(self._recent):
-            self._grow()
-
-    def _grow(self) -> None:
-        if self._limit >= self.caps.concurrency:
-            return
-        slow_start = self.num_cuts == 0
-        self._limit = min(self._limit + (1.0 if slow_start else 1.0 / self._limit), float(self.caps.concurrency))
-        if self._limit >= self.caps.concurrency:
-            self.reason = f"runtime.max_concurrency is {self.caps.concurrency}"
-        elif slow_start:
-            self.reason = "growing: nothing refused yet"
-
-    def _cut(self, why: str) -> None:
-        before = self.limit
-        self._limit = max(1.0, min(self._limit, self._peak) / 2)
-        self.num_cuts += 1
-        self._peak = self.in_flight
-        self._recent.clear()
-        self.reason = f"cut from {before}: {why}"
+        else:
+            sends = self._num_sent - ticket.num_sent
+            if scope is LimitScope.TOKENS:
+                since = Since(self._tokens_sent - ticket.tokens_sent, sends)
+                self._tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
+                self._requests.forgive(1.0, ticket.sent_at)
+            else:
+                self._requests.refuse(1.0, Since(sends, sends), ticket.sent_at, now, gate_s)
+                self._tokens.forgive(ticket.tokens, ticket.sent_at)
+            self._shut(outcome.retry_after_s, now)
+        self._begin_epoch()
 
     def _shut(self, retry_after_s: float | None, now: float) -> None:
-        wait = _DEFAULT_GATE_S if retry_after_s is None else retry_after_s
-        self._gate_until = now + min(max(wait, _MIN_GATE_S), _MAX_GATE_S)
-        self._half_open = wait > _MAX_GATE_S
+        if retry_after_s is None:
+            return
+        self._gate.shut(retry_after_s, now)
+        self._requests.pause(min(retry_after_s, MAX_GATE_S))
+        self._tokens.pause(min(retry_after_s, MAX_GATE_S))
+
+    def _forgive(self, ticket: Ticket) -> None:
+        self._requests.forgive(1.0, ticket.sent_at)
+        self._tokens.forgive(ticket.tokens, ticket.sent_at)
+
+    def _count_refusal(self, scope: LimitScope | None, sent_at: float) -> None:
+        if scope is None:
+            scope = LimitScope.REQUESTS if self._attribution.is_rate else LimitScope.CONCURRENCY
+        if scope is LimitScope.CONCURRENCY:
+            self._window.count_refusal(sent_at)
+        elif scope is LimitScope.REQUESTS:
+            self._requests.count_refusal()
+        else:
+            self._tokens.count_refusal()
+
+    def _begin_epoch(self) -> None:
+        self.num_cuts += 1
+        self._attribution.begin_epoch(self.num_cuts, self._window.limit)
+
+    def _read(self, limits: RateLimits, ticket: Ticket, now: float) -> None:
+        if (told := limits.requests) is not None and told.limit is not None:
+            self._requests.tell(
+                told.limit / 60.0, told.remaining, self._num_sent - ticket.num_sent, ticket.sent_at, now
+            )
+        if (told := limits.tokens) is not None and told.limit is not None:
+            self._tokens.tell(
+                told.limit / 60.0,
+                told.remaining,
+                (self._num_sent - ticket.num_sent) * self._sizes.mean_tokens,
+                ticket.sent_at,
+                now,
+            )
+
+    def cap(self, caps: Caps) -> None:
+        """Sets what the user allows at most."""
+        self.caps = caps
+        self._window.set_cap(caps.concurrency)
+        self._requests.set_cap(_per_second(caps.requests_per_minute))
+        self._tokens.set_cap(_per_second(caps.tokens_per_minute))
+
+    def learnt(self) -> Learnt:
+        """What a later process may start from."""
+        return Learnt(
+            self._window.limit if self._window.is_cut else None,
+            None if self._requests.rate == math.inf else self._requests.rate,
+            None if self._tokens.rate == math.inf else self._tokens.rate,
+        )
+
+    def _remember(self, learnt: Learnt) -> None:
+        if learnt.in_flight is not None:
+            self._window.remember(learnt.in_flight)
+        if learnt.requests_per_second is not None:
+            self._requests.remember(learnt.requests_per_second)
+        if learnt.tokens_per_second is not None:
+            self._tokens.remember(learnt.tokens_per_second)
+
+    @property
+    def reason(self) -> str:
+        """What holds requests back, and how that is known."""
+        if self._blocker == _REQUESTS:
+            return self._requests.reason("requests", "runtime.max_requests_per_minute")
+        if self._blocker == _TOKENS:
+            return self._tokens.reason("tokens", "runtime.max_tokens_per_minute")
+        if self._blocker == _GATE:
+            return "waiting as long as the endpoint asked"
+        return self._window.reason
 
     def snapshot(self, now: float, waiting: int) -> ControlSnapshot:
         """The state at `now`, with `waiting` requests that have not been admitted."""
@@ -132,8 +274,18 @@ class RateControl:
             limit=self.limit,
             in_flight=self.in_flight,
             waiting=waiting,
-            gate_s=max(0.0, self._gate_until - now),
+            gate_s=max(0.0, self._gate.wait_s(now)),
             reason=self.reason,
             num_rate_limited=self.num_rate_limited,
             num_cuts=self.num_cuts,
+            requests_per_minute=_per_minute(self._requests.pace),
+            tokens_per_minute=_per_minute(self._tokens.pace),
         )
+
+
+def _per_second(per_minute: float | None) -> float:
+    return math.inf if per_minute is None else per_minute / 60.0
+
+
+def _per_minute(per_second: float) -> float | None:
+    return None if per_second == math.inf else per_second * 60.0

@@ -11,6 +11,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,12 @@ from typing import Final
 
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.limits.control import RateControl
-from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
+from stillhouse.rollouts.limits.memory import Memory
+from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
 
 _LOG = logging.getLogger(__name__)
+_LOG_S: Final = 10.0
+_SAVE_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -36,25 +40,34 @@ class Controller:
     Args:
         control: the state machine that decides.
         clock: seconds that never go back.
+        memory: keeps what was learnt; None keeps nothing.
     """
 
-    def __init__(self, control: RateControl, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: Memory | None = None
+    ) -> None:
         self._control = control
         self._clock = clock
+        self._memory = memory
         self._lock = threading.Lock()
         self._queue: list[tuple[bool, int, _Waiter]] = []
         self._order = itertools.count()
-        self._wake_at = float("-inf")
+        self._loops: Counter[asyncio.AbstractEventLoop] = Counter()
+        self._wakes: dict[asyncio.AbstractEventLoop, float] = {}
+        self._logged_at = float("-inf")
+        self._logged_cuts = control.num_cuts
+        self._saved_at = float("-inf")
+        self._saved_cuts = control.num_cuts
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight now."""
+        """Requests that may usefully be in flight now."""
         return self._control.limit
 
     def cap(self, caps: Caps) -> None:
         """Sets what the user allows at most."""
         with self._lock:
-            self._control.caps = caps
+            self._control.cap(caps)
 
     def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
         """Leave to send one request at once, or None where it would have to wait; nobody who waits is overtaken.
@@ -64,9 +77,10 @@ class Controller:
             continuing: whether the rollout has been under way; these go before new ones.
         """
         with self._lock:
-            self._admit()
-            if self._queue and (not continuing or not self._queue[0][0]):
-                return None
+            if self._queue:
+                self._admit()
+                if self._queue and (not continuing or not self._queue[0][0]):
+                    return None
             return self._control.admit(size, self._clock())
 
     async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
@@ -80,6 +94,7 @@ class Controller:
         waiter = _Waiter(size, loop, loop.create_future())
         with self._lock:
             heapq.heappush(self._queue, (not continuing, next(self._order), waiter))
+            self._loops[loop] += 1
             self._admit()
         try:
             return await waiter.future
@@ -91,11 +106,14 @@ class Controller:
     def release(self, ticket: Ticket, outcome: Outcome | None) -> None:
         """Reports how a request ended; None for one that was given up on our side."""
         with self._lock:
-            cuts = self._control.num_cuts
-            self._control.settle(ticket, outcome, self._clock())
-            if self._control.num_cuts != cuts:
-                _LOG.info("requests in flight: at most %d now (%s)", self._control.limit, self._control.reason)
+            now = self._clock()
+            self._control.settle(ticket, outcome, now)
             self._admit()
+            self._tell_log(now)
+            keep = self._worth_keeping(now)
+        if keep is not None and self._memory is not None:
+            # A thread of its own, as the disk may be slow and whoever releases runs an event loop.
+            threading.Thread(target=self._memory.save, args=(keep,), name="limits-memory").start()
 
     def snapshot(self) -> ControlSnapshot:
         """The state as a person wants to see it."""
@@ -109,16 +127,25 @@ class Controller:
         while self._queue:
             _, _, waiter = self._queue[0]
             if waiter.future.done() or waiter.loop.is_closed():
-                heapq.heappop(self._queue)
+                self._pop()
                 continue
             ticket = self._control.admit(waiter.size, now)
             if ticket is None:
                 self._wake_later(now)
                 return
-            heapq.heappop(self._queue)
+            self._pop()
             self._deliver_soon(waiter, ticket)
 
+    def _pop(self) -> None:
+        loop = heapq.heappop(self._queue)[2].loop
+        self._loops[loop] -= 1
+        if not self._loops[loop]:
+            del self._loops[loop]
+
     def _deliver_soon(self, waiter: _Waiter, ticket: Ticket) -> None:
+        if waiter.loop is _current_loop():
+            waiter.future.set_result(ticket)
+            return
         try:
             waiter.loop.call_soon_threadsafe(self._deliver, waiter, ticket)
         except RuntimeError:  # its loop was closed a moment ago
@@ -131,21 +158,53 @@ class Controller:
             waiter.future.set_result(ticket)
 
     def _wake_later(self, now: float) -> None:
+        """Has every loop that waits ask again when time alone may have changed the answer: any of them may end."""
         wait_s = self._control.wait_s(now)
-        if wait_s is None or now < self._wake_at <= now + wait_s:
+        if wait_s is None:
             return
-        self._wake_at = now + wait_s
-        # A thread's timer, as any of the event loops may be gone when the gate opens.
-        timer = threading.Timer(wait_s, self._wake)
-        timer.daemon = True
-        timer.start()
+        at = now + wait_s
+        current = _current_loop()
+        for loop in list(self._loops):
+            if self._wakes.get(loop, float("inf")) <= at:
+                continue
+            try:
+                if loop is current:
+                    loop.call_later(wait_s, self._wake, loop, at)
+                else:
+                    loop.call_soon_threadsafe(loop.call_later, wait_s, self._wake, loop, at)
+            except RuntimeError:  # closed a moment ago, and with it all who waited there
+                continue
+            self._wakes[loop] = at
 
-    def _wake(self) -> None:
+    def _wake(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
         with self._lock:
+            if self._wakes.get(loop) == at:
+                del self._wakes[loop]
             self._admit()
 
+    def _tell_log(self, now: float) -> None:
+        if self._control.num_cuts != self._logged_cuts and now - self._logged_at >= _LOG_S:
+            self._logged_at, self._logged_cuts = now, self._control.num_cuts
+            _LOG.info("limits: %d in flight, %s", self._control.limit, self._control.reason)
 
-_shared: Final[dict[tuple[str, str, str], Controller]] = {}
+    def _worth_keeping(self, now: float) -> Learnt | None:
+        """What was learnt, now and then and when the last request has come in; None where it is on file."""
+        if self._memory is None or self._control.num_cuts == self._saved_cuts:
+            return None
+        if now - self._saved_at < _SAVE_S and self._control.in_flight:
+            return None
+        self._saved_at, self._saved_cuts = now, self._control.num_cuts
+        return self._control.learnt()
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+_shared: Final[dict[str, Controller]] = {}
 _shared_lock: Final = threading.Lock()
 
 
@@ -156,12 +215,15 @@ def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: P
         endpoint: who is asked.
         initial: requests in flight at the start, for the first who asks.
         caps: what the user allows at most; the latest value holds.
-        memory: file that keeps what was learnt for the next process; None keeps nothing.
+        memory: file that keeps what was learnt for the next process, for the first who asks; None keeps nothing.
     """
-    key = (endpoint.base_url, hashlib.sha256(endpoint.api_key.encode()).hexdigest(), endpoint.model)
+    key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
+    name = hashlib.sha256("\n".join([endpoint.base_url, key, endpoint.model]).encode()).hexdigest()
     with _shared_lock:
-        controller = _shared.get(key)
+        controller = _shared.get(name)
         if controller is None:
-            controller = _shared[key] = Controller(RateControl(initial, caps))
+            kept = None if memory is None else Memory(memory, name)
+            learnt = None if kept is None else kept.load()
+            controller = _shared[name] = Controller(RateControl(initial, caps, learnt), memory=kept)
     controller.cap(caps)
     return controller

@@ -38,10 +38,12 @@ class Ticket:
     """Tokens reserved for it."""
     characters: int = 0
     """Characters of its prompt."""
-    saturated: bool = False
-    """Whether the window was nearly full when it was sent."""
     probe: bool = False
     """Whether it is the single request that tries whether a long gate may open."""
+    num_sent: int = 0
+    """Requests sent up to and with it."""
+    tokens_sent: float = 0.0
+    """Tokens reserved up to and with it."""
     settled: bool = False
 
 
@@ -77,3 +79,12 @@ class ControlSnapshot:
     requests_per_minute: float | None = None
     """The pace held; None while no such limit is known."""
     tokens_per_minute: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a later process may start from; None for what is unknown."""
+
+    in_flight: int | None = None
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None

@@ -1,0 +1,63 @@
+"""`Memory`: what was learnt of limits, kept in a small JSON file for the process that resumes the run.
+
+A file holds one entry for each (base URL, key, model), named by a digest from which the key cannot be told.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.errors import StoreError
+from stillhouse.rollouts.limits.values import Learnt
+from stillhouse.store.atomic import write_atomic
+
+_LOG = logging.getLogger(__name__)
+_STALE_S: Final = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One entry of a file of learnt limits."""
+
+    path: Path
+    name: str
+    """Of the entry."""
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since 1970, comparable between processes."""
+
+    def load(self) -> Learnt | None:
+        """What was learnt; None where nothing was, or so long ago that it tells little."""
+        entry = self._entries().get(self.name)
+        if not isinstance(entry, dict):
+            return None
+        try:
+            if not 0.0 <= self.wall_clock() - float(entry["saved_at"]) <= _STALE_S:
+                return None
+            learnt = Learnt(**entry["learnt"])
+        except (KeyError, TypeError, ValueError) as error:
+            _LOG.warning("%s: the limits kept there are of no use and are learnt anew: %r", self.path, error)
+            return None
+        return learnt
+
+    def save(self, learnt: Learnt) -> None:
+        """Keeps what was learnt; a file that cannot be written costs the next process some time and nothing else."""
+        entries = self._entries() | {self.name: {"saved_at": self.wall_clock(), "learnt": learnt}}
+        try:
+            write_atomic(self.path, orjson.dumps(entries))
+        except StoreError as error:
+            _LOG.warning("%s: the learnt limits could not be kept: %s", self.path, error)
+
+    def _entries(self) -> dict[str, Any]:
+        try:
+            entries = orjson.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, orjson.JSONDecodeError) as error:
+            _LOG.warning("%s: cannot be read, its limits are learnt anew: %s", self.path, error)
+            return {}
+        return entries if isinstance(entries, dict) else {}

@@ -1,0 +1,166 @@
+"""`Window`: how many requests may be in flight.
+
+    event                               what it does
+    success, full since it was sent      before the first cut limit + 1: doubles a round trip
+    refused with n in flight ahead      limit = n, which is what the provider serves at once
+    refused again within a round trip   limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: its limit has fallen
+    enough accepted since a cut         probes: +1, +2, +4 ... a step, until refused again
+    three of the last ten failed        limit = 0.7 of what is in flight: overload
+    5xx, reset, stall                   no growth until ten outcomes are clean
+
+Slow start after TCP (RFC 5681), the saturation gate after Netflix concurrency-limits.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+_SATURATED: Final = 0.8
+_RECENT: Final = 10
+_OVERLOAD: Final = 3
+_OVERLOAD_CUT: Final = 0.7
+_ACCEPTED_PER_REFUSAL: Final = 125
+_STEP_REFUSALS: Final = 10.0
+_MIN_STEP_S: Final = 0.1
+_MAX_STEP_S: Final = 0.5
+_BURST_S: Final = 0.002
+_SHARES: Final = (1.0, 1.0, 0.9, 0.8, 0.6)
+_MAX_HOLD_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Window:
+    """The number in flight, and the most that may be."""
+
+    limit: int
+    """Requests that may be in flight."""
+    cap: int
+    """What the user allows at most."""
+    in_flight: int = 0
+    num_refusals: int = 0
+    is_cut: bool = False
+    """Whether it was ever cut; slow start is over then."""
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _num_failed: int = 0
+    _last_cut: float = -math.inf
+    _full_at: float = -math.inf
+    """When the window was nearly full last."""
+    _cuts_in_row: int = 0
+    _sends: int = 0
+    _hold_sends: int = 0
+    _hold_each: int = 0
+    _sure: bool = False
+    _refused_at: int = -2
+    _refused_sent_at: float = -math.inf
+    _step: int = 0
+    _step_at: float = 0.0
+    _step_s: float = _MAX_STEP_S
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be sent."""
+        return self.in_flight < self.limit
+
+    @property
+    def reason(self) -> str:
+        """What sets the limit, and how that is known."""
+        if self.limit >= self.cap:
+            return f"runtime.max_concurrency is {self.cap}"
+        if self.num_refusals:
+            return (
+                f"{self.limit} in flight learnt from {self.num_refusals} refusal{'s' if self.num_refusals > 1 else ''}"
+            )
+        if self._num_failed:
+            return f"no growth: {self._num_failed} of the last {len(self._recent)} answers failed"
+        return f"{self.limit} in flight from an earlier run" if self.is_cut else "growing: nothing refused yet"
+
+    def set_cap(self, cap: int) -> None:
+        """Sets what the user allows at most."""
+        self.cap = cap
+        self.limit = min(self.limit, cap)
+
+    def enter(self, now: float) -> None:
+        """A request is sent."""
+        self.in_flight += 1
+        self._sends += 1
+        if self.in_flight >= _SATURATED * self.limit:
+            self._full_at = now
+        if self.is_cut and self.in_flight >= self.limit and self._sends >= self._hold_sends and not self._num_failed:
+            self._probe(now)
+
+    def succeed(self, sent_at: float) -> None:
+        """A request was answered."""
+        self._note(failed=False)
+        if self._full_at >= sent_at and not self.is_cut and not self._num_failed and self.limit < self.cap:
+            self.limit += 1
+
+    def fail(self) -> bool:
+        """A request met a 5xx, a reset or a stall; whether that makes an overload."""
+        self._note(failed=True)
+        return self._num_failed >= _OVERLOAD
+
+    def refuse(self, ahead: int, sent_at: float, now: float, round_s: float, *, sure: bool) -> None:
+        """A request was refused with `ahead` others in flight before it, the first of its episode."""
+        self.num_refusals += 1
+        self._step_s = min(max(_STEP_REFUSALS * (now - sent_at), _MIN_STEP_S), _MAX_STEP_S)
+        self._refused_sent_at = sent_at
+        self._cuts_in_row = self._cuts_in_row + 1 if now - self._last_cut < round_s else 0
+        share = _SHARES[self._cuts_in_row] if self._cuts_in_row < len(_SHARES) else 0.5
+        risen = 0 <= ahead - self._refused_at <= max(1.0, 0.1 * ahead)
+        self._refused_at = min(ahead, self._refused_at + 1) if risen else ahead
+        self._cut(int(self._refused_at * share), now)
+        self._sure = sure
+        self._hold_each = _ACCEPTED_PER_REFUSAL if sure else 2
+        self._hold_sends = max(self._hold_each, 2 * self.limit)
+
+    def count_refusal(self, sent_at: float) -> None:
+        """One more request of the same episode was refused."""
+        self.num_refusals += 1
+        if self._sure and self._cuts_in_row < 2 and abs(sent_at - self._refused_sent_at) < _BURST_S:
+            # Of requests sent at once any may come first; how many of them stay in flight is what is served.
+            self.limit = self._refused_at = max(1, self.in_flight)
+        self._hold_sends += self._hold_each
+
+    def overload(self, now: float) -> None:
+        """Too many of the last requests failed."""
+        was_cut = self.is_cut
+        self._cut(int(self.in_flight * _OVERLOAD_CUT), now)
+        # How many are served at once is still unknown: growth goes on as before once answers are clean.
+        self.is_cut = was_cut
+        self._hold_sends = self.limit
+        self._recent.clear()
+        self._num_failed = 0
+
+    def restore(self, limit: int) -> None:
+        """What was taken for a limit in flight was another."""
+        self.limit = max(self.limit, min(limit, self.cap))
+        self.is_cut = False
+
+    def remember(self, limit: int) -> None:
+        """Starts from a limit that an earlier process learnt; it is probed soon."""
+        self._cut(limit, -math.inf)
+        self._hold_sends = self.limit
+
+    def _cut(self, limit: int, now: float) -> None:
+        self.limit = max(1, min(limit, self.cap))
+        self.is_cut = True
+        self._last_cut = now
+        self._sends = 0
+        self._step = 0
+        self._step_at = now
+
+    def _probe(self, now: float) -> None:
+        if now - self._step_at < self._step_s or self.limit >= self.cap:
+            return
+        self._step = 2 * self._step or 1
+        self._step_at = now
+        self.limit = min(self.limit + self._step, self.cap)
+
+    def _note(self, *, failed: bool) -> None:
+        recent = self._recent
+        if len(recent) == _RECENT and recent[0]:
+            self._num_failed -= 1
+        recent.append(failed)
+        if failed:
+            self._num_failed += 1
