@@ -5,29 +5,21 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import mcp_types
-from mcp import Client, MCPError
+from mcp import MCPError
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.connection import Mode, check_environment, connected
+from stillhouse.tools.mcp_servers.connection import check_environment
 from stillhouse.tools.mcp_servers.content import as_text
+from stillhouse.tools.mcp_servers.opening import Opener, Unreachable
 from stillhouse.tools.mcp_servers.session import Dropped, Session
 
 _log = logging.getLogger(__name__)
-
-MAX_CONNECTS: Final = 8
-"""Connects to one server at the same time; hundreds of rollouts that begin together wait for each other."""
-
-_CONNECT_TIMEOUT_S: Final = 30.0
-_CONNECT_ATTEMPTS: Final = 3
-_RETRY_WITHIN_S: Final = 1.0
-_MAX_PAGES: Final = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +44,9 @@ class McpServer:
 
     def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
         self._config = config
-        self._rng = rng
-        self._mode: Mode = "legacy"
+        self._opener = Opener(config, rng)
         self._tools: dict[str, mcp_types.Tool] = {}
         self._pooled = Seat()
-        self._connects = asyncio.Semaphore(MAX_CONNECTS)
 
     async def freeze(self) -> list[mcp_types.Tool]:
         """The tools to offer, as the server describes them now; they stay so for the run.
@@ -66,8 +56,8 @@ class McpServer:
         """
         check_environment(self._config)
         try:
-            session, listed = await self._open_in_a_mode_it_speaks()
-        except _Unreachable as error:
+            session, listed = await self._opener.open_first()
+        except Unreachable as error:
             where = self._config.url or " ".join(self._config.command)
             wrote = f"; it wrote:\n{error.stderr}" if error.stderr else ""
             raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}{wrote}") from error
@@ -122,7 +112,7 @@ class McpServer:
     async def close(self) -> None:
         """Closes the session of all rollouts; after it, calls may come from another event loop."""
         pooled, self._pooled = self._pooled, Seat()
-        self._connects = asyncio.Semaphore(MAX_CONNECTS)
+        self._opener.reset()
         if pooled.session is not None:
             await self._drop(pooled, pooled.session)
 
@@ -168,8 +158,8 @@ class McpServer:
                         "next call begins a new one"
                     )
                 try:
-                    seat.session, listed = await self._open()
-                except _Unreachable as error:
+                    seat.session, listed = await self._opener.open()
+                except Unreachable as error:
                     # What it wrote is for the user's eyes: it may name paths and secrets of the machine.
                     _log.warning("MCP server %s cannot be reached: %s\n%s", self._config.name, error, error.stderr)
                     raise ToolError(f"{self._config.name} cannot be reached: {error}") from error
@@ -182,41 +172,6 @@ class McpServer:
         if seat.session is session:
             seat.session = None
         await session.close()
-
-    async def _open_in_a_mode_it_speaks(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know no other."""
-        try:
-            return await self._open()
-        except _Unreachable as error:
-            if not error.speaks_another_revision:
-                raise
-            if self._config.url is not None and not self._config.stateless:
-                raise ConfigError(
-                    f"MCP server {self._config.name!r} speaks only a revision of the protocol without sessions; "
-                    "declare it with `stateless: true`"
-                ) from error
-        self._mode = "auto"
-        return await self._open()
-
-    async def _open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """A new session and the tools the server has in it; nothing was asked of it yet, so it may be tried again."""
-        for attempt in range(1, _CONNECT_ATTEMPTS + 1):
-            async with self._connects:
-                session = Session(partial(connected, self._config, self._mode))
-                try:
-                    async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                        return session, await _listed(await session.entered())
-                # The transports of mcp raise whatever their libraries do, in groups; each is a failed connect.
-                except Exception as error:
-                    await session.close()
-                    unreachable = _Unreachable(error, session.stderr)
-                except BaseException:
-                    await session.close()
-                    raise
-            if unreachable.speaks_another_revision or attempt == _CONNECT_ATTEMPTS:
-                break
-            await asyncio.sleep(self._rng.uniform(0.0, _RETRY_WITHIN_S * attempt))
-        raise unreachable
 
     def _changed(self, listed: Mapping[str, mcp_types.Tool]) -> frozenset[str]:
         changed = frozenset(
@@ -231,33 +186,6 @@ class McpServer:
                 name,
             )
         return changed
-
-
-class _Unreachable(Exception):
-    """No session could be opened."""
-
-    def __init__(self, error: BaseException, stderr: str) -> None:
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        reason = f"no answer within {_CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
-        super().__init__(reason or type(error).__name__)
-        self.stderr = stderr
-        """The last lines of a server that was started here."""
-        self.speaks_another_revision = (
-            isinstance(error, MCPError) and error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION
-        )
-
-
-async def _listed(client: Client) -> dict[str, mcp_types.Tool]:
-    tools: dict[str, mcp_types.Tool] = {}
-    cursor = None
-    for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        tools.update((tool.name, tool) for tool in page.tools)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return tools
 
 
 def _reads_only(tool: mcp_types.Tool) -> bool:

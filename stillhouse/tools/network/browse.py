@@ -14,7 +14,8 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.network.chromium import ChromiumPages, NoBrowser, has_own_chromium, system_chromium
+from stillhouse.tools.network.chromium import ChromiumPages, NoBrowser
+from stillhouse.tools.network.find_chromium import is_installed
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.http_pages import HttpPages
 from stillhouse.tools.network.markdown import require_crawl4ai, to_markdown
@@ -60,9 +61,7 @@ class Browse:
             self._politeness = Politeness()
 
     def _finds_chromium(self) -> bool:
-        if system_chromium() is not None:
-            return True
-        found = self._thread.run_blocking(has_own_chromium())
+        found = self._thread.run_blocking(is_installed())
         self._thread.close()
         return found
 

@@ -10,12 +10,11 @@ every one.
 import asyncio
 import builtins
 import os
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from stillhouse.tools.network.find_chromium import own_chromium, system_chromium
 from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.page import HTML_TYPES, MAX_PAGE_CHARACTERS, NoPage, Page, require_text
 from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
@@ -26,7 +25,6 @@ _SETTLE_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 5.0
 _SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
-_SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 _ARGUMENTS: Final = (
     # The text is wanted; images are most of a page's bytes.
     "--blink-settings=imagesEnabled=false",
@@ -131,8 +129,7 @@ class ChromiumPages:
             self._proxy_url = await self._proxy.start()
         if self._driver is None:
             self._driver = await async_playwright().start()
-        own = self._driver.chromium.executable_path
-        path = own if Path(own).exists() else system_chromium()
+        path = own_chromium(self._driver) or system_chromium()
         if path is None:
             raise NoBrowser("no Chromium is installed: run `playwright install chromium`, or install the system's")
         try:
@@ -231,19 +228,6 @@ class _Visit:
     def note_response(self, response: Any, page: Any) -> None:
         if response.request.is_navigation_request() and response.frame == page.main_frame:
             self.response = response
-
-
-async def has_own_chromium() -> bool:
-    """True where `playwright install` has put a browser."""
-    from playwright.async_api import async_playwright
-
-    async with async_playwright() as driver:
-        return Path(driver.chromium.executable_path).exists()
-
-
-def system_chromium() -> str | None:
-    """Path of an installed Chromium or of a browser made of it; None where there is none."""
-    return next((path for name in _SYSTEM_NAMES if (path := shutil.which(name))), None)
 
 
 def _reason(message: str) -> str:

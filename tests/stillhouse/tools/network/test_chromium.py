@@ -13,7 +13,8 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.tools.network.chromium import ChromiumPages, system_chromium
+from stillhouse.tools.network.chromium import ChromiumPages
+from stillhouse.tools.network.find_chromium import system_chromium
 from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.page import NoPage
 
