@@ -167,8 +167,6 @@ class RolloutCollector:
             for rollout, refused in self._rollouts(room):
                 if refused is not None:
                     await self._finish(refused)
-                elif (trajectory := rollout.finished()) is not None:
-                    await self._finish_replayed(trajectory)
                 elif not await self._start_when_room(rollout):
                     break
             await self._wait_for_others()
@@ -235,7 +233,6 @@ class RolloutCollector:
                 self._elsewhere.append(rollout)
                 return
             try:
-                # Another process may have finished it before it gave up its claim.
                 if (replayed := rollout.finished()) is not None:
                     await self._finish_replayed(replayed)
                 else:

@@ -9,10 +9,12 @@ processes on one journal tell the same story.
     writer     the thread that makes what has gathered durable, one transaction at a time
     claims     which rollouts this journal runs, as kernel locks that end with their process
     journal    what the other rooms use: look-ups, puts, claims
+    shared     one open journal for all collections of a process
 
 It needs a local disk: neither WAL nor the locks work over a network.
 """
 
-from stillhouse.rollouts.journal.journal import Journal, open_journal
+from stillhouse.rollouts.journal.journal import Journal
+from stillhouse.rollouts.journal.shared import open_journal
 
 __all__ = ["Journal", "open_journal"]

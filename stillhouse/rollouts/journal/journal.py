@@ -211,12 +211,3 @@ class Journal:
             "another folder in runtime.store; if the file is no SQLite database any more, move it away. Then run the "
             "same command again: every answer that was saved is used again"
         )
-
-
-def open_journal(store: str | Path) -> Journal:
-    """The journal of a store folder.
-
-    Raises:
-        StoreError: as `Journal`.
-    """
-    return Journal(Path(store).absolute() / "journal.sqlite3")

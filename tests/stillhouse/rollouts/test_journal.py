@@ -144,8 +144,19 @@ def test_of_answers_that_come_together_those_that_still_fit_on_the_disk_are_kept
 
 def test_a_file_where_a_folder_is_needed_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("not a folder")
-    with pytest.raises(StoreError, match=r"store/journal\.sqlite3: cannot be opened"):
-        open_journal(tmp_path / "store")
+    with pytest.raises(StoreError, match=r"store/journal\.sqlite3: cannot be opened"), open_journal(tmp_path / "store"):
+        pass
+
+
+def test_collections_of_a_store_share_its_journal_and_the_last_one_closes_it(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as one:
+        with open_journal(str(tmp_path)) as other:
+            assert other is one
+        assert asyncio.run(one.claim(digest(1)))
+    with pytest.raises(RuntimeError, match="is closed"):
+        asyncio.run(one.claim(digest(2)))
+    with open_journal(tmp_path) as again:
+        assert again is not one
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
