@@ -3,6 +3,15 @@
 const KEPT_CHUNKS = 8;
 const MAX_KEPT_TEXT = 1 << 28;
 
+function fromBase64(text) {
+  // Far quicker, and in browsers since 2025.
+  if ("fromBase64" in Uint8Array) return Uint8Array.fromBase64(text);
+  const packed = atob(text);
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+  return bytes;
+}
+
 async function unpack(id) {
   let element = document.getElementById(id);
   if (element === null && document.readyState === "loading") {
@@ -10,11 +19,11 @@ async function unpack(id) {
     await new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve, { once: true }));
     element = document.getElementById(id);
   }
-  const packed = atob(element.textContent);
-  const bytes = new Uint8Array(packed.length);
-  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
+  const gunzip = new DecompressionStream("gzip");
+  const writer = gunzip.writable.getWriter();
+  writer.write(fromBase64(element.textContent));
+  writer.close();
+  return JSON.parse(await new Response(gunzip.readable).text());
 }
 
 async function readIndex(columns) {
