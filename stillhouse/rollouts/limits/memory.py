@@ -6,7 +6,7 @@ A file holds one entry for each (base URL, key, model), named by a digest from w
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ class Memory:
             if not 0.0 <= self.wall_clock() - float(entry["saved_at"]) <= _STALE_S:
                 return None
             learnt = Learnt(**entry["learnt"])
+            if any(known is not None and not known > 0 for known in astuple(learnt)):
+                raise ValueError(f"{learnt}: expected numbers above 0")
         except (KeyError, TypeError, ValueError) as error:
             _LOG.warning("%s: the limits kept there are of no use and are learnt anew: %r", self.path, error)
             return None

@@ -43,6 +43,7 @@ _MAX_BURST_S: Final = 60.0
 _MIN_LINK: Final = 4.0
 _FORGET_S: Final = 300.0
 _DISTRUST: Final = 3
+_DISTRUST_S: Final = 60.0
 
 
 class Since(NamedTuple):
@@ -84,7 +85,9 @@ class Pacer:
     _step: float = 0.0
     _step_at: float = 0.0
     _step_sends: int = 0
+    _told_limit: float = math.inf
     _num_contradictions: int = 0
+    _contradicted_at: float = -math.inf
     _risen_by_s: float = 0.0
     _short_of: float = _SHORT_OF
 
@@ -154,13 +157,12 @@ class Pacer:
             sent_at: when that request was sent.
             now: seconds.
         """
-        if self._num_contradictions >= _DISTRUST and limit == self.rate:
-            return
-        if not self.told or limit != self.rate:
-            if self._num_contradictions >= _DISTRUST:
-                return
+        if limit != self._told_limit:
+            self._told_limit, self._num_contradictions = limit, 0
             self.rate, self.told = limit, True
             self._set_pace(_SHORT_OF_TOLD * limit, now)
+        if not self.told:
+            return
         if remaining is None:
             return
         left = remaining - sent_since + limit * (now - sent_at)
@@ -186,7 +188,9 @@ class Pacer:
         elapsed = sent_at - self._anchor
         elapsed = max(elapsed - self._idle_s, 0.5 * elapsed, 1e-6)
         if self.told:
-            self._num_contradictions += 1
+            recent = now - self._contradicted_at < _DISTRUST_S
+            self._num_contradictions = self._num_contradictions + 1 if recent else 1
+            self._contradicted_at = now
             self.told = self._num_contradictions < _DISTRUST
         if self.told:
             self._next = max(self._next, sent_at + _MARGIN * amount / self.rate + self._tolerance_s)

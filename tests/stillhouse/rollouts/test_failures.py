@@ -91,3 +91,21 @@ def test_what_an_upstream_provider_said_is_kept() -> None:
 
 def test_a_failure_becomes_a_record() -> None:
     assert classify(500, {}, "oops", NOW).record() == {"kind": "transient", "message": "HTTP 500: oops", "status": 500}
+
+
+@pytest.mark.parametrize(
+    ("answer", "headers", "scope"),
+    [
+        (body("Rate limit reached for m on requests per min (RPM): Limit 3, Used 3"), {}, "requests"),
+        (body("Rate limit reached for m on tokens per min (TPM): Limit 9, Used 9"), {}, "tokens"),
+        (body("slow", type="tokens_per_minute_exceeded"), {}, "tokens"),
+        (body("too many requests at once", code="rate_limit_exceeded"), {}, "concurrency"),
+        (body("Too many concurrent requests"), {}, "concurrency"),
+        (body("Overloaded", type="overloaded_error"), {}, "concurrency"),
+        (body("slow down"), {"x-ratelimit-limit-requests": "9", "x-ratelimit-remaining-requests": "0"}, "requests"),
+        (body("slow down"), {"x-ratelimit-limit-tokens": "9", "x-ratelimit-remaining-tokens": "0"}, "tokens"),
+        (body("slow down"), {}, None),
+    ],
+)
+def test_a_refusal_tells_what_there_was_too_much_of(answer: Any, headers: dict[str, str], scope: str | None) -> None:
+    assert classify(429, headers, answer, NOW).scope == scope
