@@ -46,7 +46,8 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         metadata=prompts.held_out_metadata,
         evaluation=config.evaluation,
         scorer=None if model.name == "teacher" else scoring_teacher(config),
-        tools=config.tools,
+        # Rewards score trajectories and sample none.
+        tools=config.tools.model_copy(update={"rewards_file": None}),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
         system_prompt=config.rollouts.system_prompt,
     )

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -85,9 +85,10 @@ class LivePage:
         percent = 100.0 * state.done / state.total if state.total else 0.0
         try:
             if self._artifact is None:
-                self._artifact = create_progress_artifact(percent, key=stage, description=_table(stage, state))
+                # Typed as a coroutine as well, for callers inside an event loop: this thread has none.
+                self._artifact = cast(UUID, create_progress_artifact(percent, stage, _table(stage, state)))
             else:
-                update_progress_artifact(self._artifact, percent, description=_table(stage, state))
+                update_progress_artifact(self._artifact, percent, _table(stage, state))
         # Whatever Prefect's client or its server raises, the rollouts it watches go on.
         except Exception as error:
             if not self._warned:

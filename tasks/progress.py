@@ -134,7 +134,3 @@ class PartProgress:
         """The part's result was at hand."""
         done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
         self._stage.take(self._part, done, self._clock())
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """See `Progress.update`."""
-        self.update_rollouts(stage, RolloutProgress(done=done, total=total))

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.verify import verify_trajectory
 from stillhouse.errors import StillhouseError
+from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
@@ -69,6 +70,8 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
                 run.record.log_artifact(report, "report")
                 get_run_logger().error("%s The report is in %s", error, report)
             raise
+        finally:
+            forget_budgets(run.context.run_id)
 
 
 def publish(run: Run) -> Published:

@@ -9,6 +9,7 @@ from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
@@ -43,9 +44,11 @@ def sample_teacher(
     """The teacher's trajectories for the training prompts.
 
     Raises:
+        ConfigError: `teacher.batch` is set with what no batch endpoint can do.
         FailureBudgetExceeded: more rollouts of a shard failed than the config allows; the rest is not asked again.
         EndpointError: the endpoint cannot be used.
     """
+    require_batchable(teacher, rollouts, tools)
     started = time.monotonic()
     toolbox = Toolbox.from_config(tools)
     inputs = {
@@ -53,12 +56,15 @@ def sample_teacher(
         "teacher": teacher,
         # A shard does not depend on how many there are.
         "rollouts": rollouts.model_copy(update={"max_prompts": None}),
-        "tools": tools,
+        # Rewards score trajectories and sample none.
+        "tools": tools.model_copy(update={"rewards_file": None}),
         "tool_schemas": digest(toolbox.schemas()),
         # Only where a tool is told of it: else a changed expected answer would sample everything anew.
         "metadata": prompts.train_metadata if toolbox.takes_context else None,
     }
-    shards = _write_shards(prompts.train, rollouts.max_prompts, run)
+    # A batch takes hours whatever its size.
+    shard_size = max(1, MAX_REQUESTS // rollouts.num_samples) if teacher.batch else run.context.runtime.shard_size
+    shards = _write_shards(prompts.train, rollouts.max_prompts, shard_size, run)
     total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
         results = run_until_done(_all_shards(shards, inputs, run))
@@ -68,10 +74,10 @@ def sample_teacher(
     return collected
 
 
-def _write_shards(prompts: Artifact, max_prompts: int | None, run: Run) -> list[Artifact]:
+def _write_shards(prompts: Artifact, max_prompts: int | None, shard_size: int, run: Run) -> list[Artifact]:
     """Shards of nearly equal size, each an artifact named by its prompts."""
     rows = list(islice(read_prompts(prompts_file(prompts)), max_prompts))
-    num_shards = -(-len(rows) // run.context.runtime.shard_size)
+    num_shards = -(-len(rows) // shard_size)
     bounds = [len(rows) * index // num_shards for index in range(num_shards + 1)]
     return [_write_shard(rows[bounds[index] : bounds[index + 1]], run) for index in range(num_shards)]
 

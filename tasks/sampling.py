@@ -3,17 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import AuthenticationError, FailureBudgetExceeded
 from stillhouse.progress import RolloutWatcher
+from stillhouse.rollouts.batch import BatchClient, batch_controller
 from stillhouse.rollouts.budget import require_prices, shared_budget
+from stillhouse.rollouts.client import ChatClient
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import open_journal
+from stillhouse.rollouts.limits import Controller
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, Trajectory
@@ -29,6 +32,14 @@ class Sampled:
     trajectories: list[Trajectory]
     """In the order of the prompts, then of the samples, whatever order they finished in."""
     facts: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """How requests get to the endpoint and what holds them back; None is the collector's own way."""
+
+    client: ChatClient | None = None
+    controller: Controller | None = None
 
 
 async def sample(
@@ -61,17 +72,25 @@ async def sample(
     if teacher is not None:
         require_prices(endpoint.price, context.budget, config)
         budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
-    with open_journal(context.store.root) as journal:
+    async with AsyncExitStack() as opened:
+        path, runtime = _Path(), context.runtime
+        if teacher is not None and teacher.batch:
+            # Closed after the journal has its answers: only then does it forget which batch holds them.
+            client = BatchClient(endpoint, context.store.root / "batches")
+            opened.push_async_callback(client.aclose)
+            path, runtime = _Path(client, batch_controller()), runtime.model_copy(update={"hedge": False})
         collector = RolloutCollector(
             prompts,
             endpoint=endpoint,
             config=config,
             toolbox=Toolbox.from_config(tools),
-            journal=journal,
-            runtime=context.runtime,
+            journal=opened.enter_context(open_journal(context.store.root)),
+            runtime=runtime,
             progress=watcher,
             budget=budget,
             metadata=metadata,
+            client=path.client,
+            controller=path.controller,
         )
         try:
             async with aclosing(collector):

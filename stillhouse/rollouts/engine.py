@@ -254,8 +254,7 @@ class RolloutCollector:
     def _count_replayed(self, turn: Turn) -> None:
         self.stats.num_replayed += 1
         spent = spend_of(turn, self._endpoint.price)
-        if spent is not None:
-            self._budget.count_replayed(spent)
+        self._budget.count_replayed(spent or self._budget.worst_case(0, self._config.max_tokens))
 
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason is StopReason.ERROR:

@@ -22,6 +22,7 @@ from typing import Final
 import orjson
 
 from stillhouse.rollouts.batch.answers import end_failure, read_answer
+from stillhouse.rollouts.batch.limits import MAX_REQUESTS
 from stillhouse.rollouts.batch.notes import BatchNote, BatchNotes
 from stillhouse.rollouts.batch.wire import BatchEndpoint
 from stillhouse.rollouts.completion import Completion, Sampling
@@ -31,8 +32,6 @@ from stillhouse.rollouts.request import request_body
 from stillhouse.types import JsonObject, Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
-MAX_REQUESTS: Final = 50_000
-"""Requests of one batch at OpenAI, hence how many should be in flight here."""
 _MAX_BYTES: Final = 200_000_000
 
 

@@ -2,7 +2,6 @@
 
 from stillhouse.rollouts.budget.budget import Budget, BudgetSnapshot, Reservation
 from stillhouse.rollouts.budget.prices import price_of, require_prices, stated_price
-from stillhouse.rollouts.budget.projection import Interval, Projection
 from stillhouse.rollouts.budget.shared import forget_budgets, shared_budget
 from stillhouse.rollouts.budget.spend import NOTHING, REFUSED, Spend, spend_of
 
@@ -11,8 +10,6 @@ __all__ = [
     "REFUSED",
     "Budget",
     "BudgetSnapshot",
-    "Interval",
-    "Projection",
     "Reservation",
     "Spend",
     "forget_budgets",

@@ -28,7 +28,6 @@ from typing import Final
 from stillhouse.config import BudgetConfig
 from stillhouse.rollouts.budget.amounts import ZERO, Amounts
 from stillhouse.rollouts.budget.prices import require_price
-from stillhouse.rollouts.budget.projection import Projection
 from stillhouse.rollouts.budget.spend import NOTHING, Spend
 from stillhouse.rollouts.budget.state import RunState
 from stillhouse.rollouts.endpoint import Price
@@ -72,8 +71,6 @@ class _Own:
     lock: threading.Lock = field(default_factory=threading.Lock)
     answered: Amounts = ZERO
     heard: Amounts = ZERO
-    num_rollouts: int = 0
-    num_heard: int = 0
 
 
 class Budget:
@@ -110,7 +107,7 @@ class Budget:
         What the journal replays to it was counted when it was paid for, and is then not counted twice.
         """
         with self._own.lock:
-            self._own.heard, self._own.num_heard = ZERO, 0
+            self._own.heard = ZERO
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
         """The most a request can cost.
@@ -186,23 +183,6 @@ class Budget:
         if spent.usd is None:
             self._run.usd_known = False
         self._run.book.settle(ZERO, fresh, ZERO)
-
-    def count_rollout(self, spent: Spend) -> None:
-        """Takes a finished rollout, sampled or replayed, into the projection."""
-        with self._own.lock:
-            self._own.num_heard += 1
-            if self._own.num_heard <= self._own.num_rollouts:
-                return
-            self._own.num_rollouts += 1
-        self._run.count_rollout(spent)
-
-    def project(self, num_total: int) -> Projection | None:
-        """What `num_total` rollouts of the whole run will have cost; None until enough are done to tell.
-
-        Args:
-            num_total: rollouts of all collections of the run, those that are done included.
-        """
-        return self._run.project(num_total)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -19,17 +19,6 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """What `num_total` rollouts will have cost in all, those already done included."""
-
-    num_done: int
-    num_total: int
-    tokens: Interval
-    usd: Interval | None
-    """None when the price of any rollout is unknown."""
-
-
 class Series:
     """Mean and variance of figures that come one by one, after Welford (Technometrics 4(3), 1962)."""
 

@@ -9,17 +9,15 @@ from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
 from stillhouse.rollouts.budget.amounts import Amounts, Caps
 from stillhouse.rollouts.budget.book import Book
-from stillhouse.rollouts.budget.projection import MIN_ROLLOUTS, Projection, Series
 from stillhouse.rollouts.budget.prompt_tokens import PromptTokens
 from stillhouse.rollouts.budget.reached import spent_error, time_error
-from stillhouse.rollouts.budget.spend import Spend
 
 _LOG = logging.getLogger(__name__)
 _SECONDS_PER_HOUR: Final = 3600.0
 
 
 class RunState:
-    """The book of a run, its wall time, and what its requests and rollouts have taught.
+    """The book of a run, its wall time, and what its requests have taught.
 
     Args:
         config: the caps.
@@ -36,7 +34,6 @@ class RunState:
         self._num_running = 0
         self._started = 0.0
         self._ran_s = 0.0
-        self._tokens, self._usd = Series(), Series()
         self._prompt_tokens = PromptTokens()
         self._told_excess = False
 
@@ -58,22 +55,6 @@ class RunState:
         """Seconds in which at least one collection ran."""
         with self._lock:
             return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
-
-    def count_rollout(self, spent: Spend) -> None:
-        """Takes in what one rollout cost."""
-        with self._lock:
-            self._tokens.add(spent.tokens)
-            if spent.usd is not None:
-                self._usd.add(spent.usd)
-
-    def project(self, num_total: int) -> Projection | None:
-        """See `Budget.project`."""
-        with self._lock:
-            num_done = self._tokens.count
-            if num_done < MIN_ROLLOUTS:
-                return None
-            usd = self._usd.project(num_total) if self._usd.count == num_done else None
-            return Projection(num_done, max(num_total, num_done), self._tokens.project(num_total), usd)
 
     def prompt_tokens(self, characters: int) -> int:
         """The most tokens to expect of a prompt of so many characters."""
