@@ -1,9 +1,9 @@
 """The page of `stillhouse view` against the one everybody writes: every trajectory in the document, folded.
 
 Claims
-    quick    10,000 trajectories are listed in half a second and the whole file is read in another tenth, where the plain
-             page takes seconds; all their text is searched in about a second at first, and from memory afterwards.
-    small    the document holds a few hundred nodes, however many trajectories there are, and the file is half as large.
+    quick    10,000 trajectories are listed in half a second and the whole file is read in another tenth, where the
+             plain page takes seconds; all their text is searched in about a second at first, then from memory.
+    small    the document holds a few hundred nodes, however many trajectories there are, in a file half as large.
 
 Measured
     10,000 trajectories of two turns with a tool call, reasoning and about 4 kB of words drawn at random, which compress
@@ -12,10 +12,10 @@ Measured
     one of ten trajectories until the last match is known and listed; the plain page hides what does not match.
 
 Learnt
-    Two cores that others use as well, five rounds. Listed after 0.44 s (0.35..0.53), the plain page, which is drawn as it
-    is read, after 0.32 s (0.20..0.36); whole after 0.47 s against 2.4 s, a fifth (0.19..0.24). 423 nodes against 120,000,
-    23.9 MB against 47.3. The first search takes 0.8 s (0.6..1.0) against 0.26 s: the plain page has everything in memory
-    already, which is what its seconds of loading were for.
+    Two cores that others use as well, five rounds. Listed after 0.44 s (0.35..0.53); the plain page, which is drawn
+    as it is read, after 0.32 s (0.20..0.36). Whole after 0.47 s against 2.4 s, a fifth (0.19..0.24). 423 nodes against
+    120,000, 23.9 MB against 47.3. The first search takes 0.8 s (0.6..1.0) against 0.26 s: the plain page has everything
+    in memory by then, which is what it spent its seconds on.
 """
 
 import html
@@ -74,7 +74,14 @@ def trajectories(count: int) -> Iterator[ViewRow]:
             "latency_s": 2.0,
         }
         body = {"id": f"{index:064x}", "messages": messages, "tools": [], "turns": None, "stop_reason": "answered"}
-        unknown = {"model": "m", "tag": None, "metadata": None, "providers": [], "error": None, "drop_reasons": []}
+        unknown: dict[str, Any] = {
+            "model": "m",
+            "tag": None,
+            "metadata": None,
+            "providers": [],
+            "error": None,
+            "drop_reasons": [],
+        }
         yield ViewRow("", "right", None, 1.0, figures, {**body, **unknown, "expected_answer": None})
 
 

@@ -20,6 +20,7 @@ Outcome = Literal["right", "wrong", "unverified", "failed"]
 
 _LABELS: Final = ("id", "verified", "kept", "drop_reasons", "split", "num_tokens")
 _NO_ROW: Final[JsonObject] = {}
+_OUTCOMES: Final[dict[bool | None, Outcome]] = {True: "right", False: "wrong", None: "unverified"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TypeError("messages is no list of objects")
     # A chat line keeps among its prompt's metadata what a dataset's row has in columns of its own.
-    beside = row.get("metadata") if isinstance(row.get("metadata"), dict) else {}
-    known = row if "stop_reason" in row else {**beside, **row}
+    beside = row.get("metadata")
+    known = row if "stop_reason" in row or not isinstance(beside, dict) else {**beside, **row}
     verified = known.get("verified")
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     return ViewRow(
@@ -173,7 +174,7 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
 
 
 def _outcome(verified: bool | None) -> Outcome:
-    return {True: "right", False: "wrong", None: "unverified"}[verified]
+    return _OUTCOMES[verified]
 
 
 def _score(row: JsonObject, verified: bool | None) -> float | None:

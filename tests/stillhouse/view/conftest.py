@@ -67,8 +67,9 @@ def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
+    """Ends with its module: Playwright keeps an event loop running in this thread, where others start theirs."""
     playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     if _BROWSER is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
