@@ -34,10 +34,6 @@ _OWED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
 """Ends after which another collection goes on from the last completion: it tries again, or its cap is higher."""
 
 
-def _nobody(_turn: Turn) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutRoom:
     """What all rollouts of one collection share."""
@@ -51,9 +47,9 @@ class RolloutRoom:
     record_tokens: bool
     asleep: Callable[[], AbstractContextManager[None]]
     """Entered while a rollout wants no slot: it runs a tool, or waits to try again."""
-    metadata: Mapping[str, JsonObject] = field(default_factory=dict)
+    metadata: Mapping[str, JsonObject]
     """Metadata of the prompts' rows by prompt id, for tools that are told it."""
-    replayed: Callable[[Turn], None] = _nobody
+    replayed: Callable[[Turn], None]
     """Told of each completion that an earlier attempt at the rollout paid for."""
     _offers: dict[tuple[str, ...], Offer] = field(default_factory=dict, init=False)
 
@@ -194,7 +190,6 @@ class Rollout:
         if stored is None:
             return None
         completion = decode_completion(stored)
-        self._room.stats.num_replayed += 1
         self._room.replayed(completion.turn)
         return completion
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from benchmarks.simulated_provider import completion
 from stillhouse.rollouts.completion import Completion, decode_completion, encode_completion, read_completion
 from stillhouse.rollouts.failures import FailureKind, RequestFailed
+from stillhouse.rollouts.limit_headers import RateLimits
 
 
 def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | None = None) -> Completion:
@@ -79,9 +81,47 @@ def test_token_ids_and_logprobs_are_kept_when_asked_for() -> None:
     assert read(with_tokens(None, None), record_tokens=True).turn.completion_ids is None
 
 
-def test_token_ids_and_logprobs_that_do_not_match_are_refused() -> None:
-    with pytest.raises(RequestFailed, match="2 token ids but 1 log-probabilities"):
-        read(with_tokens([4, 5], [-0.5]), record_tokens=True)
+def test_logprobs_that_do_not_belong_to_the_token_ids_are_dropped_and_the_answer_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = read(with_tokens([4, 5], [-0.5]), record_tokens=True)
+    assert (said.turn.completion_ids, said.turn.sampling_logprobs) == ([4, 5], None)
+    assert said.message["content"] == "4"
+    assert "2 token ids but 1 log-probabilities" in caplog.text
+
+
+def test_logprobs_without_token_ids_are_kept_as_openai_gives_them() -> None:
+    turn = read(with_tokens(None, [-0.5, -0.25]), record_tokens=True).turn
+    assert (turn.completion_ids, turn.sampling_logprobs) == (None, [-0.5, -0.25])
+
+
+@pytest.mark.parametrize("logprobs", ["none", {"content": "none"}, {"content": [{"token": "a"}]}, {"content": [1]}])
+def test_logprobs_of_no_known_form_are_left_out(logprobs: Any) -> None:
+    body = with_tokens([4], None)
+    body["choices"][0]["logprobs"] = logprobs
+    assert read(body, record_tokens=True).turn.sampling_logprobs is None
+
+
+def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage() -> None:
+    for key, value in (("refusal", "I cannot."), ("reasoning_details", [{"data": "opaque"}])):
+        assert read(completion(None, completion_tokens=None, message={key: value})).message == {
+            "role": "assistant",
+            key: value,
+        }
+
+
+def test_facts_of_the_wrong_type_are_unknown() -> None:
+    body = completion("4")
+    body |= {"model": 7, "provider": {"name": "x"}, "id": None}
+    body["choices"][0]["finish_reason"] = None
+    turn = read(body).turn
+    assert (turn.model, turn.provider, turn.request_id, turn.finish_reason) == ("asked", None, None, "unknown")
+
+
+def test_what_headers_said_of_limits_is_not_journaled() -> None:
+    said = read(completion("4"))
+    limited = dataclasses.replace(said, limits=RateLimits())
+    assert encode_completion(limited) == encode_completion(said)
 
 
 @pytest.mark.parametrize(
