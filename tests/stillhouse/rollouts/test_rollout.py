@@ -1,0 +1,209 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.config import RolloutsConfig
+from stillhouse.rollouts.agent import REFUSAL
+from stillhouse.tools import ToolArgs, Toolbox, tool
+from stillhouse.types import Prompt, StopReason, Trajectory
+
+Collect = Callable[..., Any]
+MakePrompts = Callable[..., list[Prompt]]
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+CALL = ("calculator", '{"expression": "1+1"}')
+
+
+def always_call(asked: Asked) -> Reply:
+    return Reply(completion("2") if asked.body.get("tool_choice") == "none" else completion(tool_calls=[CALL]))
+
+
+def only(got: Any) -> Trajectory:
+    assert got.error is None
+    assert len(got.trajectories) == 1
+    return got.trajectories[0]
+
+
+def used(body: dict[str, Any], prompt: int, completed: int) -> dict[str, Any]:
+    return {**body, "usage": {"prompt_tokens": prompt, "completion_tokens": completed}}
+
+
+def test_the_closing_answer_is_asked_for_with_tools_shown_and_forbidden(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    with SimulatedProvider(always_call) as provider:
+        said = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=2)))
+        assert said.stop_reason is StopReason.ANSWERED
+        assert said.messages[-1]["content"] == "2"
+        assert len(provider.requests) == 3
+        last = provider.requests[-1]
+        assert (last["tool_choice"], last["tools"]) == ("none", said.tools)
+        assert last["messages"][-1]["content"] == REFUSAL
+        assert all("tool_choice" not in request for request in provider.requests[:-1])
+
+
+def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect, make_prompts: MakePrompts) -> None:
+    thought: dict[str, Any] = {
+        "reasoning": "hm",
+        "reasoning_content": "hm",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "x/y=", "id": None, "index": 0}],
+    }
+    signed = {"google": {"thought_signature": "abc"}}
+
+    def think(asked: Asked) -> Reply:
+        if len(asked.body["messages"]) > 1:
+            return Reply(completion("2"))
+        body = completion(tool_calls=[CALL], message=thought)
+        body["choices"][0]["message"]["tool_calls"][0]["extra_content"] = signed
+        return Reply(body)
+
+    with SimulatedProvider(think) as provider:
+        said = only(collect(provider.url, make_prompts(1)))
+        sent = provider.requests[1]["messages"][1]
+        assert {key: sent[key] for key in thought} == thought
+        assert sent["tool_calls"][0]["extra_content"] == signed
+        assert said.messages[1] == sent
+
+
+def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    def ignore(asked: Asked) -> Reply:
+        return Reply(completion("five" if len(asked.body["messages"]) == 1 else '{"sum": 5}'))
+
+    with SimulatedProvider(ignore) as provider:
+        said = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(response_schema=SCHEMA)))
+        assert said.stop_reason is StopReason.ANSWERED
+        assert json.loads(said.messages[-1]["content"] or "") == {"sum": 5}
+        described = {"name": "answer", "strict": True, "schema": SCHEMA}
+        form = {"type": "json_schema", "json_schema": described}
+        assert [request["response_format"] for request in provider.requests] == [form, form]
+
+
+def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    with SimulatedProvider(lambda asked: Reply(completion("five"))) as provider:
+        config = RolloutsConfig(response_schema=SCHEMA)
+        said = only(collect(provider.url, make_prompts(1), config=config))
+        assert said.stop_reason is StopReason.INVALID
+        assert said.error is not None
+        assert "not JSON" in said.error["message"]
+        assert only(collect(provider.url, make_prompts(1), config=config)) == said
+        assert provider.num_billed == 2
+
+
+def test_a_schema_that_is_none_ends_the_collection_before_anything_is_paid(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    with SimulatedProvider(always_call) as provider:
+        got = collect(provider.url, make_prompts(3), config=RolloutsConfig(response_schema={"type": "objekt"}))
+        assert "rollouts.response_schema is no JSON schema" in str(got.error)
+        assert provider.ledger == []
+
+
+def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    with SimulatedProvider(lambda asked: Reply(used(completion(tool_calls=[CALL]), 400, 100))) as provider:
+        config = RolloutsConfig(max_tokens=200, max_rollout_tokens=1500)
+        said = only(collect(provider.url, make_prompts(1), config=config))
+        assert said.stop_reason is StopReason.BUDGET
+        assert said.error is None
+        assert len(said.turns) == len(provider.requests) == 2
+        assert sum(turn.usage["prompt_tokens"] + turn.usage["completion_tokens"] for turn in said.turns) <= 1500
+
+
+def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Collect, make_prompts: MakePrompts) -> None:
+    def think(asked: Asked) -> Reply:
+        done = len(asked.body["messages"]) > 4
+        return Reply(used(completion("2") if done else completion(tool_calls=[CALL]), 400, 100))
+
+    with SimulatedProvider(think) as provider:
+        low, high = (RolloutsConfig(max_tokens=200, max_rollout_tokens=cap) for cap in (1500, 9000))
+        assert only(collect(provider.url, make_prompts(1), config=low)).stop_reason is StopReason.BUDGET
+        assert only(collect(provider.url, make_prompts(1), config=low)).stop_reason is StopReason.BUDGET
+        assert provider.num_billed == 2
+        assert only(collect(provider.url, make_prompts(1), config=high)).stop_reason is StopReason.ANSWERED
+        assert provider.num_billed == 3
+
+
+def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    def write(asked: Asked) -> Reply:
+        short = asked.body["max_tokens"] < 2000
+        return Reply(used(completion("half" if short else "whole", finish_reason="length" if short else "stop"), 50, 9))
+
+    with SimulatedProvider(write) as provider:
+        capped = RolloutsConfig(max_tokens=2000, max_rollout_tokens=1000)
+        said = only(collect(provider.url, make_prompts(1), config=capped))
+        assert (said.stop_reason, said.turns[0].finish_reason) == (StopReason.BUDGET, "length")
+        free = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_tokens=2000)))
+        assert (free.stop_reason, free.messages[-1]["content"]) == (StopReason.ANSWERED, "whole")
+        # What is paid for is used under any cap.
+        assert only(collect(provider.url, make_prompts(1), config=capped)) == free
+        assert provider.num_billed == 2
+
+
+def test_further_keys_of_the_config_reach_the_endpoint(collect: Collect, make_prompts: MakePrompts) -> None:
+    with SimulatedProvider(lambda asked: Reply(completion("2"))) as provider:
+        config = RolloutsConfig(reasoning_effort="low", extra_body={"provider": {"order": ["x"]}})
+        only(collect(provider.url, make_prompts(1), config=config))
+        (request,) = provider.requests
+        assert (request["reasoning_effort"], request["provider"]) == ("low", {"order": ["x"]})
+
+
+@tool
+def whose(args: ToolArgs) -> str:
+    """Tells whose call this is."""
+    return f"{args.metadata['name']} {args.prompt_id} {args.sample_index} {args.rollout_key}"
+
+
+def test_a_tool_is_told_whose_call_it_runs(collect: Collect, make_prompts: MakePrompts) -> None:
+    def ask(asked: Asked) -> Reply:
+        done = asked.body["messages"][-1]["role"] == "tool"
+        return Reply(completion("ok") if done else completion(tool_calls=[("whose", "{}")]))
+
+    (prompt,) = make_prompts(1)
+    with SimulatedProvider(ask) as provider:
+        rows = [
+            only(collect(provider.url, [prompt], toolbox=Toolbox([whose]), metadata={prompt.id: {"name": name}}))
+            for name in ("Ada", "Ada", "Bob")
+        ]
+    assert rows[0].messages[2]["content"] == f"Ada {prompt.id} 0 {rows[0].rollout_key}"
+    assert rows[0] == rows[1]
+    assert rows[2].rollout_key != rows[0].rollout_key
+    assert provider.num_billed == 4
+
+
+def test_metadata_that_no_tool_is_told_changes_no_rollout(collect: Collect, make_prompts: MakePrompts) -> None:
+    (prompt,) = make_prompts(1)
+    with SimulatedProvider(lambda asked: Reply(completion("2"))) as provider:
+        first = only(collect(provider.url, [prompt], metadata={prompt.id: {"name": "Ada"}}))
+        assert only(collect(provider.url, [prompt], metadata={})) == first
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_what_was_said_before_a_failure_stays_in_the_row(
+    collect: Collect, make_prompts: MakePrompts, status: int
+) -> None:
+    def fail_later(asked: Asked) -> Reply:
+        if len(asked.body["messages"]) > 1:
+            return error(status, "no")
+        return Reply(completion(tool_calls=[CALL]))
+
+    with SimulatedProvider(fail_later) as provider:
+        said = only(collect(provider.url, make_prompts(1)))
+    assert (said.stop_reason, len(said.turns), len(said.messages)) == (StopReason.ERROR, 1, 3)
+
+
+def test_a_trajectory_reads_back_as_it_was_handed_out(collect: Collect, make_prompts: MakePrompts) -> None:
+    with SimulatedProvider(always_call) as provider:
+        first = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=1)))
+        assert first.turns[0].num_refused_calls == 1
+        assert only(collect(provider.url, make_prompts(1), config=RolloutsConfig(max_turns=1))) == first
+        assert provider.num_billed == 2
