@@ -5,7 +5,11 @@ const FACETS = [
   { name: "kept", any: "Kept or dropped", values: (row) => (row.kept === null ? [] : [row.kept ? "kept" : "dropped"]) },
   { name: "stop", any: "Any stop reason", values: (row) => (row.stop_reason === null ? [] : [row.stop_reason]) },
   { name: "tool", any: "Any tool", values: (row) => (row.tools.length === 0 ? ["(none)"] : row.tools), asWritten: true },
-  { name: "trouble", any: "Any tool result", values: (row) => (row.tool_errors ? ["with tool errors"] : ["without tool errors"]) },
+  {
+    name: "trouble",
+    any: "Any tool result",
+    values: (row) => (row.tool_errors === null ? [] : [row.tool_errors > 0 ? "with tool errors" : "without tool errors"]),
+  },
   { name: "stage", any: "Any stage", values: (row) => (row.stage ? [row.stage] : []) },
   { name: "model", any: "Any model", values: (row) => (row.model === null ? [] : [row.model]), asWritten: true },
   { name: "tag", any: "Any tag", values: (row) => (row.tag === null ? [] : [row.tag]), asWritten: true },
