@@ -18,7 +18,8 @@ Measured
     documentation tells users to set. A client that takes five times the optimum and 40 s is stopped.
 
 Written
-    runs/bench/rollouts/table.md and scores.json; what was learnt stands in the README and in `acceptance`.
+    runs/bench/rollouts/table.md and scores.json, anew after every trial, so that a run cut short leaves what it has.
+    The work of each trial, logs included, stays under runs/bench/rollouts/work until it is run again.
 """
 
 import argparse

@@ -17,9 +17,10 @@ Measured
     `ideal` divides by prompts times latency over slots: for a client that starts by itself (`cold`, whose way up counts
     more the fewer prompts there are) and for one that is told to start at 256, as the scripts are (`told`). `rate`
     gives rows per second of CPU, of all threads, and rows per second. `memory` draws prompts lazily and drops
-    trajectories. `flow` takes the wall time of many prompts less that of few, of each command, so that imports and the
-    start of Prefect are left out of the ratio; they are printed beside it. `limits` and `steps` give the engine more
-    prompts than it can use, stop it, and read the ledger by seconds; the first 30 s of each limit are for finding it.
+    trajectories. `flow` takes the time from the first request to the end of a command with many prompts less that of
+    one with few, so that neither imports nor the start and end of Prefect count; with the 20 requests in flight that a
+    run starts with, and with 256. `limits` and `steps` give the engine more prompts than it can use, stop it, and read
+    the ledger by seconds; the first 30 s of each limit are for finding it.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from benchmarks.rollouts.trial import run_trial
 from benchmarks.rounds import Spread, argument_parser, publish, ratio, spread
 
 _SLOTS: Final = 256
+_FLOW_SLOTS: Final = (20, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +125,28 @@ def memory(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
 
 
 def flow(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """Wall time of the flow over that of the engine alone."""
+    """Time of the flow over that of the engine alone."""
+    lines, figures = [], {}
     few = max(20, effort.num_prompts // 100)
-    walls: dict[str, list[float]] = {"flow": [], "flow, few": [], "engine": [], "engine, few": []}
-    for _ in range(effort.rounds):
-        for name, wall in walls.items():
-            num_prompts = few if name.endswith("few") else effort.num_prompts
-            command = run_flow if name.startswith("flow") else run_bare
-            with fresh(folder) as aside:
-                wall.append(command(num_prompts, aside))
-    beyond = {
-        side: [many - start for many, start in zip(walls[side], walls[f"{side}, few"], strict=True)]
-        for side in ("flow", "engine")
-    }
-    found, start = ratio(beyond["flow"], beyond["engine"]), spread(walls["flow, few"])
-    lines = [
-        f"flow: {found} of the engine's time for {effort.num_prompts - few:,} prompts more (at most 1.05), "
-        f"{spread(beyond['flow'])} s; whole command with {few} prompts {start} s"
-    ]
-    return lines, {"to_engine": asdict(found), "wall_s": walls}
+    for slots in _FLOW_SLOTS:
+        walls: dict[str, list[float]] = {"flow": [], "flow, few": [], "engine": [], "engine, few": []}
+        for _ in range(effort.rounds):
+            for name, wall in walls.items():
+                num_prompts = few if name.endswith("few") else effort.num_prompts
+                command = run_flow if name.startswith("flow") else run_bare
+                with fresh(folder) as aside:
+                    wall.append(command(num_prompts, slots, aside))
+        beyond = {
+            side: [many - start for many, start in zip(walls[side], walls[f"{side}, few"], strict=True)]
+            for side in ("flow", "engine")
+        }
+        found = ratio(beyond["flow"], beyond["engine"])
+        lines.append(
+            f"flow, {slots} in flight: {found} of the engine's time for {effort.num_prompts - few:,} prompts more (at "
+            f"most 1.05), {spread(beyond['flow'])} s; with {few} prompts {spread(walls['flow, few'])} s"
+        )
+        figures[str(slots)] = {"to_engine": asdict(found), "wall_s": walls}
+    return lines, figures
 
 
 def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:

@@ -70,30 +70,37 @@ def run(side: str, job: Job) -> Took:
     return took
 
 
-def run_bare(num_prompts: int, folder: Path) -> float:
-    """Wall seconds of the engine alone, in a process of its own."""
+def run_bare(num_prompts: int, slots: int, folder: Path) -> float:
+    """Seconds from the first request to the end of the engine alone, in a process of its own."""
     with running(Service(latency_s=LATENCY_S)) as provider:
-        return run("engine", Job(provider.url, str(folder), num_prompts, 1000)).wall_s
+        run("engine", Job(provider.url, str(folder), num_prompts, slots, start=slots))
+        return _since_first_request_s(provider)
 
 
-def run_flow(num_prompts: int, folder: Path) -> float:
-    """Wall seconds of `stillhouse generate`, in a store of its own."""
+def run_flow(num_prompts: int, slots: int, folder: Path) -> float:
+    """Seconds from the first request to the end of `stillhouse generate`, in a store of its own."""
     prompts = folder / "prompts.jsonl"
     questions = Job("", "", num_prompts, 1).questions()
     prompts.write_text("".join(json.dumps({"prompt": one.text}) + "\n" for one in questions), encoding="utf-8")
-    overrides = ["prompts.held_out_fraction=0", "student.model=embedded:student", f"runtime.store={folder / 'store'}"]
+    overrides = [f"runtime.concurrency={slots}", f"runtime.max_concurrency={slots}"]
+    overrides += ["prompts.held_out_fraction=0", "student.model=embedded:student", f"runtime.store={folder / 'store'}"]
     with running(Service(latency_s=LATENCY_S)) as provider:
         command: list[str | Path] = [HERE.parent / "stillhouse", "generate", prompts, "-o", folder / "out.parquet"]
         command += ["--base-url", provider.url, "-m", "simulated-1", "--max-tokens", "64"]
         for override in overrides:
             command += ["--set", override]
-        environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "OMP_NUM_THREADS": "1"}
-        started = time.perf_counter()
+        environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "OPENAI_API_KEY": "none"}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        wall_s = time.perf_counter() - started
+        taken_s = _since_first_request_s(provider) if done.returncode == 0 else 0.0
     if done.returncode:
         raise RuntimeError(f"stillhouse generate: exit {done.returncode}: {done.stderr[-2000:]}")
-    return wall_s
+    return taken_s
+
+
+def _since_first_request_s(provider: RunningProvider) -> float:
+    now, first = time.time(), provider.ledger().first_arrival
+    assert first is not None
+    return now - first
 
 
 def span_s(ledger: Summary) -> float:
