@@ -172,8 +172,9 @@ def _logprobs(written: Any) -> list[float] | None:
     entries = _list(written.get("content")) if isinstance(written, dict) else None
     if entries is None:
         return None
-    values = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
-    return [float(value) for value in values] if all(isinstance(value, int | float) for value in values) else None
+    told = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    values = [float(value) for value in told if isinstance(value, int | float)]
+    return values if len(values) == len(told) else None
 
 
 def _list(value: Any) -> list[Any] | None:

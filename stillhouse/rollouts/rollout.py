@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -90,10 +90,15 @@ class Rollout:
         self._caps = RolloutCaps.of(room.config, room.endpoint.price)
         self._deadline: asyncio.Timeout | None = None
         self.key = self._offer.key_form.key(prompt.id, sample_index, self._metadata)
-        self.holds_value = False
-        """Whether to end it now would lose something: an answer that is being paid for, a trajectory to hand out."""
+        self._num_paying = 0
+        self._has_ended = False
         self.halted = False
         """Set to end the rollout before it pays for anything more."""
+
+    @property
+    def holds_value(self) -> bool:
+        """Whether to end it now would lose something: an answer that is being paid for, a trajectory to hand out."""
+        return self._num_paying > 0 or self._has_ended
 
     def finished(self) -> Trajectory | None:
         """The trajectory an earlier collection finished, or None."""
@@ -109,7 +114,7 @@ class Rollout:
         """
         self._conversation = Conversation(self._first_messages())
         ending = await self._converse()
-        self.holds_value = True
+        self._has_ended = True
         trajectory = self._trajectory(ending)
         if ending.stop_reason in _OWED:
             return trajectory
@@ -199,21 +204,18 @@ class Rollout:
         async def send() -> Completion:
             self._check_halted()
             self._start_clock()
-            self.holds_value = True
+            self._num_paying += 1
             try:
-                return await room.client.complete(messages, schemas, sampling)
-            except BaseException:
-                self.holds_value = False
-                raise
+                completion = await room.client.complete(messages, schemas, sampling)
+                # Durable before the slot is free: a crash then makes us pay again for no more than there are slots.
+                body = encode_completion(completion)
+                stored = await room.journal.put_completion(self.key, turn, digest, body)
+            finally:
+                self._num_paying -= 1
+            return completion if stored == body else replace(decode_completion(stored), limits=completion.limits)
 
         size = RequestSize(self._num_characters, sampling.max_tokens)
-        try:
-            completion = await room.requester.ask(send, size=size, continuing=turn > 0, asleep=room.asleep)
-            body = encode_completion(completion)
-            stored = await room.journal.put_completion(self.key, turn, digest, body)
-        finally:
-            self.holds_value = False
-        return completion if stored == body else decode_completion(stored)
+        return await room.requester.ask(send, size=size, continuing=turn > 0, asleep=room.asleep)
 
     def _sampling(self, turn: int, max_tokens: int, tool_choice: ToolChoice) -> Sampling:
         config = self._room.config
@@ -237,14 +239,16 @@ class Rollout:
         room, tools = self._room, self._tools
         digest = call_digest(name, arguments)
         stored = room.journal.tool_result(self.key, turn, call_index, digest)
-        if stored is None:
-            self._check_halted()
-            with room.asleep():
-                result = await tools.call(name, arguments)
-            room.stats.num_tool_calls += 1
-            room.stats.num_tool_errors += result.error_kind is not None
-            stored = await room.journal.put_tool_result(self.key, turn, call_index, digest, orjson.dumps(result))
-        return ToolResult(**orjson.loads(stored))
+        if stored is not None:
+            return ToolResult(**orjson.loads(stored))
+        self._check_halted()
+        with room.asleep():
+            result = await tools.call(name, arguments)
+        room.stats.num_tool_calls += 1
+        room.stats.num_tool_errors += result.error_kind is not None
+        body = orjson.dumps(result)
+        stored = await room.journal.put_tool_result(self.key, turn, call_index, digest, body)
+        return result if stored == body else ToolResult(**orjson.loads(stored))
 
     def _check_halted(self) -> None:
         if self.halted:

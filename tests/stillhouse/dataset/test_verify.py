@@ -107,6 +107,8 @@ def test_final_answer_is_the_text_of_a_last_message_without_calls() -> None:
         (StopReason.LENGTH, False),
         (StopReason.MAX_TURNS, False),
         (StopReason.CONTEXT_OVERFLOW, False),
+        (StopReason.BUDGET, False),
+        (StopReason.INVALID, False),
         (StopReason.ERROR, None),
         (StopReason.TIMEOUT, None),
         (StopReason.CONTENT_FILTER, None),

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import pytest
@@ -58,16 +59,26 @@ def test_failures_of_the_infrastructure_are_not_wrong_answers() -> None:
 
 
 def test_a_model_that_comes_to_no_answer_is_wrong() -> None:
-    stops = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.MAX_TURNS)
+    stops = (
+        *(StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET),
+        *(StopReason.MAX_TURNS, StopReason.INVALID),
+    )
     facts = measure([trajectory("a", stop=stop) for stop in stops], about(a="5"), confidence=0.95)
     assert (facts["accuracy"], facts["failed_share"]) == (0.0, 0.0)
-    assert facts["truncated_share"] == pytest.approx(2 / 3)
+    assert facts["truncated_share"] == pytest.approx(3 / 5)
 
 
 def test_valid_calls_are_a_share_of_those_answered() -> None:
     rows = [trajectory("a", calls=3, errors=1), trajectory("b", calls=1, stop=StopReason.MAX_TURNS, unanswered=2)]
     assert measure(rows, {}, confidence=0.95)["valid_tool_call_share"] == pytest.approx(3 / 4)
     assert measure([trajectory("a")], {}, confidence=0.95)["valid_tool_call_share"] is None
+
+
+def test_calls_that_were_refused_for_want_of_turns_are_neither_valid_nor_not() -> None:
+    row = trajectory("a", calls=2, errors=1)
+    turns = [row.turns[0], dataclasses.replace(row.turns[1], num_refused_calls=1), row.turns[2]]
+    refused = dataclasses.replace(row, turns=turns)
+    assert measure([refused], {}, confidence=0.95)["valid_tool_call_share"] == 0.0
 
 
 def test_token_counts_are_unknown_as_soon_as_one_is() -> None:
