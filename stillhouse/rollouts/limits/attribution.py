@@ -50,6 +50,7 @@ class Attribution:
         if self.lean < 0 and self._aheads and ahead > _RISEN * max(self._aheads):
             # A limit known to be one in flight was probed and has risen.
             self._aheads.clear()
+        before = self._aheads[-1] if self._aheads else ahead
         self._aheads.append(ahead)
         spread = max(self._aheads) - min(self._aheads)
         if (
@@ -60,7 +61,11 @@ class Attribution:
             self.lean = min(max(self.lean, 0) + 1, _MAX_LEAN)
         elif self._num_at_limit >= _OVERLAP and ahead < self._limit - max(1.0, 0.1 * self._limit):
             self.lean = min(self.lean + 1, _MAX_LEAN)
-        elif self._num_accepted >= _MIN_ACCEPTED and ahead >= self._proven:
+        elif (
+            self._num_accepted >= _MIN_ACCEPTED
+            and ahead >= self._proven
+            and abs(ahead - before) <= max(1.0, 0.1 * ahead)
+        ):
             self.lean = max(self.lean - 1, -_MAX_LEAN)
         return self.lean > 0
 

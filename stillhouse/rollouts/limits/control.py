@@ -48,7 +48,6 @@ class RateControl:
         self._gate = Gate()
         self._sizes = Sizes()
         self._attribution = Attribution()
-        self._heard = False
         self._first_send = -math.inf
         self._num_sent = 0
         self._tokens_sent = 0.0
@@ -133,7 +132,6 @@ class RateControl:
             self._gate.settle_probe(answered=outcome is not None)
         if outcome is None:
             return
-        self._heard = True
         kind = outcome.kind
         if outcome.limits is not None:
             self._read(outcome.limits, ticket, now)

@@ -33,6 +33,10 @@ _MIN_HOLD_S: Final = 8.0
 _MAX_HOLD_S: Final = 120.0
 _GATE_SHARE: Final = 30.0
 _FIRST_STEP: Final = 0.04
+_SHORT_STEP: Final = 0.28
+_LAST_STEP: Final = 1.24
+_SETTLED_S: Final = 20.0
+_USED: Final = 0.85
 _CREEP: Final = 0.05
 _STEP_S: Final = 0.5
 _STEP_SENDS: Final = 8
@@ -85,6 +89,7 @@ class Pacer:
     _step: float = 0.0
     _step_at: float = 0.0
     _step_sends: int = 0
+    _step_taken: float = 0.0
     _told_limit: float = math.inf
     _num_contradictions: int = 0
     _contradicted_at: float = -math.inf
@@ -242,14 +247,14 @@ class Pacer:
         excess_s = self._taken / self.rate - elapsed
         if self._step > 0.3 and excess_s > 1.25 * self._burst_s:
             # More was accepted than any bucket would have held: the limit has risen to about where probes were.
-            self._risen_by_s = excess_s
-            self.rate *= 1.0 + 0.75 * self._step
-            self._chain_taken = self._chain_s = self._chain_sends = 0
+            self._rise(excess_s)
             return
         if self._risen_by_s and self._taken < 0.7 * self.rate * elapsed:
             # It had not: the bucket is as large as that.
             self._burst_s = min(self._risen_by_s, _MAX_BURST_S)
-        self._risen_by_s = 0.0
+            self._risen_by_s = 0.0
+        elif elapsed > _SETTLED_S:
+            self._risen_by_s = 0.0
         if self._chain_s:
             # Small errors of one sign add up, so that a series of short links contradicts as well as a long one.
             self._error = 0.7 * self._error + self._taken - self._chain_taken / self._chain_s * elapsed
@@ -262,7 +267,9 @@ class Pacer:
         if self._chain_s > _FORGET_S:
             self._chain_taken, self._chain_s = self._chain_taken / 2, self._chain_s / 2
         # A bucket of one overflows while the pace is short of the limit, so a rate below an accepted step is raised.
-        creep = max(0.5 * (self._step - _FIRST_STEP), 0.0) * (_CREEP if self.rate > 2.0 * amount else 1.0)
+        creep = min(max(0.5 * (self._step - _FIRST_STEP), 0.0), _SHORT_STEP) * (
+            _CREEP if self.rate > 2.0 * amount else 1.0
+        )
         self.rate = max((1.0 + creep) * (self._chain_taken + 0.5 * amount) / self._chain_s, self.rate / 4.0)
 
     @property
@@ -273,6 +280,14 @@ class Pacer:
     @property
     def _sureness(self) -> float:
         return min(1.0, self._chain_sends / _SURE_AFTER)
+
+    def _rise(self, excess_s: float) -> None:
+        """Far more was accepted than the known rate allows: what was learnt of it is of no use any more."""
+        self._risen_by_s = excess_s
+        self.rate *= 1.0 + 0.75 * self._step
+        self._step = _FIRST_STEP
+        self._chain_taken = self._chain_s = self._error = 0.0
+        self._chain_sends = 0
 
     def _begin(self, since: "Since", sent_at: float, now: float, amount: float, gate_s: float) -> None:
         """A new link of the chain begins at a refusal."""
@@ -296,12 +311,21 @@ class Pacer:
         if now < self._hold_until:
             return
         if self._step_at == math.inf:
-            self._step_at, self._step_sends, self._step = now, self._sends, _FIRST_STEP
+            self._step_at, self._step_sends, self._step_taken = now, self._sends, self._taken
+            self._step = _FIRST_STEP
         elif now - self._step_at >= _STEP_S and self._sends - self._step_sends >= _STEP_SENDS:
-            used = now - self._next < _TOLERANCE_S
-            if used:
-                self._step = 2.0 * self._step + _FIRST_STEP
-            self._step_at, self._step_sends = now, self._sends
+            used = self._taken - self._step_taken >= _USED * self._pace * (now - self._step_at)
+            # Where a bucket is large, probing tells nothing until it is empty.
+            most = _LAST_STEP if self._burst_s <= 2.0 * _BURST_S else _SHORT_STEP
+            if used and self._step < most:
+                self._step = min(2.0 * self._step + _FIRST_STEP, most)
+            elif used and now - self._step_at < 2.0 * self._burst_s:
+                return
+            elif used:
+                self._rise(_MAX_BURST_S)
+                self._anchor, self._taken, self._sends, self._idle_s = now, 0.0, 0, 0.0
+                self._hold_sends = _MIN_HOLD
+            self._step_at, self._step_sends, self._step_taken = now, self._sends, self._taken
         self._set_pace(self._short_of * self.rate * (1.0 + self._step), now)
 
     def _set_pace(self, pace: float, now: float) -> None:

@@ -1,10 +1,14 @@
 import asyncio
+import hashlib
 import threading
 import time
+from pathlib import Path
 
 from stillhouse.rollouts import Controller, Endpoint, shared_controller
 from stillhouse.rollouts.failures import FailureKind
-from stillhouse.rollouts.limits import Caps, Outcome, RateControl, RequestSize
+from stillhouse.rollouts.limits import Caps, LimitScope, Outcome, RateControl, RequestSize
+from stillhouse.rollouts.limits.memory import Memory
+from stillhouse.rollouts.limits.values import Learnt
 
 OK = Outcome(None)
 
@@ -108,3 +112,72 @@ def test_the_process_has_one_controller_for_an_endpoint_a_model_and_a_key() -> N
     assert first.limit == 2
     get("http://a/v1", "m", "k", maximum=1)
     assert first.limit == 1
+
+
+def test_a_slot_that_is_free_is_had_without_waiting() -> None:
+    controller = Controller(RateControl(1, Caps(1)))
+    ticket = controller.try_acquire(SIZE, continuing=False)
+    assert ticket is not None
+    assert controller.try_acquire(SIZE, continuing=True) is None
+    controller.release(ticket, OK)
+    assert controller.try_acquire(SIZE, continuing=False) is not None
+
+
+def test_whoever_does_not_wait_overtakes_nobody_of_the_same_kind() -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        controller = Controller(RateControl(2, Caps(2, requests_per_minute=600.0)), clock=lambda: now)
+        first = controller.try_acquire(SIZE, continuing=False)
+        assert first is not None
+        waiting = asyncio.create_task(controller.acquire(SIZE, continuing=True))
+        await asyncio.sleep(0)
+        controller.release(first, OK)
+        assert controller.try_acquire(SIZE, continuing=False) is None
+        assert controller.try_acquire(SIZE, continuing=True) is None
+        now = 1.0
+        assert controller.try_acquire(SIZE, continuing=False) is None
+        controller.release(await waiting, OK)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads() -> None:
+    async def main() -> tuple[float, int]:
+        controller = Controller(RateControl(4, Caps(4, requests_per_minute=6000.0)))
+        started = time.monotonic()
+
+        async def one() -> None:
+            controller.release(await controller.acquire(SIZE, continuing=False), OK)
+
+        await asyncio.gather(*(one() for _ in range(60)))
+        return time.monotonic() - started, threading.active_count()
+
+    before = threading.active_count()
+    took_s, num_threads = asyncio.run(asyncio.wait_for(main(), 10))
+    assert 0.5 < took_s < 2.0
+    assert num_threads == before
+
+
+def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "limits.json", "endpoint")
+    controller = Controller(RateControl(1, Caps(9)), memory=memory)
+    ticket = controller.try_acquire(SIZE, continuing=False)
+    assert ticket is not None
+    controller.release(ticket, Outcome(FailureKind.RATE, scope=LimitScope.CONCURRENCY))
+    deadline = time.monotonic() + 5.0
+    while memory.load() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert memory.load() == Learnt(in_flight=1)
+
+
+def test_a_resumed_run_starts_at_the_limit_on_file(tmp_path: Path) -> None:
+    endpoint = Endpoint("http://resumed/v1", "m", "m", "secret-key")
+    name = hashlib.sha256(
+        "\n".join([endpoint.base_url, hashlib.sha256(b"secret-key").hexdigest(), "m"]).encode()
+    ).hexdigest()
+    Memory(tmp_path / "limits.json", name).save(Learnt(in_flight=77))
+    assert b"secret-key" not in (tmp_path / "limits.json").read_bytes()
+    controller = shared_controller(endpoint, initial=20, caps=Caps(1000), memory=tmp_path / "limits.json")
+    assert controller.limit == 77
