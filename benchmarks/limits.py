@@ -167,7 +167,8 @@ class Simulation:
         limiter.take(now, size)
         self._num_served += 1
         self.trace.served.append((now, self._num_served))
-        self.trace.accepted.append((now, size.tokens))
+        counted = size.tokens if limiter.limits.tokens_counted == "actual" else size.reserved_tokens
+        self.trace.accepted.append((now, counted))
         outcome = Outcome(FailureKind.TRANSIENT)
         if rng.random() >= case.failing:
             outcome = Outcome(None, None, self._headers(now), None, case.prompt_tokens, completion_tokens)
@@ -260,6 +261,7 @@ def _peculiar() -> Iterator[Case]:
     kinds = {
         "fixed windows": Case("", rpm.model_copy(update={"window_s": 60.0}), duration_s=600.0),
         "refusals count": Case("", rpm.model_copy(update={"rejects_consume": True})),
+        "max_tokens count": Case("", Limits(tokens_per_minute=2_000_000, tokens_counted="max_tokens")),
         "bucket of a minute": Case("", rpm.model_copy(update={"burst_requests": 600.0}), duration_s=600.0),
         "all three, requests bind": Case(
             "", Limits(requests_per_minute=600, tokens_per_minute=400_000, concurrency=60)

@@ -100,6 +100,7 @@ class RateControl:
             now,
             tokens,
             size.prompt_characters,
+            size.max_tokens,
             gate.half_open,
             self._num_sent,
             self._tokens_sent,
@@ -151,47 +152,53 @@ class RateControl:
         if outcome.completion_tokens is not None:
             prompt = outcome.prompt_tokens or 0
             self._sizes.learn(ticket.characters, prompt, outcome.completion_tokens)
-            self._tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
+            if not self._sizes.reserves_all:
+                self._tokens.correct(prompt + outcome.completion_tokens - ticket.tokens, ticket.sent_at)
 
     def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         self.num_rate_limited += 1
-        scope = outcome.scope
         if ticket.epoch != self.num_cuts:
             self._forgive(ticket)
-            self._count_refusal(scope, ticket.sent_at)
+            self._count_refusal(outcome.scope, ticket.sent_at)
             return
-        if scope is None:
-            rate = self._attribution.refuse(ticket.ahead)
-            scope = LimitScope.REQUESTS if rate else LimitScope.CONCURRENCY
-            if rate and not self._requests.is_set:
-                self._window.restore(self._before_cut)
-            if not rate and not self._requests.told:
-                self._requests.forget()
-        gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
+        scope = outcome.scope or self._guess(ticket)
         if scope is LimitScope.CONCURRENCY:
-            if self._attribution.lean <= 0 and not self._window.is_cut:
-                self._before_cut = self._window.limit
-            self._window.refuse(
-                ticket.ahead,
-                ticket.sent_at,
-                now,
-                self._latency_s,
-                sure=outcome.scope is not None or self._attribution.lean < 0,
-            )
-            self._forgive(ticket)
-            if ticket.ahead == 0 or (outcome.scope is None and self._attribution.lean >= 0):
-                self._shut(outcome.retry_after_s, now)
+            self._refused_in_flight(ticket, outcome, now)
         else:
-            sends = self._num_sent - ticket.num_sent
-            if scope is LimitScope.TOKENS:
-                since = Since(self._tokens_sent - ticket.tokens_sent, sends)
-                self._tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
-                self._requests.forgive(1.0, ticket.sent_at)
-            else:
-                self._requests.refuse(1.0, Since(sends, sends), ticket.sent_at, now, gate_s)
-                self._tokens.forgive(ticket.tokens, ticket.sent_at)
-            self._shut(outcome.retry_after_s, now)
+            self._refused_rate(scope, ticket, outcome, now)
         self._begin_epoch()
+
+    def _guess(self, ticket: Ticket) -> LimitScope:
+        """What a refusal without a reason was about; what was held back for the other reason goes free."""
+        if self._attribution.refuse(ticket.ahead):
+            if not self._requests.is_set:
+                self._window.restore(self._before_cut)
+            return LimitScope.REQUESTS
+        if not self._requests.told:
+            self._requests.forget()
+        return LimitScope.CONCURRENCY
+
+    def _refused_in_flight(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        lean, told = self._attribution.lean, outcome.scope is not None
+        if lean <= 0 and not self._window.is_cut:
+            self._before_cut = self._window.limit
+        self._window.refuse(ticket.ahead, ticket.sent_at, now, self._latency_s, sure=told or lean < 0)
+        self._forgive(ticket)
+        # Any answer makes room; to wait for longer would leave what is served at once unused.
+        if ticket.ahead == 0 or (not told and lean >= 0):
+            self._shut(outcome.retry_after_s, now)
+
+    def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
+        sends = self._num_sent - ticket.num_sent
+        if scope is LimitScope.TOKENS:
+            since = Since(self._tokens_sent - ticket.tokens_sent, sends)
+            self._tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
+            self._requests.forgive(1.0, ticket.sent_at)
+        else:
+            self._requests.refuse(1.0, Since(sends, sends), ticket.sent_at, now, gate_s)
+            self._tokens.forgive(ticket.tokens, ticket.sent_at)
+        self._shut(outcome.retry_after_s, now)
 
     def _shut(self, retry_after_s: float | None, now: float) -> None:
         if retry_after_s is None:
@@ -224,10 +231,14 @@ class RateControl:
                 told.limit / 60.0, told.remaining, self._num_sent - ticket.num_sent, ticket.sent_at, now
             )
         if (told := limits.tokens) is not None and told.limit is not None:
+            if told.remaining is not None and self._sizes.mean_tokens:
+                self._sizes.watch(told.remaining, self._num_sent, ticket.max_tokens)
+            num_since = self._num_sent - ticket.num_sent
+            reserves_all = self._sizes.reserves_all
             self._tokens.tell(
                 told.limit / 60.0,
                 told.remaining,
-                (self._num_sent - ticket.num_sent) * self._sizes.mean_tokens,
+                self._tokens_sent - ticket.tokens_sent if reserves_all else num_since * self._sizes.mean_tokens,
                 ticket.sent_at,
                 now,
             )

@@ -38,6 +38,8 @@ class Ticket:
     """Tokens reserved for it."""
     characters: int = 0
     """Characters of its prompt."""
+    max_tokens: int = 0
+    """The most its completion may have."""
     probe: bool = False
     """Whether it is the single request that tries whether a long gate may open."""
     num_sent: int = 0
