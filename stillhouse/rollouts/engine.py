@@ -19,6 +19,7 @@ from stillhouse.progress import NoProgress, RolloutWatcher
 from stillhouse.rollouts.budget import Budget, spend_of
 from stillhouse.rollouts.client import ChatClient
 from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.garbage import rarely_collected
 from stillhouse.rollouts.hedge import Hedging
 from stillhouse.rollouts.journal import Journal
 from stillhouse.rollouts.limits import Caps, Controller, shared_controller
@@ -118,7 +119,7 @@ class RolloutCollector:
             admission = asyncio.create_task(self._admit_all(self._room(client)))
             reports = asyncio.create_task(self._report_on())
             try:
-                with self._budget.running():
+                with self._budget.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
                         self.stats.num_done += 1
                         yield trajectory

@@ -1,0 +1,34 @@
+"""Fewer passes of the cyclic garbage collector while requests are in flight.
+
+Hundreds of rollouts under way keep tens of thousands of objects alive, none of them garbage, and CPython walks them
+again for every 700 that are made: a quarter of the engine's CPU at 256 in flight.
+"""
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_THRESHOLD: Final = (50_000, 50, 50)
+_lock: Final = threading.Lock()
+_num_inside = 0
+_before = (0, 0, 0)
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """While at least one block is entered, garbage is collected only once in 50,000 objects made."""
+    global _num_inside, _before
+    with _lock:
+        if _num_inside == 0:
+            _before = gc.get_threshold()
+            gc.set_threshold(*_THRESHOLD)
+        _num_inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _num_inside -= 1
+            if _num_inside == 0:
+                gc.set_threshold(*_before)
