@@ -9,7 +9,8 @@ all that were accepted. So the pacer needs no model of the bucket:
     refusal after some were accepted   rate = accepted / time since the refusal before, added to the chain; a chain
                                        that contradicts the latest link by more than its error is begun anew
     refusal after none was accepted    the provider is closed (a fixed window, a far lower limit): waits twice as long
-    enough accepted since a refusal    probes: 4, 12, 28, 60 % ... above the rate, until refused again
+    enough accepted since a refusal    probes: 4, 12, 28, 60, 124 % above the rate, until refused again;
+                                       what is accepted all the same is the rate from now on
     headers                            rate = what they tell, no probes; refusals all the same make it learn by itself
 
 Probes are paid for: a refusal must be followed by so many accepted requests that refusals stay below one in a hundred.
@@ -19,33 +20,39 @@ import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+# The pace held, as a share of a rate that was learnt; less where sizes vary more than the bucket can bear.
 _SHORT_OF: Final = 0.98
-"""The pace held, as a share of a learnt rate."""
 _LEAST_SHORT_OF: Final = 0.95
 _SHORT_OF_TOLD: Final = 0.99
+# How late a request may be and the next still be on time; in proportion less below that rate (units a second).
 _TOLERANCE_S: Final = 0.05
 _TOLERANT_RATE: Final = 20.0
+# What a bucket is taken to hold until it is seen to hold more, and the most that is believed.
 _BURST_S: Final = 1.0
+_MAX_BURST_S: Final = 60.0
+# 1/125 is 0.8 %. Before a chain of so many requests is behind a rate it is better to learn than to save.
 _ACCEPTED_PER_REFUSAL: Final = 125
 _SURE_AFTER: Final = 40
 _MIN_HOLD: Final = 8
 _MIN_HOLD_S: Final = 8.0
-_MAX_HOLD_S: Final = 120.0
+# A refusal that shuts the gate may cost a thirtieth of the time.
 _GATE_SHARE: Final = 30.0
+# Probes: doubled and 4 % more each step, up to 124 %; up to 28 % where the bucket is large.
 _FIRST_STEP: Final = 0.04
 _SHORT_STEP: Final = 0.28
 _LAST_STEP: Final = 1.24
-_SETTLED_S: Final = 20.0
-_USED: Final = 0.85
-_CREEP: Final = 0.05
 _STEP_S: Final = 0.5
 _STEP_SENDS: Final = 8
+_USED: Final = 0.85
+_SETTLED_S: Final = 20.0
+_CREEP: Final = 0.05
 _MARGIN: Final = 1.05
 _FIRST_CLOSED_S: Final = 0.1
 _MAX_CLOSED_S: Final = 8.0
-_MAX_BURST_S: Final = 60.0
+# A link shorter than so many round trips of a refusal says more of the requests under way than of the rate.
 _MIN_LINK: Final = 4.0
 _FORGET_S: Final = 300.0
+# So many refusals within a minute, against what headers tell, and headers are believed no more.
 _DISTRUST: Final = 3
 _DISTRUST_S: Final = 60.0
 

@@ -3,7 +3,7 @@
     event                               what it does
     success, full since it was sent      before the first cut limit + 1: doubles a round trip
     refused with n in flight ahead      limit = n, which is what the provider serves at once
-    refused again within a round trip   limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: its limit has fallen
+    refused thrice within a round trip  limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: what is served has fallen fast
     enough accepted since a cut         probes: +1, +2, +4 ... a step, until refused again
     three of the last ten failed        limit = 0.7 of what is in flight: overload
     5xx, reset, stall                   no growth until ten outcomes are clean
@@ -26,7 +26,6 @@ _MIN_STEP_S: Final = 0.1
 _MAX_STEP_S: Final = 0.5
 _BURST_S: Final = 0.002
 _SHARES: Final = (1.0, 1.0, 0.9, 0.8, 0.6)
-_MAX_HOLD_S: Final = 120.0
 
 
 @dataclass(slots=True)
