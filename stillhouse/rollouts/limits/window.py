@@ -1,7 +1,7 @@
 """`Window`: how many requests may be in flight.
 
     event                               what it does
-    success, full since it was sent      before the first cut limit + 1: doubles a round trip
+    success, full since it was sent     before the first cut limit + 1: doubles a round trip
     refused with n in flight ahead      limit = n, which is what the provider serves at once
     refused thrice within a round trip  limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: what is served has fallen fast
     enough accepted since a cut         probes: +1, +2, +4 ... a step, until refused again
