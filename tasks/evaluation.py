@@ -1,15 +1,19 @@
 """Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
 
 from itertools import islice
+from pathlib import Path
 
 from prefect import task
 
 from stillhouse.config import DistillConfig, EvaluationConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import InputError
 from stillhouse.evaluation.measure import measure
+from stillhouse.evaluation.rewards import mean_rewards
 from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
+from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
+from stillhouse.tools.reward_book import RewardBook
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
@@ -46,11 +50,19 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         metadata=prompts.held_out_metadata,
         evaluation=config.evaluation,
         scorer=None if model.name == "teacher" else scoring_teacher(config),
-        # Rewards score trajectories and sample none.
-        tools=config.tools.model_copy(update={"rewards_file": None}),
+        tools=config.tools,
+        rewards_sha256=_rewards_digest(config.tools),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
         system_prompt=config.rollouts.system_prompt,
     )
+
+
+def _rewards_digest(tools: ToolsConfig) -> str | None:
+    if tools.rewards_file is None:
+        return None
+    # A file that does not load is told of before anything is sampled.
+    RewardBook.from_config(tools)
+    return file_sha256(Path(tools.rewards_file))
 
 
 @task(name="evaluation", **CACHED_STAGE)
@@ -62,6 +74,7 @@ def evaluation_task(
     evaluation: EvaluationConfig,
     scorer: Model | None,
     tools: ToolsConfig,
+    rewards_sha256: str | None,
     tool_schemas: str,
     system_prompt: str | None,
     key: str,
@@ -88,10 +101,10 @@ def evaluation_task(
 
     sampled = run_until_done(ask())
     check_failures(sampled, evaluation.failure_budget)
-    facts = {
-        **sampled.facts,
-        **measure(sampled.trajectories, read_metadata(metadata_file(metadata)), confidence=evaluation.confidence),
-    }
+    about = read_metadata(metadata_file(metadata))
+    facts = {**sampled.facts, **measure(sampled.trajectories, about, confidence=evaluation.confidence)}
+    if tools.rewards_file is not None:
+        facts |= run_until_done(mean_rewards(sampled.trajectories, about, RewardBook.from_config(tools)))
     facts["teacher_kl"] = (
         None
         if scorer is None

@@ -1,0 +1,43 @@
+"""What the user's rewards say of one model's trajectories."""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from stillhouse.tools.reward_book import RewardBook
+from stillhouse.types import JsonObject, PromptMetadata, Trajectory
+
+
+async def mean_rewards(
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+) -> JsonObject:
+    """Means over the trajectories that could be scored; one that could not is left out of the mean, never 0.
+
+    Args:
+        trajectories: of one model.
+        metadata: by prompt id.
+        book: the user's rewards.
+
+    Returns:
+        reward, the mean of totals, and num_rewarded, how many there were; reward_by_name; num_reward_errors, rewards
+        that could not be computed. A mean of nothing is None.
+    """
+    async with book:
+        scored = await asyncio.gather(*(book.score(one, metadata.get(one.prompt_id)) for one in trajectories))
+    totals = [rewards.total for rewards in scored if rewards.total is not None]
+    by_name: defaultdict[str, list[float]] = defaultdict(list)
+    for rewards in scored:
+        for name, value in rewards.values.items():
+            if value is not None:
+                by_name[name].append(value)
+    return {
+        "reward": _mean(totals),
+        "num_rewarded": len(totals),
+        "reward_by_name": {name: _mean(by_name[name]) for name in book.names},
+        "num_reward_errors": sum(len(rewards.errors) for rewards in scored),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
