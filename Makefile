@@ -53,13 +53,16 @@ format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-## bench      decoding, rollouts and loss against their peers
+## bench      what each part costs beside a peer or the bare minimum, in minutes
 bench: setup
 	$(BIN)/python -m benchmarks.decoding --json runs/bench/decoding.json
 	$(BIN)/python -m benchmarks.rollouts.acceptance --parts cpu ideal --json runs/bench/acceptance.json
+	$(BIN)/python -m benchmarks.limits --json runs/bench/limits.json
+	$(BIN)/python -m benchmarks.journal --json runs/bench/journal.json
+	$(BIN)/python -m benchmarks.trajectory_page --json runs/bench/trajectory_page.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
 
-## bench-rollouts  the rollout engine and its peers from PyPI through the same scenarios, then what it is held to
+## bench-rollouts  the rollout engine and its peers from PyPI through the same scenarios, in hours
 bench-rollouts: setup
 	$(BIN)/python -m benchmarks.rollouts
 	$(BIN)/python -m benchmarks.rollouts.acceptance --json runs/bench/rollouts/acceptance.json
