@@ -25,7 +25,8 @@ from stillhouse.rollouts.journal import Journal
 from stillhouse.rollouts.limits import Caps, Controller, shared_controller
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.retry import Effects, Requester
-from stillhouse.rollouts.rollout import Halted, Rollout, RolloutRoom
+from stillhouse.rollouts.rollout import Halted, Rollout
+from stillhouse.rollouts.room import RolloutRoom
 from stillhouse.rollouts.stats import RolloutStats
 from stillhouse.tools import Toolbox
 from stillhouse.types import ErrorRecord, JsonObject, Prompt, StopReason, Trajectory, Turn
@@ -156,7 +157,6 @@ class RolloutCollector:
             client=client,
             requester=requester,
             stats=self.stats,
-            record_tokens=self._config.record_tokens,
             asleep=self._asleep,
             metadata=self._metadata,
             replayed=self._count_replayed,

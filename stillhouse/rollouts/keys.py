@@ -25,13 +25,10 @@ class KeyForm:
         identity: `Endpoint.identity`.
         config: what is sampled.
         schemas: schemas of the tools offered, in order.
-        record_tokens: whether token ids are asked for; a trajectory without them cannot stand in for one with them.
     """
 
-    def __init__(
-        self, identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema], *, record_tokens: bool = False
-    ) -> None:
-        shared = _shared(identity, config, schemas, record_tokens)
+    def __init__(self, identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]) -> None:
+        shared = _shared(identity, config, schemas)
         self._before = _members({key: value for key, value in shared.items() if key < "prompt_id"})
         self._between = _members({key: value for key, value in shared.items() if "prompt_id" < key < "sample_index"})
         self._after = _members({key: value for key, value in shared.items() if key > "sample_index"})
@@ -59,12 +56,10 @@ def rollout_key(
     config: RolloutsConfig,
     schemas: Sequence[ToolSchema],
     *,
-    record_tokens: bool = False,
     metadata: JsonObject | None = None,
 ) -> str:
     """The identity of one rollout, in hex; see `KeyForm`."""
-    form = KeyForm(identity, config, schemas, record_tokens=record_tokens)
-    return form.key(prompt_id, sample_index, metadata)
+    return KeyForm(identity, config, schemas).key(prompt_id, sample_index, metadata)
 
 
 class RequestDigest:
@@ -107,7 +102,7 @@ def call_digest(name: str, arguments: str) -> str:
     return digest([name, arguments])
 
 
-def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema], record_tokens: bool) -> JsonObject:
+def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]) -> JsonObject:
     body: JsonObject = {
         "model": identity,
         "system_prompt": config.system_prompt,
@@ -119,7 +114,8 @@ def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]
         "seed": config.seed,
         "tools": list(schemas),
     }
-    if record_tokens:
+    if config.record_tokens:
+        # A trajectory without token ids cannot stand in for one with them.
         body["record_tokens"] = True
     if schemas and not config.closing_answer:
         body["closing_answer"] = False

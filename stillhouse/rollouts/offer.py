@@ -23,7 +23,7 @@ class Offer:
     key_form: KeyForm
 
     @classmethod
-    def of(cls, toolbox: Toolbox, config: RolloutsConfig, identity: str, *, record_tokens: bool) -> "Offer":
+    def of(cls, toolbox: Toolbox, config: RolloutsConfig, identity: str) -> "Offer":
         """The offer of a toolbox.
 
         Raises:
@@ -35,5 +35,5 @@ class Offer:
             num_characters=len(canonical_json(schemas)) if schemas else 0,
             takes_context=toolbox.takes_context,
             rules=AgentRules.of(config, has_tools=bool(schemas)),
-            key_form=KeyForm(identity, config, schemas, record_tokens=record_tokens),
+            key_form=KeyForm(identity, config, schemas),
         )

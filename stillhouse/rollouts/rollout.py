@@ -2,69 +2,28 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import orjson
 
-from stillhouse.config import RolloutsConfig
 from stillhouse.errors import StillhouseError
 from stillhouse.rollouts.agent import Ending, run_agent
 from stillhouse.rollouts.caps import RolloutCaps
-from stillhouse.rollouts.client import ChatClient
 from stillhouse.rollouts.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
 from stillhouse.rollouts.conversation import Conversation
-from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.journal import Journal
 from stillhouse.rollouts.keys import call_digest, request_seed
 from stillhouse.rollouts.limits import RequestSize
-from stillhouse.rollouts.offer import Offer
-from stillhouse.rollouts.retry import Requester
-from stillhouse.rollouts.stats import RolloutStats
+from stillhouse.rollouts.room import RolloutRoom
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
-from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason, Trajectory, Turn
+from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
 
 _LOG = logging.getLogger(__name__)
 
 _OWED: Final = frozenset({StopReason.ERROR, StopReason.BUDGET})
 """Ends after which another collection goes on from the last completion: it tries again, or its cap is higher."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRoom:
-    """What all rollouts of one collection share."""
-
-    endpoint: Endpoint
-    config: RolloutsConfig
-    journal: Journal
-    client: ChatClient
-    requester: Requester
-    stats: RolloutStats
-    record_tokens: bool
-    asleep: Callable[[], AbstractContextManager[None]]
-    """Entered while a rollout wants no slot: it runs a tool, or waits to try again."""
-    metadata: Mapping[str, JsonObject]
-    """Metadata of the prompts' rows by prompt id, for tools that are told it."""
-    replayed: Callable[[Turn], None]
-    """Told of each completion that an earlier attempt at the rollout paid for."""
-    _offers: dict[tuple[str, ...], Offer] = field(default_factory=dict, init=False)
-
-    def offer(self, toolbox: Toolbox) -> Offer:
-        """What follows from a selection of the collection's tools; made when it is first met.
-
-        Raises:
-            ConfigError: `config.response_schema` is no JSON schema.
-        """
-        names = tuple(toolbox.names)
-        offer = self._offers.get(names)
-        if offer is None:
-            offer = Offer.of(toolbox, self.config, self.endpoint.identity, record_tokens=self.record_tokens)
-            self._offers[names] = offer
-        return offer
 
 
 class Rollout:
@@ -224,7 +183,7 @@ class Rollout:
             top_p=config.top_p,
             max_tokens=max_tokens,
             seed=request_seed(config.seed, self.key, turn),
-            record_tokens=self._room.record_tokens,
+            record_tokens=config.record_tokens,
             tool_choice=tool_choice,
             response_schema=config.response_schema,
             reasoning_effort=config.reasoning_effort,

@@ -22,7 +22,7 @@ def test_a_key_stays_what_it_was_when_the_code_changes() -> None:
 
 
 def test_a_key_is_the_digest_of_one_object() -> None:
-    config = RolloutsConfig(extra_body={"top_k": 5}, reasoning_effort="low", closing_answer=False)
+    config = RolloutsConfig(extra_body={"top_k": 5}, reasoning_effort="low", closing_answer=False, record_tokens=True)
     body = {
         "prompt_id": 'p"\u00e9',
         "prompt_metadata": digest({"a": 1}),
@@ -41,7 +41,7 @@ def test_a_key_is_the_digest_of_one_object() -> None:
         "extra_body": {"top_k": 5},
         "record_tokens": True,
     }
-    form = KeyForm("m", config, SCHEMAS, record_tokens=True)
+    form = KeyForm("m", config, SCHEMAS)
     assert form.key('p"\u00e9', 12, {"a": 1}) == digest(body)
 
 
@@ -112,7 +112,7 @@ def test_model_prompt_sample_tools_metadata_and_recorded_tokens_each_make_anothe
         rollout_key("p", 0, "n", config, SCHEMAS),
         rollout_key("p", 0, "m", config, []),
         rollout_key("p", 0, "m", config, [other]),
-        rollout_key("p", 0, "m", config, SCHEMAS, record_tokens=True),
+        rollout_key("p", 0, "m", RolloutsConfig(record_tokens=True), SCHEMAS),
         rollout_key("p", 0, "m", config, SCHEMAS, metadata={}),
         rollout_key("p", 0, "m", config, SCHEMAS, metadata={"a": 1}),
     }
