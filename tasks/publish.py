@@ -186,7 +186,8 @@ def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:
 def _pages(run: Run) -> dict[str, str]:
     """The commands of this environment, as they can be pasted."""
     scripts = Path(sys.executable).parent
-    pages = {}
+    store = shlex.quote(_near(run.context.store.root))
+    pages = {"view": f"{_near(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
     if run.record.ui_command is not None:
         pages["MLflow"] = run.record.ui_command.replace("mlflow ui", f"{_near(scripts / 'mlflow')} ui")
     if run.record.url is not None:
