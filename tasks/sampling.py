@@ -19,7 +19,7 @@ from stillhouse.rollouts.journal import open_journal
 from stillhouse.rollouts.limits import Controller
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Prompt, Trajectory
+from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
 from tasks.run import RunContext
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
@@ -113,7 +113,9 @@ def check_failures(sampled: Sampled, budget: float) -> None:
         FailureBudgetExceeded: too many did. Call this before an artifact is written: without one, the next run owes
             the failed rollouts and takes the others from the journal.
     """
-    errors = [trajectory.error for trajectory in sampled.trajectories if trajectory.error is not None]
+    # An answer that misses its schema is the model's and no failure to get one; the dataset drops it.
+    failed = [trajectory for trajectory in sampled.trajectories if trajectory.stop_reason is StopReason.ERROR]
+    errors = [trajectory.error for trajectory in failed if trajectory.error is not None]
     if len(errors) <= budget * len(sampled.trajectories):
         return
     (kind, message), _ = Counter((error["kind"], error["message"]) for error in errors).most_common(1)[0]
