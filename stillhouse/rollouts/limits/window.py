@@ -3,6 +3,7 @@
     event                               what it does
     success, full since it was sent     before the first cut limit + 1: doubles a round trip
     refused with n in flight ahead      limit = n, which is what the provider serves at once
+    refused a probe, n near what held   limit = what held, or one more where more than that were ahead
     refused thrice within a round trip  limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: what is served has fallen fast
     enough accepted since a cut         probes: +1, +2, +4 ... a step, until refused again
     three of the last ten failed        limit = 0.7 of what is in flight: overload
@@ -25,6 +26,7 @@ _STEP_REFUSALS: Final = 10.0
 _MIN_STEP_S: Final = 0.1
 _MAX_STEP_S: Final = 0.5
 _BURST_S: Final = 0.002
+_NEAR: Final = 0.1
 _SHARES: Final = (1.0, 1.0, 0.9, 0.8, 0.6)
 
 
@@ -50,7 +52,8 @@ class Window:
     _hold_sends: int = 0
     _hold_each: int = 0
     _sure: bool = False
-    _refused_at: int = -2
+    _held: int = 0
+    """What it was cut to, before probes."""
     _refused_sent_at: float = -math.inf
     _step: int = 0
     _step_at: float = 0.0
@@ -106,19 +109,30 @@ class Window:
         self._refused_sent_at = sent_at
         self._cuts_in_row = self._cuts_in_row + 1 if now - self._last_cut < round_s else 0
         share = _SHARES[self._cuts_in_row] if self._cuts_in_row < len(_SHARES) else 0.5
-        risen = 0 <= ahead - self._refused_at <= max(1.0, 0.1 * ahead)
-        self._refused_at = min(ahead, self._refused_at + 1) if risen else ahead
-        self._cut(int(self._refused_at * share), now)
+        self._cut(int(self._served(ahead) * share), now)
         self._sure = sure
         self._hold_each = _ACCEPTED_PER_REFUSAL if sure else 2
         self._hold_sends = max(self._hold_each, 2 * self.limit)
+
+    def _served(self, ahead: int) -> int:
+        """How many are served at once, judging by a refusal with `ahead` in flight before it.
+
+        Requests sent at about the same time overtake each other, so near the number held it tells only that the last
+        step went too far: from a probe back to what was held, from there one less.
+        """
+        held = self._held
+        if not self.is_cut or abs(ahead - held) > max(1.0, _NEAR * held):
+            return ahead
+        if self.limit == held:
+            return held - 1
+        return min(max(ahead, held), held + 1)
 
     def count_refusal(self, sent_at: float) -> None:
         """One more request of the same episode was refused."""
         self.num_refusals += 1
         if self._sure and self._cuts_in_row < 2 and abs(sent_at - self._refused_sent_at) < _BURST_S:
             # Of requests sent at once any may come first; how many of them stay in flight is what is served.
-            self.limit = self._refused_at = max(1, self.in_flight)
+            self.limit = self._held = max(1, self.in_flight)
         self._hold_sends += self._hold_each
 
     def overload(self, now: float) -> None:
@@ -142,7 +156,7 @@ class Window:
         self._hold_sends = self.limit
 
     def _cut(self, limit: int, now: float) -> None:
-        self.limit = max(1, min(limit, self.cap))
+        self.limit = self._held = max(1, min(limit, self.cap))
         self.is_cut = True
         self._last_cut = now
         self._sends = 0
