@@ -57,8 +57,8 @@ class RolloutsConfig(Section):
     """The user's message after an answer, under the termination policy `max_turns`."""
     closing_answer: bool = True
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer."""
-    response_schema: JsonObject | None = None
-    """JSON schema that the final answer has to meet; None takes any text."""
+    response_schema: JsonObject = {}
+    """JSON schema that the final answer has to meet; empty takes any text."""
     max_corrections: int = Field(default=1, ge=0)
     """Times the model is told how its answer misses `response_schema` before the rollout counts as invalid."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None

@@ -58,7 +58,7 @@ class AgentRules:
             max_turns=config.max_turns,
             closing_answer=config.closing_answer and has_tools,
             continue_message=config.continue_message if config.termination_policy == "max_turns" else None,
-            answer_schema=None if config.response_schema is None else AnswerSchema(config.response_schema),
+            answer_schema=AnswerSchema(config.response_schema) if config.response_schema else None,
             max_corrections=config.max_corrections,
         )
 

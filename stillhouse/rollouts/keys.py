@@ -121,7 +121,7 @@ def _shared(identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]
         body["closing_answer"] = False
     if config.max_turns > 1 and config.termination_policy == "max_turns":
         body |= {"termination_policy": "max_turns", "continue_message": config.continue_message}
-    if config.response_schema is not None:
+    if config.response_schema:
         body |= {"response_schema": config.response_schema, "max_corrections": config.max_corrections}
     if config.reasoning_effort is not None:
         body["reasoning_effort"] = config.reasoning_effort

@@ -185,7 +185,7 @@ class Rollout:
             seed=request_seed(config.seed, self.key, turn),
             record_tokens=config.record_tokens,
             tool_choice=tool_choice,
-            response_schema=config.response_schema,
+            response_schema=config.response_schema or None,
             reasoning_effort=config.reasoning_effort,
             extra_body=config.extra_body,
         )

@@ -22,7 +22,7 @@ def require_batchable(teacher: TeacherConfig, rollouts: RolloutsConfig, tools: T
         against.append(
             f"rollouts.termination_policy is 'max_turns' and rollouts.max_turns is {rollouts.max_turns}: set it to 1"
         )
-    if rollouts.response_schema is not None and rollouts.max_corrections > 0:
+    if rollouts.response_schema and rollouts.max_corrections > 0:
         against.append(
             f"rollouts.max_corrections is {rollouts.max_corrections} with a rollouts.response_schema: set it to 0"
         )
