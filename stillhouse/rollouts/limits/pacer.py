@@ -71,6 +71,8 @@ class Pacer:
 
     cap: float = math.inf
     """What the user allows at most."""
+    sizes_off_by: float = 2.0
+    """Requests by which the count of what was accepted may be wrong; more where their sizes are estimates."""
     rate: float = math.inf
     """The limit as far as it is known."""
     told: bool = False
@@ -265,7 +267,7 @@ class Pacer:
         if self._chain_s:
             # Small errors of one sign add up, so that a series of short links contradicts as well as a long one.
             self._error = 0.7 * self._error + self._taken - self._chain_taken / self._chain_s * elapsed
-            if abs(self._error) > 2.0 * amount + 0.1 * self._taken:
+            if abs(self._error) > self.sizes_off_by * amount + 0.1 * self._taken:
                 self._chain_taken = self._chain_s = self._chain_sends = 0
                 self._error = 0.0
         self._chain_taken += self._taken
@@ -290,7 +292,7 @@ class Pacer:
 
     def _rise(self, excess_s: float) -> None:
         """Far more was accepted than the known rate allows: what was learnt of it is of no use any more."""
-        self._risen_by_s = excess_s
+        self._risen_by_s = excess_s if self._sureness == 1.0 else 0.0
         self.rate *= 1.0 + 0.75 * self._step
         self._step = _FIRST_STEP
         self._chain_taken = self._chain_s = self._error = 0.0

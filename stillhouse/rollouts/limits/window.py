@@ -1,7 +1,7 @@
 """`Window`: how many requests may be in flight.
 
     event                               what it does
-    success, full since it was sent     before the first cut limit + 1: doubles a round trip
+    success, full since it was sent     before the first cut limit + 3, from 256 on + 1: fourfold, twofold a round trip
     refused with n in flight ahead      limit = n, which is what the provider serves at once
     refused a probe, n near what held   limit = what held, or one more where more than that were ahead
     refused thrice within a round trip  limit = 0.9 n, then 0.8 n, 0.6 n, 0.5 n: what is served has fallen fast
@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _SATURATED: Final = 0.8
+# Fourfold a round trip reaches 256 from 20 in two. Beyond, what is refused while a refusal travels would be too much.
+_FAST_GROWTH: Final = 3
+_FAST_UP_TO: Final = 256
 _RECENT: Final = 10
 _OVERLOAD: Final = 3
 _OVERLOAD_CUT: Final = 0.7
@@ -95,7 +98,7 @@ class Window:
         """A request was answered."""
         self._note(failed=False)
         if self._full_at >= sent_at and not self.is_cut and not self._num_failed and self.limit < self.cap:
-            self.limit += 1
+            self.limit = min(self.limit + (_FAST_GROWTH if self.limit < _FAST_UP_TO else 1), self.cap)
 
     def fail(self) -> bool:
         """A request met a 5xx, a reset or a stall; whether that makes an overload."""

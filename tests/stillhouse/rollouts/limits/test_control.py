@@ -41,9 +41,9 @@ def test_the_first_window_is_spread_over_a_moment() -> None:
     assert len(fill(control, 0.1)) == 4
 
 
-def test_slow_start_doubles_a_round_trip_while_saturated() -> None:
-    control, tickets = started(8)
-    for round_trip, expected in enumerate((16, 32, 64), start=1):
+def test_a_saturated_window_grows_fourfold_a_round_trip_and_twofold_once_it_is_large() -> None:
+    control, tickets = started(20)
+    for round_trip, expected in enumerate((80, 278, 556), start=1):
         settle_all(control, tickets, OK, 1.0 + round_trip)
         assert control.limit == expected
         tickets = fill(control, 1.0 + round_trip)
