@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.rollouts.completion import Completion, ToolChoice
+from stillhouse.rollouts.completion import CUT_REASONS, WITHHELD_REASONS, Completion, ToolChoice
 from stillhouse.rollouts.conversation import Conversation
 from stillhouse.rollouts.structured import AnswerSchema
 from stillhouse.tools import ToolResult
@@ -24,11 +24,6 @@ CallTool = Callable[[int, int, str, str], Awaitable[ToolResult]]
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
 """What each call of the last turn is answered with where a closing answer is wanted."""
-
-_CUT: Final = frozenset({"length", "max_tokens", "model_length"})
-"""Finish reasons of a completion that reached its bound; the last two are Anthropic's and Mistral's."""
-_WITHHELD: Final = ("content_filter", "safety")
-"""Beginnings of finish reasons of a provider's filter; Gemini adds which one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +134,9 @@ async def _run_tools(conversation: Conversation, calls: list[ToolCall], turn: in
 
 def _cut_short(completion: Completion) -> Ending | None:
     reason = completion.turn.finish_reason.lower()
-    if reason in _CUT:
+    if reason in CUT_REASONS:
         return Ending(StopReason.LENGTH)
-    return Ending(StopReason.CONTENT_FILTER) if reason.startswith(_WITHHELD) else None
+    return Ending(StopReason.CONTENT_FILTER) if reason.startswith(WITHHELD_REASONS) else None
 
 
 def _problem(rules: AgentRules, completion: Completion) -> str | None:

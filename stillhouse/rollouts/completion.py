@@ -12,10 +12,14 @@ import orjson
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.rollouts.limit_headers import RateLimits
 from stillhouse.rollouts.usage import read_cost, read_usage
-from stillhouse.types import JsonObject, Message, Turn
+from stillhouse.types import JsonObject, Message, TokenUsage, Turn
 
 _LOG = logging.getLogger(__name__)
 _SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
+CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons of a completion that reached its bound; the last two are Anthropic's and Mistral's."""
+WITHHELD_REASONS: Final = ("content_filter", "safety")
+"""Beginnings of finish reasons of a provider's filter; Gemini adds which one."""
 
 ToolChoice = Literal["auto", "none"]
 
@@ -67,8 +71,8 @@ def read_completion(
 ) -> Completion:
     """The completion in the body of an answer with HTTP 200.
 
-    An empty message counts as an answer where the endpoint says that tokens were sampled for it: a model may end its
-    turn at once, and with a seed it would do so again. Where none were, the answer was lost on the way.
+    An empty message counts as an answer where what is known of it agrees: a model may end its turn at once, and with a
+    seed it would do so again. Where tokens were sampled and nothing of them is there, the answer was lost on the way.
 
     Args:
         content: the body.
@@ -84,9 +88,9 @@ def read_completion(
     choice = _first_choice(body, headers)
     message = _message(choice)
     usage = read_usage(body.get("usage"))
-    if not any(message.get(key) for key in _SAID) and not usage.get("completion_tokens"):
-        raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
     prompt_ids, completion_ids, logprobs = _tokens(body, choice) if record_tokens else (None, None, None)
+    if not any(message.get(key) for key in _SAID) and completion_ids is None and _is_lost(choice, usage):
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
     turn = Turn(
         finish_reason=_text(choice.get("finish_reason")) or ("tool_calls" if message.get("tool_calls") else "unknown"),
         usage=usage,
@@ -139,6 +143,15 @@ def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
         told = f"the answer has no completion in it: {str(body)[:200]}"
         raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200))
     return choice
+
+
+def _is_lost(choice: JsonObject, usage: TokenUsage) -> bool:
+    """Whether an empty message cannot be all there was: the end of a turn alone, or reasoning that is withheld."""
+    reason = str(choice.get("finish_reason"))
+    if reason in CUT_REASONS or reason.startswith(WITHHELD_REASONS):
+        return False
+    num_sampled = usage.get("completion_tokens", 0)
+    return num_sampled == 0 or num_sampled - usage.get("reasoning_tokens", 0) > 1
 
 
 def _message(choice: JsonObject) -> Message:

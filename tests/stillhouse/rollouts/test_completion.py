@@ -150,8 +150,18 @@ def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: i
     assert caught.value.failure.status == status
 
 
-def test_an_empty_message_that_tokens_were_sampled_for_is_an_answer() -> None:
+def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
     assert read(completion("", completion_tokens=1)).message == {"role": "assistant", "content": ""}
+    assert read(completion("", completion_tokens=9, finish_reason="length")).turn.finish_reason == "length"
+    thought = completion("", completion_tokens=90)
+    thought["usage"]["completion_tokens_details"] = {"reasoning_tokens": 89}
+    assert read(thought).message["content"] == ""
+
+
+@pytest.mark.parametrize("num_tokens", [None, 0, 9])
+def test_an_empty_message_of_which_more_was_sampled_was_lost(num_tokens: int | None) -> None:
+    with pytest.raises(RequestFailed, match="empty message"):
+        read(completion("", completion_tokens=num_tokens))
 
 
 def test_a_completion_cut_inside_a_character_is_kept() -> None:
