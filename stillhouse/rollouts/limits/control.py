@@ -44,7 +44,7 @@ class RateControl:
         self._initial = initial
         self._window = Window(min(initial, caps.concurrency), caps.concurrency)
         self._requests = Pacer(cap=_per_second(caps.requests_per_minute))
-        self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute), sizes_off_by=3.0)
+        self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute), estimated=True)
         self._gate = Gate()
         self._sizes = Sizes()
         self._attribution = Attribution()
