@@ -12,12 +12,13 @@ import orjson
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
-from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StoreError
+from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
+from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError, StoreError
 from stillhouse.progress import NoProgress
 from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector
+from stillhouse.rollouts.budget import Budget
 from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
-from stillhouse.tools import Toolbox, tool
+from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
 
@@ -324,10 +325,66 @@ def test_answers_under_way_come_in_before_the_run_stops(collect: Collect, make_p
         assert isinstance(got.error, QuotaError)
         assert len(provider.ledger) == 8
         assert len(got.trajectories) == 7
+        assert "Saved: 7 finished rollouts and all 7 answers" in str(got.error)
         provider.script = hello
         again = collect(provider.url, make_prompts(50))
     assert len(again.trajectories) == 50
     assert provider.num_billed == 50
+
+
+def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    options: dict[str, Any] = {"config": RolloutsConfig(max_tokens=20), "toolbox": Toolbox([])}
+    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.01)) as provider:
+        small = Budget(BudgetConfig(max_tokens=300), None)
+        got = collect(provider.url, make_prompts(50), budget=small, **options)
+        assert isinstance(got.error, BudgetReached)
+        assert "budget.max_tokens" in str(got.error)
+        # 12 tokens each; the last request had to fit with its worst case.
+        assert 8 <= len(got.trajectories) == provider.num_billed <= 300 // 12
+        large = Budget(BudgetConfig(max_tokens=5000), None)
+        again = collect(provider.url, make_prompts(50), budget=large, **options)
+        assert again.error is None
+        assert provider.num_billed == 50
+    assert large.snapshot().counted.tokens == 50 * 12
+
+
+def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_prompts: MakePrompts) -> None:
+    def one_is_silent(asked: Asked) -> Reply:
+        silent = asked.attempt == 0 and asked.body["messages"][0]["content"] == "question 90"
+        return Reply(completion("hello"), fault="hang" if silent else "none")
+
+    with SimulatedProvider(one_is_silent) as provider:
+        started = time.monotonic()
+        got = collect(provider.url, make_prompts(100))
+        assert len(provider.ledger) == 101
+    assert len(got.trajectories) == 100
+    assert time.monotonic() - started < 20
+    assert got.stats.retries == {}
+
+
+def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    @tool
+    def secret(args: ToolArgs) -> str:
+        """Tells the prompt's secret."""
+        return f"{args.metadata['secret']} of sample {args.sample_index}"
+
+    def call_then_answer(asked: Asked) -> Reply:
+        called = asked.body["messages"][-1]["role"] == "tool"
+        return Reply(completion("done")) if called else Reply(completion(tool_calls=[("secret", "{}")]))
+
+    prompt = make_prompts(1)[0]
+    with SimulatedProvider(call_then_answer) as provider:
+        for toolbox, others in ((Toolbox([secret]), 2), (Toolbox([calculator]), 0)):
+            billed = provider.num_billed
+            for word in ("blue", "red"):
+                got = collect(provider.url, [prompt], toolbox=toolbox, metadata={prompt.id: {"secret": word}})
+                if others:
+                    assert got.trajectories[0].messages[2]["content"] == f"{word} of sample 0"
+            assert provider.num_billed - billed == 2 + others
 
 
 def test_an_endpoint_that_is_not_there_is_named(collect: Collect, make_prompts: MakePrompts) -> None:
@@ -362,7 +419,7 @@ def test_a_journal_that_cannot_be_written_stops_the_run(
         assert again.stats.num_replayed >= len(got.trajectories)
 
 
-def test_two_collections_on_one_journal_pay_once_for_finished_work_and_agree(
+def test_two_collections_on_one_journal_pay_once_and_agree(
     collect: Collect, make_prompts: MakePrompts, tmp_path: Path
 ) -> None:
     path = tmp_path / "shared.sqlite3"
@@ -383,9 +440,9 @@ def test_two_collections_on_one_journal_pay_once_for_finished_work_and_agree(
         threads[1].start()
         for thread in threads:
             thread.join(30)
-        billed = provider.num_billed
+        assert provider.num_billed == 60
         run(0, provider.url)
-        assert provider.num_billed == billed
+        assert provider.num_billed == 60
     one, two = [{row.rollout_key: orjson.dumps(row) for row in result.trajectories} for result in results]
     assert one == two
     assert len(one) == 60
