@@ -13,7 +13,6 @@ from stillhouse.types import StopReason, Trajectory, Turn
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.slow
 
 Make = Callable[..., Trajectory]
 MakePage = Callable[..., Path]
