@@ -115,8 +115,8 @@ class RolloutCollector:
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:
         self._changed = asyncio.Event()
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
-        client = self._given_client or self._open_client()
         async with self._toolbox:
+            client = self._given_client or self._open_client()
             admission = asyncio.create_task(self._admit_all(self._room(client)))
             reports = asyncio.create_task(self._report_on())
             try:
@@ -208,8 +208,9 @@ class RolloutCollector:
             if self._running:
                 await asyncio.wait(set(self._running))
                 continue
-            await asyncio.sleep(_ELSEWHERE_S)
             elsewhere, self._elsewhere = self._elsewhere, []
+            _LOG.info("waiting for %d rollouts that another process is at", len(elsewhere))
+            await asyncio.sleep(_ELSEWHERE_S)
             for rollout in elsewhere:
                 if not await self._start_when_room(rollout):
                     return
