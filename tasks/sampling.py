@@ -12,11 +12,9 @@ from stillhouse.errors import AuthenticationError, FailureBudgetExceeded
 from stillhouse.progress import RolloutWatcher
 from stillhouse.rollouts.batch import BatchClient, batch_controller
 from stillhouse.rollouts.budget import require_prices, shared_budget
-from stillhouse.rollouts.client import ChatClient
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import open_journal
-from stillhouse.rollouts.limits import Controller
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
@@ -32,14 +30,6 @@ class Sampled:
     trajectories: list[Trajectory]
     """In the order of the prompts, then of the samples, whatever order they finished in."""
     facts: JsonObject
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """How requests get to the endpoint and what holds them back; None is the collector's own way."""
-
-    client: ChatClient | None = None
-    controller: Controller | None = None
 
 
 async def sample(
@@ -73,12 +63,13 @@ async def sample(
         require_prices(endpoint.price, context.budget, config)
         budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
     async with AsyncExitStack() as opened:
-        path, runtime = _Path(), context.runtime
+        runtime = context.runtime
+        client: BatchClient | None = None
         if teacher is not None and teacher.batch:
-            # Closed after the journal has its answers: only then does it forget which batch holds them.
             client = BatchClient(endpoint, context.store.root / "batches")
+            # After the journal has its answers: only then may it forget which batch holds them.
             opened.push_async_callback(client.aclose)
-            path, runtime = _Path(client, batch_controller()), runtime.model_copy(update={"hedge": False})
+            runtime = runtime.model_copy(update={"hedge": False})
         collector = RolloutCollector(
             prompts,
             endpoint=endpoint,
@@ -89,8 +80,8 @@ async def sample(
             progress=watcher,
             budget=budget,
             metadata=metadata,
-            client=path.client,
-            controller=path.controller,
+            client=client,
+            controller=None if client is None else batch_controller(),
         )
         try:
             async with aclosing(collector):
