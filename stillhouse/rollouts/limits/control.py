@@ -22,6 +22,8 @@ from stillhouse.rollouts.limits.window import Window
 
 _START_S: Final = 0.1
 """The first requests are spread over this time, so that a low limit refuses a few of them and not most."""
+_LONG_WAIT: Final = 10.0
+"""Whoever asks to wait for more latencies than this, and seconds, means a rate: a place in flight is free after one."""
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
@@ -161,16 +163,17 @@ class RateControl:
             self._forgive(ticket)
             self._count_refusal(outcome.scope, ticket.sent_at)
             return
-        scope = outcome.scope or self._guess(ticket)
+        scope = outcome.scope or self._guess(ticket, outcome.retry_after_s or 0.0)
         if scope is LimitScope.CONCURRENCY:
             self._refused_in_flight(ticket, outcome, now)
         else:
             self._refused_rate(scope, ticket, outcome, now)
         self._begin_epoch()
 
-    def _guess(self, ticket: Ticket) -> LimitScope:
+    def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
         """What a refusal without a reason was about; what was held back for the other reason goes free."""
-        if self._attribution.refuse(ticket.ahead):
+        is_rate = self._attribution.refuse(ticket.ahead)
+        if is_rate or (self._attribution.lean == 0 and retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)):
             if not self._requests.is_set:
                 self._window.restore(self._before_cut)
             return LimitScope.REQUESTS
