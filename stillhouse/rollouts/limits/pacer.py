@@ -42,13 +42,15 @@ _LARGEST_FALL: Final = 4.0
 _MIN_LINK: Final = 4.0
 """A link shorter than so many round trips of a refusal says more of the requests under way than of the rate."""
 _FIRST_CLOSED_S: Final = 0.1
+"""How long to wait at first for a provider that has accepted nothing."""
 _MAX_CLOSED_S: Final = 8.0
-"""How long to wait, at first and at most, for a provider that has closed."""
+"""The longest wait for one that has closed: an eighth of a window of a minute."""
 _GATE_FREE_S: Final = 1.0
 """Of a wait that was asked for, the part in which a bucket fills; what is longer counts for nothing."""
 _DISTRUST: Final = 3
+"""Refusals in a row, against what headers tell, from which on headers are believed no more."""
 _DISTRUST_S: Final = 60.0
-"""So many refusals within a minute, against what headers tell, and headers are believed no more."""
+"""How soon after each other they must come."""
 
 
 class Since(NamedTuple):

@@ -25,14 +25,16 @@ _GATE_SHARE: Final = 30.0
 _FIRST_STEP: Final = 0.04
 """Each step is twice the one before and this: a doubled limit is reached in five, and the first is well above noise."""
 _LARGE_BUCKET_STEP: Final = 0.28
+"""The last step where the bucket is known to be large."""
 _LAST_STEP: Final = 1.24
+"""The last step elsewhere: above a doubled limit, so that one is met within a few seconds."""
 _STEP_S: Final = 0.5
 _STEP_SENDS: Final = 8
 """A step lasts for so long and so many requests at least, to be refused before the next."""
 _USED: Final = 0.85
 """Share of the pace that must have been used for a step to count: other limits may bind."""
 _BURST_S: Final = 1.0
-"""What a bucket is taken to hold until it is seen to hold more: a second's worth, as OpenAI's guide has it."""
+"""What a bucket is taken to hold until it is seen to hold more, in seconds' worth of the rate."""
 _MAX_BURST_S: Final = 60.0
 """The most that is believed: a bucket of a minute."""
 _RISEN: Final = 1.25
@@ -42,10 +44,10 @@ _NOT_RISEN: Final = 0.7
 _SETTLED_S: Final = 20.0
 """A raised rate that lasts so long was right."""
 _CREEP: Final = 0.05
-"""A refusal at a step has half of it added to the rate, times this: a bucket of one request overflows while the pace is
-short of the limit, so that the chain falls short as well."""
+"""Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short of
+the limit, so that the chain falls short as well."""
 _CREEP_SLOW: Final = 2.0
-"""Requests a second below which all of that is added, as a bucket may well hold one."""
+"""Requests a second below which half the step is added whole, as a bucket may well hold just one."""
 
 
 @dataclass(slots=True)
