@@ -44,8 +44,8 @@ _NOT_RISEN: Final = 0.7
 _SETTLED_S: Final = 20.0
 """A raised rate that lasts so long was right."""
 _CREEP: Final = 0.05
-"""Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short of
-the limit, so that the chain falls short as well."""
+"""Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short
+of the limit, so that the chain falls short as well."""
 _CREEP_SLOW: Final = 2.0
 """Requests a second below which half the step is added whole, as a bucket may well hold just one."""
 
