@@ -47,6 +47,10 @@ _MAX_CLOSED_S: Final = 8.0
 """The longest wait for one that has closed: an eighth of a window of a minute."""
 _GATE_FREE_S: Final = 1.0
 """Of a wait that was asked for, the part in which a bucket fills; what is longer counts for nothing."""
+_COSTLY_S: Final = 10.0
+"""A wait from which on the first rate of tokens is better too low than too high."""
+_BUCKET_S: Final = 1.0
+"""What the bucket is taken to have held at first then, in seconds' worth. Without, it took three waits, not one."""
 _DISTRUST: Final = 3
 """Refusals in a row, against what headers tell, from which on headers are believed no more."""
 _DISTRUST_S: Final = 60.0
@@ -197,7 +201,8 @@ class Pacer:
         elapsed_s = ended.elapsed_s(sent_at)
         some = ended.taken >= 0.5 * amount
         if some and self.rate == math.inf:
-            self.rate = ended.taken / max(elapsed_s, 1.0)
+            full_s = min(elapsed_s, _BUCKET_S) if self.estimated and gate_s >= _COSTLY_S else 0.0
+            self.rate = ended.taken / max(elapsed_s + full_s, 1.0)
         elif some and elapsed_s >= _MIN_LINK * (now - sent_at):
             self._learn(ended, elapsed_s, amount)
         else:
