@@ -14,7 +14,7 @@ from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.failures import RequestFailed
 
 _NUM_RECENT: Final = 256
-_NUM_ENOUGH: Final = 32
+_NUM_ENOUGH: Final = 16
 """Latencies to have seen before any is called late, and answers between two looks at them."""
 _TIMES_P99: Final = 5.0
 _MAX_SHARE: Final = 0.05
@@ -61,9 +61,13 @@ class Hedging:
             p99 = sorted(self._recent)[int(0.99 * len(self._recent))]
             self._overdue_s = max(self._least_s, _TIMES_P99 * p99)
 
-    def may_copy(self) -> bool:
-        """Whether another copy keeps within the bound."""
-        return self.num_copies < _MAX_SHARE * self._num_answers
+    def until_copy_s(self, waited_s: float) -> float:
+        """Seconds until a copy of a request that has waited so long may be sent; 0 or less for now."""
+        if self._overdue_s is None:
+            return self._least_s
+        if waited_s < self._overdue_s:
+            return self._overdue_s - waited_s
+        return 0.0 if self.num_copies < _MAX_SHARE * self._num_answers else self._overdue_s
 
     async def first_of(
         self, primary: Awaitable[Completion], copy: Callable[[], Coroutine[None, None, Completion]]
@@ -75,23 +79,20 @@ class Hedging:
         Raises:
             RequestFailed: neither gave a completion.
         """
-        if self._overdue_s is None:
+        if not self._enabled:
             return Answer(await primary, by_copy=False)
-        race = _Race(self, copy, self._overdue_s)
-        return await race.run(primary)
+        return await _Race(self, copy).run(primary)
 
 
 class _Race:
     """One request and its copy. The copy gets a task of its own only when it is needed, which is hardly ever."""
 
-    def __init__(
-        self, hedging: Hedging, copy: Callable[[], Coroutine[None, None, Completion]], overdue_s: float
-    ) -> None:
+    def __init__(self, hedging: Hedging, copy: Callable[[], Coroutine[None, None, Completion]]) -> None:
         self._hedging = hedging
         self._copy = copy
-        self._overdue_s = overdue_s
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(overdue_s, self._send_copy)
+        self._sent_at = self._loop.time()
+        self._timer = self._loop.call_later(hedging.until_copy_s(0.0), self._send_copy)
         self._spare: asyncio.Task[Completion] | None = None
         self._interrupted = False
 
@@ -115,8 +116,9 @@ class _Race:
                 self._spare.cancel()
 
     def _send_copy(self) -> None:
-        if not self._hedging.may_copy():
-            self._timer = self._loop.call_later(self._overdue_s, self._send_copy)
+        wait_s = self._hedging.until_copy_s(self._loop.time() - self._sent_at)
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._send_copy)
             return
         self._hedging.num_copies += 1
         self._spare = self._loop.create_task(self._copy())
@@ -127,7 +129,8 @@ class _Race:
         if self._owner is None:
             return
         if failed:
-            self._timer = self._loop.call_later(self._overdue_s, self._send_copy)
+            self._sent_at = self._loop.time()
+            self._send_copy()
         else:
             self._interrupted = True
             self._owner.cancel()
