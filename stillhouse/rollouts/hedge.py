@@ -17,6 +17,8 @@ _NUM_RECENT: Final = 256
 _NUM_ENOUGH: Final = 16
 """Latencies to have seen before any is called late, and answers between two looks at them."""
 _TIMES_P99: Final = 5.0
+_HARMLESS: Final = 8
+"""Copies that may be sent whatever their share; in a short run a few silent requests are many."""
 _MAX_SHARE: Final = 0.05
 """Copies over requests at most: a provider that slows down for everybody must not be sent twice the load."""
 
@@ -67,7 +69,7 @@ class Hedging:
             return self._least_s
         if waited_s < self._overdue_s:
             return self._overdue_s - waited_s
-        return 0.0 if self.num_copies < _MAX_SHARE * self._num_answers else self._overdue_s
+        return 0.0 if self.num_copies < max(_HARMLESS, _MAX_SHARE * self._num_answers) else self._overdue_s
 
     async def first_of(
         self, primary: Awaitable[Completion], copy: Callable[[], Coroutine[None, None, Completion]]

@@ -6,7 +6,7 @@ A slot is held only while a request is on the wire; while one waits to be tried 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,7 +17,7 @@ from stillhouse.rollouts.completion import Completion
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.rollouts.hedge import Hedging
-from stillhouse.rollouts.limits import Controller, Outcome, RequestSize
+from stillhouse.rollouts.limits import Controller, Outcome, RequestSize, Ticket
 from stillhouse.rollouts.stats import RolloutStats
 
 _BASE_S: Final = 1.0
@@ -36,6 +36,20 @@ class Effects:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     rng: random.Random = field(default_factory=random.Random)
     """Draws the jitter of waits; nothing that is kept depends on it."""
+
+
+class _Slot:
+    """A ticket that is released once, by whoever is first."""
+
+    def __init__(self, controller: Controller, ticket: Ticket) -> None:
+        self._controller = controller
+        self._ticket: Ticket | None = ticket
+
+    def release(self, outcome: Outcome | None) -> None:
+        """See `Controller.release`."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._controller.release(ticket, outcome)
 
 
 def _is_free(failure: Failure) -> bool:
@@ -143,15 +157,14 @@ class Requester:
             ticket = self._controller.try_acquire(size, continuing=continuing)
             if ticket is None:
                 ticket = await self._controller.acquire(size, continuing=continuing)
+            slot = _Slot(self._controller, ticket)
             outcome: Outcome | None = None
             # A request that is cut off from here on may have been billed to the full.
             spent = None
             try:
                 self._stats.num_requests += 1
-                answer = await self._hedging.first_of(send(), lambda: self._attempt(send, size, continuing=True))
-                if answer.by_copy:
-                    outcome = Outcome(FailureKind.STALL)
-                else:
+                answer = await self._hedging.first_of(send(), lambda: self._copy(send, size, slot))
+                if not answer.by_copy:
                     outcome = self._note_answer(answer.completion, size)
                     spent = spend_of(answer.completion.turn, self._endpoint.price)
                 return answer.completion
@@ -161,9 +174,16 @@ class Requester:
                     spent = REFUSED
                 raise
             finally:
-                self._controller.release(ticket, outcome)
+                slot.release(outcome)
         finally:
             self._budget.settle(reservation, spent)
+
+    def _copy(
+        self, send: Callable[[], Awaitable[Completion]], size: RequestSize, slot: "_Slot"
+    ) -> Coroutine[None, None, Completion]:
+        # Silent requests could otherwise hold every slot there is, with none left for their copies.
+        slot.release(None)
+        return self._attempt(send, size, continuing=True)
 
     def _note_answer(self, completion: Completion, size: RequestSize) -> Outcome:
         turn = completion.turn

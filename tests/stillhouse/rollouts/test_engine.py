@@ -364,6 +364,20 @@ def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_pr
     assert got.stats.retries == {}
 
 
+def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect, make_prompts: MakePrompts) -> None:
+    def some_are_silent(asked: Asked) -> Reply:
+        number = int(asked.body["messages"][0]["content"].split()[1])
+        return Reply(completion("hello"), fault="hang" if asked.attempt == 0 and number >= 32 else "none")
+
+    with SimulatedProvider(some_are_silent) as provider:
+        runtime = RuntimeConfig(concurrency=4, max_concurrency=4, request_timeout_s=60)
+        started = time.monotonic()
+        got = collect(provider.url, make_prompts(36), runtime=runtime)
+        assert len(provider.ledger) == 40
+    assert len(got.trajectories) == 36
+    assert time.monotonic() - started < 30
+
+
 def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
