@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+import yarl
 
 from stillhouse.rollouts.completion import Completion, Sampling, read_completion
 from stillhouse.rollouts.endpoint import Endpoint
@@ -47,7 +48,8 @@ class HttpClient:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._clock = clock
-        self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        # Parsed once: a text would be parsed for each request.
+        self._url = yarl.URL(endpoint.base_url.rstrip("/") + "/chat/completions")
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_UNLIMITED),
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -12,6 +12,7 @@ from typing import Any
 from stillhouse.types import Message
 
 _CHUNK_BYTES = 1 << 20
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -21,8 +22,7 @@ def canonical_json(value: Any) -> bytes:
         TypeError: it holds something JSON does not have.
         ValueError: it holds NaN or an infinity.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", errors="surrogatepass")
+    return _ENCODER.encode(value).encode("utf-8", errors="surrogatepass")
 
 
 def digest(value: Any) -> str:
