@@ -103,6 +103,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         "5 % 500, 1 % resets, 0.5 % silent for 60 s, 1 % cut",
         Service(**_S, faults={"500": 0.05, "reset": 0.01, "silent": 0.005, "cut": 0.01}),
         2000,
+        limit_s=150,
     ),
     "S7": Scenario("kill -9 at half", Service(**_S), 1000, concurrency=64, kills=(0.5,)),
     "S8": Scenario("no limit, 20 ms", Service(latency_s=0.02), 20_000),
@@ -191,6 +192,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             },
         ),
         1000,
+        limit_s=150,
     ),
     "J": Scenario(
         "tools of 2 s, one in thirty hanging",
