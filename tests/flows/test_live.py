@@ -1,10 +1,11 @@
 """Rollouts on the flow run's page, on a real Prefect server."""
 
 from pathlib import Path
+from uuid import UUID
 
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.runtime import flow_run
 
 from stillhouse.config import TrackingConfig
@@ -25,11 +26,10 @@ def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_
 
     run_id = watched()
     with get_client(sync_client=True) as client:
-        wanted = ArtifactFilter(key=ArtifactFilterKey(any_=["rollouts"]))
+        wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(run_id)]))
         (artifact,) = client.read_artifacts(artifact_filter=wanted)
-    assert artifact.type == "progress"
+    assert (artifact.key, artifact.type) == ("rollouts", "progress")
     assert artifact.data == 50.0
-    assert str(artifact.flow_run_id) == run_id
     assert artifact.description is not None
     assert "| done | 4/8 |" in artifact.description
     assert "| reason | a \\| b |" in artifact.description
