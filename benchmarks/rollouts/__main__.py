@@ -17,6 +17,24 @@ Measured
     Every client may have as many requests in flight as the scenario says; what else it could be told is what its
     documentation tells users to set. A client that takes five times the optimum and 40 s is stopped.
 
+Learnt
+    One round on two cores, other work beside it at times. Share of the optimum, and refusals a row:
+
+                    engine          script           best of the packages from PyPI
+        S1          0.86            0.52             0.46 (curator)
+        S2          0.98, 0.008     0.68, 1.05       0.38, 0.06 (inspect_ai)
+        S3          0.99, 0         236 of 600 lost  0.90, 0.57 (inspect_ai)
+        S10         1.00, 0.010     0.78, 3.5        0.87, 0.82 (inspect_ai)
+        S7, billed  63 of 80        64 of 74         66 of 70 (curator); datadesigner 570, distilabel hangs
+        again of those in flight
+
+    The engine alone: S5 0.93, 0.016; S6 0.55; S8 0.22, where its CPU decides; S9 0.99, 0; A 0.96; B 0.99 and more, with
+    a refusal in ten rows, as there are few and large ones; D 0.95, 0.045; F-steps 0.93, 0.012; G 0.94, 0.002; H 0.83,
+    122 billed again of 147 in flight at two kills; I 0.55; J 0.98; K pays for the missing samples alone. No row was
+    lost, doubled or swapped. Three things cost rows or minutes on the way there: copies of silent requests that waited
+    for the slots of the silent ones, silent requests sent before any latency was known, and slots that were free before
+    their answers were durable.
+
 Written
     runs/bench/rollouts/table.md and scores.json, anew after every trial, so that a run cut short leaves what it has.
     The work of each trial, logs included, stays under runs/bench/rollouts/work until it is run again.
