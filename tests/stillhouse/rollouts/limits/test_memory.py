@@ -34,6 +34,13 @@ def test_what_is_old_or_of_the_future_is_forgotten(tmp_path: Path, at: float) ->
     assert memory(tmp_path / "limits.json", at=at).load() is None
 
 
+def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    for number in range(5):
+        memory(path, str(number), at=1000.0 + number * 4 * 3600).save(LEARNT)
+    assert sorted(orjson.loads(path.read_bytes())) == ["3", "4"]
+
+
 @pytest.mark.parametrize(
     "written",
     [
