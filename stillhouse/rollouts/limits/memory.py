@@ -49,17 +49,22 @@ class Memory:
     def save(self, learnt: Learnt) -> None:
         """Keeps what was learnt; a file that cannot be written costs the next process some time and nothing else."""
         # Local servers have another address each time: what nobody will ask for again is dropped.
-        fresh = {name: entry for name, entry in self._entries().items() if not self._is_stale(entry)}
-        entries = fresh | {self.name: {"saved_at": self.wall_clock(), "learnt": learnt}}
+        entries = {name: entry for name, entry in self._entries().items() if self._is_wanted(entry)}
+        entries |= {self.name: {"saved_at": self.wall_clock(), "learnt": learnt}}
         try:
             write_atomic(self.path, orjson.dumps(entries))
         except StoreError as error:
             _LOG.warning("%s: the learnt limits could not be kept: %s", self.path, error)
 
+    def _is_wanted(self, entry: Any) -> bool:
+        try:
+            return not self._is_stale(entry)
+        except (KeyError, TypeError, ValueError):
+            return False
+
     def _is_stale(self, entry: Any) -> bool:
-        """Whether it is readable and too old, or of the future."""
-        saved_at = entry.get("saved_at") if isinstance(entry, dict) else None
-        return isinstance(saved_at, int | float) and not 0.0 <= self.wall_clock() - saved_at <= _STALE_S
+        """Whether an entry is too old or of the future; TypeError, KeyError or ValueError where it does not say."""
+        return not 0.0 <= self.wall_clock() - float(entry["saved_at"]) <= _STALE_S
 
     def _entries(self) -> dict[str, Any]:
         try:
