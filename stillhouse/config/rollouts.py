@@ -58,7 +58,9 @@ class RolloutsConfig(Section):
     closing_answer: bool = True
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer."""
     response_schema: JsonObject = {}
-    """JSON schema that the final answer has to meet; empty takes any text."""
+    """JSON schema that the final answer has to meet; empty takes any text. It is sent as `response_format`; where an
+    endpoint refuses that, as some do beside tools, set `extra_body: {response_format: {type: text}}`: answers are
+    checked and corrected all the same."""
     max_corrections: int = Field(default=1, ge=0)
     """Times the model is told how its answer misses `response_schema` before the rollout counts as invalid."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
