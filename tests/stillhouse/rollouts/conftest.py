@@ -1,11 +1,13 @@
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.progress import RolloutProgress
 from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector, RolloutStats
@@ -107,3 +109,16 @@ def collect(journal: Journal) -> Callable[..., Collected]:
         return collected
 
     return run
+
+
+@pytest.fixture
+def two_sums_then_answer() -> Callable[[Asked], Reply]:
+    """A script of three turns: two with a call of the calculator, then the answer."""
+
+    def script(asked: Asked) -> Reply:
+        turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
+        if turn < 2:
+            return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": f"{turn} + 1"}))]))
+        return Reply(completion("The answer is 2."))
+
+    return script

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +11,9 @@ import orjson
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
-from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
-from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError, StoreError
+from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.progress import NoProgress
 from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector
-from stillhouse.rollouts.budget import Budget
 from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
@@ -24,24 +21,20 @@ from stillhouse.types import Prompt, StopReason
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
+Script = Callable[[Asked], Reply]
 
 
 def num_turns_before(asked: Asked) -> int:
     return sum(message["role"] == "assistant" for message in asked.body["messages"])
 
 
-def two_sums_then_answer(asked: Asked) -> Reply:
-    turn = num_turns_before(asked)
-    if turn < 2:
-        return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": f"{turn} + 1"}))]))
-    return Reply(completion("The answer is 2."))
-
-
 def hello(asked: Asked) -> Reply:
     return Reply(completion("hello"))
 
 
-def test_every_prompt_gets_its_samples_with_tools_run(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_every_prompt_gets_its_samples_with_tools_run(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
         got = collect(provider.url, make_prompts(10), config=RolloutsConfig(num_samples=3))
     assert got.error is None
@@ -60,7 +53,7 @@ def test_every_prompt_gets_its_samples_with_tools_run(collect: Collect, make_pro
 
 
 def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
-    collect: Collect, make_prompts: MakePrompts
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
 ) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
         first = collect(provider.url, make_prompts(10))
@@ -77,7 +70,7 @@ def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
 
 
 def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
-    collect: Collect, make_prompts: MakePrompts
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
 ) -> None:
     broken = True
 
@@ -139,7 +132,9 @@ def test_another_model_prompt_sampling_or_toolbox_is_asked_anew(
     assert provider.num_billed == 6
 
 
-def test_system_prompt_and_seed_reach_the_endpoint(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_system_prompt_and_seed_reach_the_endpoint(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
     with SimulatedProvider(two_sums_then_answer) as provider:
         collect(provider.url, make_prompts(2), config=RolloutsConfig(system_prompt="Be brief.", num_samples=2))
         without = collect(provider.url, make_prompts(1), config=RolloutsConfig(seed=None))
@@ -200,184 +195,6 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(
     assert got.stats.num_tool_errors == 8
 
 
-def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
-    def script(asked: Asked) -> Reply:
-        if "question 1" in str(asked.body["messages"]):
-            return error(400, "maximum context length is 16 tokens", code="context_length_exceeded")
-        return hello(asked)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(3))
-        assert len(provider.ledger) == 3
-        again = collect(provider.url, make_prompts(3))
-        assert len(provider.ledger) == 3
-    for collected in (got, again):
-        reasons = sorted(one.stop_reason.value for one in collected.trajectories)
-        assert reasons == ["answered", "answered", "context_overflow"]
-        overflow = next(one for one in collected.trajectories if one.stop_reason is StopReason.CONTEXT_OVERFLOW)
-        assert overflow.error == {
-            "kind": "permanent",
-            "message": "HTTP 400: maximum context length is 16 tokens",
-            "status": 400,
-        }
-
-
-def test_one_bad_request_among_many_is_a_row(collect: Collect, make_prompts: MakePrompts) -> None:
-    def script(asked: Asked) -> Reply:
-        return error(400, "no such field") if "question 7" in str(asked.body["messages"]) else hello(asked)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(30))
-    assert got.error is None
-    assert sum(one.stop_reason is StopReason.ERROR for one in got.trajectories) == 1
-    assert len(got.trajectories) == len(provider.ledger) == 30
-
-
-def test_faults_of_every_passing_kind_lose_and_double_nothing(collect: Collect, make_prompts: MakePrompts) -> None:
-    faults = [
-        error(500, "oops"),
-        Reply(completion("x"), fault="reset"),
-        Reply(completion("x"), fault="cut"),
-        Reply({"choices": None}),
-        Reply({"error": {"message": "upstream", "code": 502}}),
-        Reply(completion("", completion_tokens=0)),
-        Reply(completion("x"), fault="hang"),
-        error(429, "slow", headers={"retry-after": "0.1"}),
-    ]
-
-    def script(asked: Asked) -> Reply:
-        if asked.attempt == 0 and asked.index % 5 == 0:
-            return faults[asked.index // 5 % len(faults)]
-        return two_sums_then_answer(asked)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(
-            provider.url,
-            make_prompts(40),
-            runtime=RuntimeConfig(max_attempts=6, concurrency=8, request_timeout_s=0.5),
-        )
-    assert len({one.rollout_key for one in got.trajectories}) == len(got.trajectories) == 40
-    assert all(one.stop_reason is StopReason.ANSWERED for one in got.trajectories)
-    assert got.stats.num_completions == 120
-    assert got.stats.retries.total() > 10
-    assert got.stats.retries["stall"] > 0
-    assert got.stats.num_rate_limited > 0
-
-
-def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collect, make_prompts: MakePrompts) -> None:
-    controller = Controller(RateControl(32, Caps(1000)))
-    limits: list[int] = []
-    provider = SimulatedProvider(
-        lambda asked: Reply(completion("hello"), delay_s=0.005), max_in_flight=4, retry_after_s=0.1
-    )
-
-    def script(asked: Asked) -> Reply:
-        limits.append(controller.limit)
-        if asked.index == 150:
-            provider.max_in_flight = None
-        return Reply(completion("hello"), delay_s=0.005)
-
-    provider.script = script
-    with provider:
-        got = collect(
-            provider.url,
-            make_prompts(400),
-            runtime=RuntimeConfig(max_attempts=1, concurrency=32),
-            controller=controller,
-        )
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 400
-    assert provider.num_billed == 400
-    assert got.stats.num_rate_limited == provider.num_rejected > 0
-    assert min(limits) <= 4
-    assert limits[-1] > 6
-    assert controller.snapshot().in_flight == 0
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (error(401, "Incorrect API key", code="invalid_api_key"), AuthenticationError),
-        (error(402, "Insufficient credits"), QuotaError),
-        (error(404, "The model `simulated` does not exist", code="model_not_found"), EndpointError),
-    ],
-)
-def test_what_concerns_every_request_stops_the_run(
-    collect: Collect, make_prompts: MakePrompts, reply: Reply, expected: type[EndpointError]
-) -> None:
-    with SimulatedProvider(lambda asked: reply) as provider:
-        got = collect(provider.url, make_prompts(500))
-        assert len(provider.ledger) <= 16
-    assert type(got.error) is expected
-    assert provider.url in str(got.error)
-    assert "secret-key" not in str(got.error)
-
-
-def test_answers_under_way_come_in_before_the_run_stops(collect: Collect, make_prompts: MakePrompts) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.index == 7:
-            return error(402, "Insufficient credits")
-        return Reply(completion("hello"), delay_s=0.3)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(50))
-        assert isinstance(got.error, QuotaError)
-        assert len(provider.ledger) == 8
-        assert len(got.trajectories) == 7
-        assert "Saved: 7 finished rollouts and all 7 answers" in str(got.error)
-        provider.script = hello
-        again = collect(provider.url, make_prompts(50))
-    assert len(again.trajectories) == 50
-    assert provider.num_billed == 50
-
-
-def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(
-    collect: Collect, make_prompts: MakePrompts
-) -> None:
-    options: dict[str, Any] = {"config": RolloutsConfig(max_tokens=20), "toolbox": Toolbox([])}
-    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.01)) as provider:
-        small = Budget(BudgetConfig(max_tokens=300), None)
-        got = collect(provider.url, make_prompts(50), budget=small, **options)
-        assert isinstance(got.error, BudgetReached)
-        assert "budget.max_tokens" in str(got.error)
-        # 12 tokens each; the last request had to fit with its worst case.
-        assert 8 <= len(got.trajectories) == provider.num_billed <= 300 // 12
-        large = Budget(BudgetConfig(max_tokens=5000), None)
-        again = collect(provider.url, make_prompts(50), budget=large, **options)
-        assert again.error is None
-        assert provider.num_billed == 50
-    assert large.snapshot().counted.tokens == 50 * 12
-
-
-def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_prompts: MakePrompts) -> None:
-    def one_is_silent(asked: Asked) -> Reply:
-        silent = asked.attempt == 0 and asked.body["messages"][0]["content"] == "question 90"
-        return Reply(completion("hello"), fault="hang" if silent else "none")
-
-    with SimulatedProvider(one_is_silent) as provider:
-        started = time.monotonic()
-        got = collect(provider.url, make_prompts(100))
-        assert len(provider.ledger) == 101
-    assert len(got.trajectories) == 100
-    assert time.monotonic() - started < 20
-    assert got.stats.retries == {}
-
-
-def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect, make_prompts: MakePrompts) -> None:
-    def some_are_silent(asked: Asked) -> Reply:
-        number = int(asked.body["messages"][0]["content"].split()[1])
-        return Reply(completion("hello"), fault="hang" if asked.attempt == 0 and number >= 32 else "none")
-
-    with SimulatedProvider(some_are_silent) as provider:
-        runtime = RuntimeConfig(concurrency=4, max_concurrency=4, request_timeout_s=60)
-        started = time.monotonic()
-        got = collect(provider.url, make_prompts(36), runtime=runtime)
-        assert len(provider.ledger) == 40
-    assert len(got.trajectories) == 36
-    assert time.monotonic() - started < 30
-
-
 def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
@@ -399,38 +216,6 @@ def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
                 if others:
                     assert got.trajectories[0].messages[2]["content"] == f"{word} of sample 0"
             assert provider.num_billed - billed == 2 + others
-
-
-def test_an_endpoint_that_is_not_there_is_named(collect: Collect, make_prompts: MakePrompts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-    got = collect(url, make_prompts(1000))
-    assert type(got.error) is EndpointError
-    assert f"{url}: cannot be reached after 3 tries" in str(got.error)
-    assert "Check that the server runs" in str(got.error)
-    assert got.stats.num_requests < 100
-
-
-def test_a_journal_that_cannot_be_written_stops_the_run(
-    collect: Collect, make_prompts: MakePrompts, tmp_path: Path
-) -> None:
-    path = tmp_path / "other.sqlite3"
-    with SimulatedProvider(lambda asked: Reply(completion("x" * 20_000))) as provider:
-        with Journal(path) as journal:
-            # As a disk does that fills up.
-            pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-            journal._connection.execute(f"PRAGMA max_page_count = {pages + 200}")
-            got = collect(provider.url, make_prompts(100), journal=journal)
-        assert isinstance(got.error, StoreError)
-        assert "full" in str(got.error)
-        assert 0 < len(got.trajectories) < 100
-        billed = provider.num_billed
-        assert billed < 60
-        with Journal(path) as journal:
-            again = collect(provider.url, make_prompts(100), journal=journal)
-        assert again.error is None
-        assert len(again.trajectories) == 100
-        assert again.stats.num_replayed >= len(got.trajectories)
 
 
 def test_two_collections_on_one_journal_pay_once_and_agree(
@@ -462,7 +247,7 @@ def test_two_collections_on_one_journal_pay_once_and_agree(
     assert len(one) == 60
 
 
-def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script) -> None:
     def script(asked: Asked) -> Reply:
         if num_turns_before(asked) == 1 and "question 0" in str(asked.body["messages"][0]):
             return Reply(completion("late"), delay_s=20)
@@ -536,7 +321,9 @@ class Watching(Controller):
         return super().try_acquire(size, continuing=continuing)
 
 
-def test_rollouts_under_way_go_before_new_ones(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_rollouts_under_way_go_before_new_ones(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
     controller = Watching()
     with SimulatedProvider(two_sums_then_answer) as provider:
         collect(provider.url, make_prompts(30), controller=controller)
@@ -562,7 +349,7 @@ def test_progress_tells_what_a_person_wants_to_see(collect: Collect, make_prompt
 
 
 def test_leaving_early_ends_everything_and_keeps_what_was_paid(
-    journal: Journal, collect: Collect, make_prompts: MakePrompts
+    journal: Journal, collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
 ) -> None:
     controller = Controller(RateControl(4, Caps(4)))
 
