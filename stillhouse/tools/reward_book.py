@@ -16,7 +16,7 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.rewards import NUMBERS, Reward, RewardArgs
-from stillhouse.tools.running import run_function, wait_for
+from stillhouse.tools.running import run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
 from stillhouse.tools.threads import TimeLimitReached
 from stillhouse.tools.user_file import load_module
@@ -88,10 +88,6 @@ class RewardBook:
             if any(one.is_precondition and values[one.name] == 0 for one in group):
                 return Rewards(0.0, values, errors)
         return Rewards(self._total(values), values, errors)
-
-    def score_sync(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> Rewards:
-        """As `score`, for callers without an event loop."""
-        return wait_for(self.score(trajectory, metadata))
 
     def _args(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardArgs:
         return RewardArgs(

@@ -25,10 +25,8 @@ METADATA = PromptMetadata("prompt", expected_answer="4", tag="sums", verifier="e
 Score = Callable[[RewardBook], Rewards]
 
 
-@pytest.fixture(params=["async", "sync"])
-def score(request: pytest.FixtureRequest) -> Score:
-    if request.param == "sync":
-        return lambda book: book.score_sync(TRAJECTORY, METADATA)
+@pytest.fixture
+def score() -> Score:
     return lambda book: asyncio.run(book.score(TRAJECTORY, METADATA))
 
 
@@ -124,7 +122,7 @@ def test_a_trajectory_without_metadata_can_be_scored() -> None:
     def knows_nothing(args: RewardArgs, messages: list[Message]) -> float:
         return args.metadata == {} and args.expected_answer is None and args.tag is None
 
-    assert RewardBook([knows_nothing]).score_sync(TRAJECTORY, None).total == 1.0
+    assert asyncio.run(RewardBook([knows_nothing]).score(TRAJECTORY, None)).total == 1.0
 
 
 def test_a_reward_is_still_a_function() -> None:
