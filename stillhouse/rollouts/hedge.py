@@ -45,15 +45,9 @@ class Hedging:
         self._least_s = least_s
         self._num_answers = 0
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
-        self._overdue_s: float | None = None
-
-    @property
-    def overdue_s(self) -> float | None:
-        """Seconds after which an answer is overdue: five times the 99th percentile of recent ones, or `least_s`.
-
-        None as long as too few answers have come to tell.
-        """
-        return self._overdue_s
+        self.overdue_s: float | None = None
+        """Seconds after which an answer is overdue: five times the 99th percentile of recent ones, or `least_s`; None
+        as long as too few answers have come to tell."""
 
     def note(self, latency_s: float) -> None:
         """Takes note of an answer's latency."""
@@ -61,15 +55,15 @@ class Hedging:
         self._num_answers += 1
         if self._enabled and self._num_answers % _NUM_ENOUGH == 0:
             p99 = sorted(self._recent)[int(0.99 * len(self._recent))]
-            self._overdue_s = max(self._least_s, _TIMES_P99 * p99)
+            self.overdue_s = max(self._least_s, _TIMES_P99 * p99)
 
     def until_copy_s(self, waited_s: float) -> float:
         """Seconds until a copy of a request that has waited so long may be sent; 0 or less for now."""
-        if self._overdue_s is None:
+        if self.overdue_s is None:
             return self._least_s
-        if waited_s < self._overdue_s:
-            return self._overdue_s - waited_s
-        return 0.0 if self.num_copies < max(_HARMLESS, _MAX_SHARE * self._num_answers) else self._overdue_s
+        if waited_s < self.overdue_s:
+            return self.overdue_s - waited_s
+        return 0.0 if self.num_copies < max(_HARMLESS, _MAX_SHARE * self._num_answers) else self.overdue_s
 
     async def first_of(
         self, primary: Awaitable[Completion], copy: Callable[[], Coroutine[None, None, Completion]]
