@@ -37,7 +37,7 @@ Learnt
 
 Written
     runs/bench/rollouts/table.md and scores.json, anew after every trial, so that a run cut short leaves what it has.
-    The work of each trial, logs included, stays under runs/bench/rollouts/work until it is run again.
+    What each trial left, logs included, stays under runs/bench/rollouts/trials until it is run again.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def compare(
             for side, python in pythons.items():
                 if scenario.only is not None and side not in scenario.only:
                     continue
-                folder = out / "work" / f"{name}-{side}-{round_index}"
+                folder = out / "trials" / f"{name}-{side}-{round_index}"
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 score = run_trial(scenario, optima[name], side, python, folder)
