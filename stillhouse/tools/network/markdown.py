@@ -21,7 +21,7 @@ def require_crawl4ai() -> None:
     """
     if importlib.util.find_spec("crawl4ai") is None:
         raise ConfigError(
-            "tools.builtin names browse, which needs crawl4ai: run `pip install 'stillhouse[browse]'`, or take browse "
+            "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take browse "
             "out of tools.builtin"
         )
 
