@@ -138,7 +138,7 @@ def test_the_same_toolbox_serves_again_after_it_was_closed(site: Any) -> None:
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "crawl4ai", None)
-    with pytest.raises(ConfigError, match=r"pip install 'stillhouse\[browse\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'crawl4ai"):
         Browse(ToolsConfig())
 
 
