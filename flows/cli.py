@@ -156,7 +156,7 @@ def _generate_config(source: Path, options: Mapping[str, object], overrides: lis
     # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
     body = {
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
-        "dataset": {"render_check": False, "validation_fraction": 0.0},
+        "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
     return parse_config(body, origin=str(source), overrides=[*given, *overrides])
 

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.verify import verify_trajectory
+from stillhouse.verification.verify import verify_trajectory
 from stillhouse.errors import StillhouseError
 from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories

@@ -1,6 +1,17 @@
 """Typed config: one frozen root with a section for each stage."""
 
-from stillhouse.config.data import DatasetConfig, PromptsConfig
+from stillhouse.config.data import PromptsConfig, Verifier
+from stillhouse.config.dataset import (
+    ContaminationConfig,
+    Criterion,
+    DatasetConfig,
+    DuplicatesConfig,
+    EmbeddingsConfig,
+    FiltersConfig,
+    JudgeConfig,
+    LabelsConfig,
+    SelectionConfig,
+)
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig
@@ -10,14 +21,22 @@ from stillhouse.config.training import OnPolicyConfig, SftConfig, StudentConfig,
 
 __all__ = [
     "BudgetConfig",
+    "ContaminationConfig",
+    "Criterion",
     "DatasetConfig",
     "DistillConfig",
+    "DuplicatesConfig",
+    "EmbeddingsConfig",
     "EvaluationConfig",
+    "FiltersConfig",
+    "JudgeConfig",
+    "LabelsConfig",
     "McpServerConfig",
     "OnPolicyConfig",
     "PromptsConfig",
     "RolloutsConfig",
     "RuntimeConfig",
+    "SelectionConfig",
     "SftConfig",
     "StageName",
     "StudentConfig",
@@ -25,6 +44,7 @@ __all__ = [
     "ToolsConfig",
     "TrackingConfig",
     "TrainerConfig",
+    "Verifier",
     "load_config",
     "parse_config",
 ]

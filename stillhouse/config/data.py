@@ -1,10 +1,15 @@
-"""Sections of prompts and dataset: what goes into the rollouts and what is made of them."""
+"""Sections of the prompts: where they come from, and how their answers are verified."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from stillhouse.config.section import Section
+
+Verifier = Literal[
+    "exact", "normalised", "contains", "numeric", "math", "choice", "set", "list", "regex", "json", "python", "judge"
+]
+"""How an answer is compared with the expected one; `stillhouse.verification` says what each does."""
 
 
 class PromptsConfig(Section):
@@ -24,28 +29,9 @@ class PromptsConfig(Section):
     """Share of prompts that no stage before evaluation sees, decided by each prompt's content."""
     split_seed: int = 0
     """Draws another held-out set of the same size."""
-    verifier: Literal["numeric", "exact", "contains"] = "exact"
+    verifier: Verifier = "normalised"
     """How an answer is compared with `expected_answer`; a row's `metadata.verifier` overrides it."""
+    verifier_by_tag: dict[str, Verifier] = {}
+    """Verifiers of prompts with these tags; a row's `metadata.verifier` overrides them."""
     failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of malformed rows above which the stage fails."""
-
-
-class DatasetConfig(Section):
-    """Which trajectories become training rows. Filters label; `kept` follows from labels and this section."""
-
-    drop_wrong: bool = True
-    """Drop trajectories whose answer is verified as wrong."""
-    keep_unverified: bool = True
-    """Keep trajectories whose prompt has no expected answer."""
-    max_tool_errors: int | None = Field(default=None, ge=0)
-    """Drop trajectories with more failed tool calls; None sets no limit."""
-    max_turns: int | None = Field(default=None, ge=1)
-    """Drop trajectories with more turns; None sets no limit."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Drop trajectories longer than this many student tokens; None leaves it to the student's `max_length`."""
-    render_check: bool = True
-    """Render each row with the student's chat template and drop what it cannot learn from; off, nothing is rendered."""
-    validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
-    """Share of prompts whose rows are kept out of training to measure validation loss."""
-    split_seed: int = 0
-    """Draws another validation split of the same size."""

@@ -40,7 +40,9 @@ class RolloutsConfig(Section):
     max_prompts: int | None = Field(default=None, ge=1)
     """Sample the teacher for the first so many training prompts; None for all. On-policy training uses all of them."""
     num_samples: int = Field(default=1, ge=1)
-    """Trajectories per prompt."""
+    """Trajectories per prompt; with `dataset.selection.target_rows`, the most."""
+    trajectories_file: str | None = None
+    """Take the trajectories of this file, as `stillhouse convert` writes it, and sample none; None samples."""
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own; None adds none."""
     temperature: float = Field(default=0.7, ge=0.0)

@@ -4,7 +4,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from stillhouse.config.data import DatasetConfig, PromptsConfig
+from stillhouse.config.data import PromptsConfig
+from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.section import Section

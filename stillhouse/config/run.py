@@ -6,7 +6,19 @@ from pydantic import Field
 
 from stillhouse.config.section import Section
 
-StageName = Literal["prompts", "rollouts", "dataset", "sft", "on_policy", "evaluation"]
+StageName = Literal[
+    "prompts",
+    "rollouts",
+    "labels",
+    "judge",
+    "difficulty",
+    "embeddings",
+    "duplicates",
+    "dataset",
+    "sft",
+    "on_policy",
+    "evaluation",
+]
 
 
 class EvaluationConfig(Section):
@@ -52,6 +64,10 @@ class RuntimeConfig(Section):
     """Folder that holds artifacts, journal, checkpoints and the MLflow database."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the teacher's API key; never the key itself."""
+    judge_api_key_env: str | None = None
+    """The same for the judge; None takes the teacher's."""
+    embeddings_api_key_env: str | None = None
+    """The same for the endpoint of embeddings; None takes the teacher's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one."""
     num_threads: int | None = Field(default=None, ge=1)
@@ -72,5 +88,11 @@ class RuntimeConfig(Section):
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run."""
+    label_processes: int | None = Field(default=None, ge=1)
+    """Processes that label trajectories; None takes one for each CPU core."""
+    task_runner: Literal["local", "dask"] = "local"
+    """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
+    dask_address: str | None = None
+    """Address of the Dask scheduler, such as `tcp://10.0.0.5:8786`; None starts a cluster on this machine."""
     refresh: tuple[StageName, ...] = ()
     """Stages to run again although their results are at hand. Answers already paid for still come from the journal."""

@@ -59,8 +59,8 @@ def build_dataset(
         InputError: No row is kept, or none of those kept falls into the training split.
         ConfigError: The tokenizer cannot be loaded or has no chat template.
     """
-    tokenizer = _tokenizer(tokenizer_ref) if config.render_check else None
-    limits = Limits(config, min(max_length, config.max_tokens or max_length))
+    tokenizer = _tokenizer(tokenizer_ref) if config.labels.render else None
+    limits = Limits(config, min(max_length, config.filters.max_tokens or max_length))
     tally = Tally()
     with ExitStack() as stack:
         writers = {name: stack.enter_context(RowWriter(folder / f"{name}.parquet")) for name in FILES}
@@ -76,7 +76,7 @@ def build_dataset(
         tally=tally,
         config=config,
         max_tokens=limits.max_tokens,
-        student=model_identity(tokenizer_ref) if config.render_check else None,
+        student=model_identity(tokenizer_ref) if config.labels.render else None,
         lineage=dict(lineage or {}),
         files={f"{name}.parquet": (writers[name].num_rows, file_sha256(folder / f"{name}.parquet")) for name in FILES},
     )

@@ -101,7 +101,7 @@ def _origin_rows(facts: CardFacts) -> list[tuple[str, str]]:
 
 def _render_rows(facts: CardFacts) -> list[tuple[str, str]]:
     if facts.student is None:
-        return [("student whose chat template was checked", "none: dataset.render_check is off")]
+        return [("student whose chat template was checked", "none: dataset.labels.render is off")]
     return [
         ("student whose chat template was checked", f"`{facts.student}`"),
         ("longest row kept", f"{facts.max_tokens} tokens"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stillhouse.chat.template import TemplateError, render_sample
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.verify import final_answer, verify_trajectory
+from stillhouse.verification.verify import final_answer, verify_trajectory
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ MEANINGS: Final[dict[DropReason, str]] = {
     DropReason.NO_ANSWER: "the last message calls tools, is not the assistant's, or holds no text",
     DropReason.WRONG: "the answer is not the expected one, or was not reached",
     DropReason.UNVERIFIED: "there is nothing to verify the answer with",
-    DropReason.TOOL_ERRORS: "more failed tool calls than dataset.max_tool_errors",
-    DropReason.TOO_MANY_TURNS: "more turns than dataset.max_turns",
+    DropReason.TOOL_ERRORS: "more failed tool calls than dataset.filters.max_tool_errors",
+    DropReason.TOO_MANY_TURNS: "more turns than dataset.filters.max_turns",
     DropReason.TEMPLATE_ERROR: "the student's chat template cannot render the messages",
-    DropReason.TOO_LONG: "more student tokens than dataset.max_tokens or student.max_length",
+    DropReason.TOO_LONG: "more student tokens than dataset.filters.max_tokens or student.max_length",
     DropReason.NOTHING_SUPERVISED: "no token of it would be trained on",
 }
 
@@ -134,20 +134,20 @@ def _no_answer(labels: Labels, limits: Limits) -> DropReason | None:
 
 
 def _wrong(labels: Labels, limits: Limits) -> DropReason | None:
-    return DropReason.WRONG if limits.config.drop_wrong and labels.verified is False else None
+    return DropReason.WRONG if limits.config.filters.drop_wrong and labels.verified is False else None
 
 
 def _unverified(labels: Labels, limits: Limits) -> DropReason | None:
-    return DropReason.UNVERIFIED if not limits.config.keep_unverified and labels.verified is None else None
+    return DropReason.UNVERIFIED if not limits.config.filters.keep_unverified and labels.verified is None else None
 
 
 def _tool_errors(labels: Labels, limits: Limits) -> DropReason | None:
-    most = limits.config.max_tool_errors
+    most = limits.config.filters.max_tool_errors
     return DropReason.TOOL_ERRORS if most is not None and labels.num_tool_errors > most else None
 
 
 def _too_many_turns(labels: Labels, limits: Limits) -> DropReason | None:
-    most = limits.config.max_turns
+    most = limits.config.filters.max_turns
     return DropReason.TOO_MANY_TURNS if most is not None and labels.num_turns > most else None
 
 

@@ -6,6 +6,7 @@ the features in the file's own metadata, `datasets.load_dataset` gives the JSON 
 """
 
 import json
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -54,17 +55,20 @@ class Column(NamedTuple):
     meaning: str
 
 
-COLUMNS: Final = (
+TRAJECTORY_COLUMNS: Final = (
     Column("id", Kind.TEXT, "the rollout's key: hash of prompt, sample index, model, sampling, system prompt, tools"),
     Column("prompt_id", Kind.TEXT, "hash of the prompt's messages and tools; rows of one prompt are in one split"),
     Column("sample_index", Kind.WHOLE, "which of the prompt's trajectories this is, from 0"),
-    Column("messages", Kind.JSONS, "OpenAI form; arguments of tool calls are JSON text as the model wrote it"),
+    Column("messages", Kind.JSONS, "OpenAI form; arguments of tool calls are objects where they are valid JSON objects"),
     Column("tools", Kind.JSONS, "full schemas of the tools offered"),
+    Column("arguments", Kind.TEXTS, "arguments of all tool calls in order, as the model wrote them"),
     Column("metadata", Kind.JSON, "what came with the prompt besides the columns below"),
-    Column("expected_answer", Kind.TEXT, "what the answer was compared with; null leaves the row unverified"),
+    Column("expected_answer", Kind.TEXT, "what the answer was compared with; null where there is nothing to compare"),
     Column("tag", Kind.TEXT, "the prompt's group"),
     Column("teacher", Kind.TEXT, "the model asked for"),
+    Column("sampling", Kind.TEXT, "hash of teacher, sampling and tools; null for trajectories sampled elsewhere"),
     Column("providers", Kind.TEXTS, "who answered, where a router said so"),
+    Column("request_ids", Kind.TEXTS, "the provider's names of the requests, where it gave some"),
     Column("turns", Kind.WHOLE, "completions sampled"),
     Column("num_tool_calls", Kind.WHOLE, "tool calls asked for"),
     Column("num_tool_errors", Kind.WHOLE, "tool calls that failed"),
@@ -75,23 +79,78 @@ COLUMNS: Final = (
     Column("cached_tokens", Kind.WHOLE, "prompt tokens the provider had cached; null likewise"),
     Column("cost_usd", Kind.REAL, "price in USD; null if the price of a turn is unknown"),
     Column("latency_s", Kind.REAL, "seconds spent waiting for completions"),
-    Column("verified", Kind.FLAG, "true: right; false: wrong; null: unverified"),
-    Column("kept", Kind.FLAG, "whether the row is trained on or validated with; null before selection"),
-    Column("drop_reasons", Kind.TEXTS, "every reason why the row is not kept; empty for kept rows"),
-    Column("split", Kind.TEXT, "`train` or `validation`; null for rows that are not kept"),
-    Column("num_tokens", Kind.WHOLE, "length under the student's chat template; null if not rendered"),
-    Column("num_supervised_tokens", Kind.WHOLE, "tokens of it that are trained on; null if not rendered"),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
+"""What a trajectory and its prompt say of themselves."""
+
+LABEL_COLUMNS: Final = (
+    Column("verifier", Kind.TEXT, "how the answer was verified; null without metadata of the prompt"),
+    Column("verified", Kind.FLAG, "true: right; false: wrong; null: unverified"),
+    Column("verification", Kind.TEXT, "why the answer is wrong or unverified, where there is more to say than that"),
+    Column("has_answer", Kind.FLAG, "whether the last message is the assistant's, calls no tool and holds text"),
+    Column("prompt_chars", Kind.WHOLE, "characters of the prompt's messages"),
+    Column("answer_chars", Kind.WHOLE, "characters of the final answer; null without one"),
+    Column("sampled_chars", Kind.WHOLE, "characters the model wrote: answers, reasoning and tool calls"),
+    Column("language", Kind.TEXT, "language of the answer as ISO 639-1 code; null if not identified"),
+    Column("language_confidence", Kind.REAL, "probability of it; null likewise"),
+    Column("refusal", Kind.TEXT, "the words with which the answer declines; null if it does not"),
+    Column("repetition", Kind.REAL, "share of the sampled word n-grams that came before; null for text too short"),
+    Column("compression_ratio", Kind.REAL, "gzip size of the sampled text over its size; null for text too short"),
+    Column("format_problem", Kind.TEXT, "how the answer misses the format asked for; null if it does not"),
+    Column("private_data", Kind.TEXTS, "kinds of personal data and secrets in what the model wrote; null if not looked for"),
+    Column("scores", Kind.JSON, "scores by name: `reward`, `reward/NAME`, functions of `labels.file`; null: not computed"),
+    Column("objections", Kind.TEXTS, "reasons against the row that functions of `labels.file` gave"),
+    Column("contamination", Kind.JSONS, "overlaps with evaluation sets: set, row, part, ngram, text; null if not looked for"),
+    Column("num_tokens", Kind.WHOLE, "length under the student's chat template; null if not rendered"),
+    Column("num_supervised_tokens", Kind.WHOLE, "tokens of it that are trained on; null if not rendered"),
+    Column("template_problem", Kind.TEXT, "why the student's chat template cannot render the row; null if it can"),
+)  # fmt: skip
+"""What is measured of one trajectory on this machine."""
+
+JUDGE_COLUMNS: Final = (
+    Column("judge", Kind.JSON, "scores by criterion, verdict and explanation of the judge; null if it was not asked"),
+)  # fmt: skip
+"""What a language model says of one trajectory."""
+
+DIFFICULTY_COLUMNS: Final = (
+    Column("student_nll", Kind.REAL, "mean negative log-likelihood of the supervised tokens under the student, in nats"),
+    Column("student_pass_rate", Kind.REAL, "share of the student's own answers to the prompt that are right"),
+)  # fmt: skip
+"""How hard the row is for the student."""
+
+DUPLICATE_COLUMNS: Final = (
+    Column("prompt_cluster", Kind.TEXT, "smallest prompt id among near-duplicates of the prompt; splits keep clusters whole"),
+    Column("duplicate_of", Kind.TEXT, "id of the row this one repeats; null if it repeats none"),
+    Column("duplicate_kind", Kind.TEXT, "`exact` after normalisation, or `near`"),
+    Column("duplicate_similarity", Kind.REAL, "Jaccard similarity of shingles with that row"),
+    Column("duplicate_source", Kind.TEXT, "the earlier dataset that holds that row; null if this one does"),
+)  # fmt: skip
+"""How the row relates to others."""
+
+SELECTION_COLUMNS: Final = (
+    Column("pass_rate", Kind.REAL, "share of right rows among the prompt's verified ones; null without any"),
+    Column("kept", Kind.FLAG, "whether the row is trained on or validated with"),
+    Column("drop_reasons", Kind.TEXTS, "every reason why the row is not kept; empty for kept rows"),
+    Column("split", Kind.TEXT, "`train` or `validation`; null for rows that are not kept"),
+)  # fmt: skip
+"""What follows from labels and config."""
+
+CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
+"""Columns of a shard of labelled trajectories."""
+
+COLUMNS: Final = (
+    TRAJECTORY_COLUMNS + LABEL_COLUMNS + JUDGE_COLUMNS + DIFFICULTY_COLUMNS + DUPLICATE_COLUMNS + SELECTION_COLUMNS
+)
+"""Columns of a dataset."""
 
 JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSON)
 JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSONS)
 
 
-def dataset_schema() -> pa.Schema:
-    """The Arrow schema of `COLUMNS`, which carries their features for `datasets` (4.7 or later)."""
-    features = {column.name: column.kind.feature for column in COLUMNS}
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema of `columns`, which carries their features for `datasets` (4.7 or later)."""
+    features = {column.name: column.kind.feature for column in columns}
     return pa.schema(
-        [pa.field(column.name, column.kind.arrow_type) for column in COLUMNS],
+        [pa.field(column.name, column.kind.arrow_type) for column in columns],
         metadata={"huggingface": json.dumps({"info": {"features": features}})},
     )

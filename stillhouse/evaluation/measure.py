@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from stillhouse.dataset.totals import completion_tokens, totals_of
-from stillhouse.dataset.verify import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.verification.verify import INFRASTRUCTURE_STOPS, verify_trajectory
 from stillhouse.evaluation.intervals import effective_sample_size, wilson_interval
 from stillhouse.evaluation.pass_at_k import mean_pass_at_k
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from stillhouse.dataset.read import read_file
 from stillhouse.dataset.totals import totals_of
-from stillhouse.dataset.verify import verify_trajectory
+from stillhouse.verification.verify import verify_trajectory
 from stillhouse.errors import InputError
 from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn

@@ -39,7 +39,7 @@ def store(
                     "prompts": {"source": str(prompts), "held_out_fraction": 0.0},
                     "teacher": {"model": "simulated", "base_url": provider.url},
                     "tools": {"builtin": ["calculator"]},
-                    "dataset": {"render_check": False, "validation_fraction": 0.0},
+                    "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
                     "runtime": {"store": str(folder / "runs"), "api_key_env": "STILLHOUSE_TEST_KEY"},
                 },
                 origin="test",

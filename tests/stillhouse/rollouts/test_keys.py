@@ -98,7 +98,14 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
         *("closing_answer", "termination_policy", "continue_message", "response_schema", "max_corrections"),
         *("reasoning_effort", "extra_body"),
     }
-    left_out = {"max_prompts", "num_samples", "failure_budget", "max_rollout_tokens", "max_rollout_usd"}
+    left_out = {
+        "max_prompts",
+        "num_samples",
+        "trajectories_file",
+        "failure_budget",
+        "max_rollout_tokens",
+        "max_rollout_usd",
+    }
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 
 

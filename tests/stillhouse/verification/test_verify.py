@@ -3,7 +3,7 @@ from decimal import Decimal
 
 import pytest
 
-from stillhouse.dataset.verify import final_answer, last_number, verify, verify_trajectory
+from stillhouse.verification.verify import final_answer, last_number, verify, verify_trajectory
 from stillhouse.types import ErrorRecord, PromptMetadata, StopReason, Trajectory
 
 

@@ -1,0 +1,210 @@
+"""Sections of the dataset: what is measured of each trajectory, and which trajectories are kept.
+
+Everything under `labels`, `judge`, `duplicates`, `contamination` and `embeddings` decides what is measured and costs
+time or requests; `filters`, `selection` and the split follow from what was measured and cost seconds.
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from stillhouse.config.rollouts import TeacherConfig
+from stillhouse.config.section import Section
+from stillhouse.types import JsonObject
+
+
+class LabelsConfig(Section):
+    """What is measured of each trajectory on this machine."""
+
+    render: bool = True
+    """Render each row with the student's chat template: its length in tokens, what is supervised, template errors."""
+    language: bool = False
+    """Identify the language of the answer."""
+    privacy: bool = False
+    """Look for personal data (e-mail addresses, telephone numbers, cards, bank accounts) and leaked secrets."""
+    answer_schema: JsonObject = {}
+    """JSON schema that the final answer should meet; empty asks for none."""
+    answer_pattern: str | None = None
+    """Regular expression that the final answer should contain; None asks for none."""
+    file: str | None = None
+    """Path of a Python file whose functions under `@label` score trajectories or give reasons against them."""
+    rewards: bool = False
+    """Score with the functions of `tools.rewards_file`."""
+    student_nll: bool = False
+    """Measure how surprised the student is: mean negative log-likelihood of the supervised tokens, in nats."""
+    student_samples: int = Field(default=0, ge=0)
+    """Answers of the student to sample for each prompt, for its pass rate; 0 samples none."""
+
+
+class Criterion(Section):
+    """One line of a judge's rubric."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Name of the score it gives, `judge/NAME` in the column `scores`."""
+    question: str = Field(min_length=1)
+    """What the judge is asked to grade."""
+    best: int = Field(default=5, ge=1)
+    """Highest grade; the lowest is 0. Scores are grades divided by this."""
+
+
+class JudgeConfig(Section):
+    """A language model that grades trajectories against a rubric, through the rollout engine."""
+
+    enabled: bool = False
+    """Ask the judge."""
+    model: TeacherConfig = TeacherConfig()
+    """The judge, its endpoint and prices; it spends from the run's budget."""
+    rubric: tuple[Criterion, ...] = ()
+    """What is graded; empty asks only whether answers of prompts under the verifier `judge` are right."""
+    instructions: str | None = None
+    """Added to what the judge is told; None adds nothing."""
+    num_samples: int = Field(default=1, ge=1)
+    """Judgements of each trajectory; scores are their mean and verdicts their majority."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Sampling temperature; 0 is greedy."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """Most tokens of one judgement."""
+    failure_budget: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of judgements that may fail before the stage does; a trajectory without one is unverified and unscored."""
+
+
+class DuplicatesConfig(Section):
+    """How alike rows are found."""
+
+    near: bool = False
+    """Look for near-duplicates by MinHash; off, only rows equal after normalisation are found."""
+    threshold: float = Field(default=0.85, gt=0.0, le=1.0)
+    """Jaccard similarity of shingles from which two texts count as near-duplicates."""
+    shingle_words: int = Field(default=5, ge=1)
+    """Words of one shingle."""
+    num_permutations: int = Field(default=128, ge=16)
+    """Hashes of a signature; more find near-duplicates more surely and cost more."""
+    earlier: tuple[str, ...] = ()
+    """Datasets to compare with as well: folders that `dataset` wrote, or their Parquet files."""
+
+
+class ContaminationConfig(Section):
+    """Evaluation sets whose text must not be trained on."""
+
+    sets: dict[str, str] = {}
+    """Evaluation sets as `NAME: FILE`; txt, jsonl, csv or Parquet."""
+    ngrams: tuple[int, ...] = (8, 13)
+    """Lengths in words of the overlaps looked for."""
+
+
+class EmbeddingsConfig(Section):
+    """An endpoint that embeds prompts, for a selection of different ones."""
+
+    base_url: str | None = None
+    """OpenAI-compatible endpoint with `/embeddings`, up to and with `/v1`; None embeds nothing."""
+    model: str = "text-embedding-3-small"
+    """Model name at the endpoint."""
+    batch_size: int = Field(default=128, ge=1)
+    """Texts of one request."""
+
+
+class FiltersConfig(Section):
+    """Which labels a row may have. None and empty set no limit; a label that was not measured drops nothing."""
+
+    drop_wrong: bool = True
+    """Drop trajectories whose answer is verified as wrong."""
+    keep_unverified: bool = True
+    """Keep trajectories that nothing verifies."""
+    max_tool_errors: int | None = Field(default=None, ge=0)
+    """Most failed tool calls."""
+    min_turns: int | None = Field(default=None, ge=1)
+    """Fewest turns."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Most turns."""
+    min_answer_chars: int | None = Field(default=None, ge=1)
+    """Fewest characters of the final answer."""
+    max_answer_chars: int | None = Field(default=None, ge=1)
+    """Most characters of the final answer."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most student tokens of a row; None leaves it to the student's `max_length`."""
+    languages: tuple[str, ...] = ()
+    """ISO 639-1 codes of the languages an answer may have; empty allows any."""
+    drop_refusals: bool = False
+    """Drop answers that decline, or that speak of being a language model."""
+    max_repetition: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Largest share of sampled text in word n-grams that came before."""
+    min_compression_ratio: float | None = Field(default=None, gt=0.0)
+    """Smallest size of the sampled text after gzip, as a share of its size before; loops compress far."""
+    check_format: bool = True
+    """Drop answers that miss `labels.answer_schema` or `labels.answer_pattern`, or whose think tags do not match."""
+    drop_private: tuple[Literal["secret", "email", "phone", "card", "iban", "ip", "id"], ...] = ()
+    """Kinds of private data whose rows are dropped."""
+    min_scores: dict[str, float] = {}
+    """Lowest scores by name: `judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`."""
+    max_scores: dict[str, float] = {}
+    """Highest scores by name."""
+    min_student_nll: float | None = None
+    """Lowest surprise of the student, in nats a token: below, it knows the row already."""
+    max_student_nll: float | None = None
+    """Highest surprise of the student, in nats a token."""
+    min_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Lowest share of the student's own answers to the prompt that are right."""
+    max_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Highest share of them."""
+    duplicates: Literal["keep", "exact", "near"] = "keep"
+    """Drop rows that repeat an earlier row after normalisation, or nearly; the samples of one prompt count as well."""
+    contamination_ngrams: int | None = Field(default=8, ge=1)
+    """Drop rows that share so many words in a row, or more, with an evaluation set; None drops none."""
+
+
+class SelectionConfig(Section):
+    """Which of the rows that pass the filters are kept."""
+
+    min_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Lowest share of right trajectories among the prompt's verified ones: below, the prompt is too hard."""
+    max_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Highest such share: above, the prompt is too easy."""
+    rows_per_prompt: int | None = Field(default=None, ge=1)
+    """Most rows of one prompt; None keeps all."""
+    prefer: Literal["first", "shortest", "fewest_tool_calls", "score"] = "first"
+    """Which rows of a prompt come first, right ones before unverified ones: by sample index, by tokens, by tool
+    calls, or by `score`."""
+    score: str | None = None
+    """Name of the score that `prefer: score` goes by, the highest first."""
+    pairs: bool = False
+    """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
+    quotas: dict[str, int] = {}
+    """Most rows by tag."""
+    max_diverse_rows: int | None = Field(default=None, ge=1)
+    """Keep so many rows, as different from each other as their embeddings tell; needs `embeddings`."""
+    target_rows: int | None = Field(default=None, ge=1)
+    """Keep exactly so many rows: the teacher is asked until they are there and no longer; None keeps what passes."""
+    max_candidates: int | None = Field(default=None, ge=1)
+    """Most rollouts to sample for `target_rows`; None allows `rollouts.num_samples` for each prompt."""
+
+    @model_validator(mode="after")
+    def _goes_by_a_score(self) -> Self:
+        if (self.prefer == "score") != (self.score is not None):
+            raise ValueError("prefer: score and the name of a score belong together: set both or neither")
+        if self.max_candidates is not None and self.target_rows is None:
+            raise ValueError("max_candidates bounds target_rows, which is not set: set it, or leave both out")
+        return self
+
+
+class DatasetConfig(Section):
+    """Which trajectories become training rows. Labels measure; `kept` follows from labels and this section."""
+
+    labels: LabelsConfig = LabelsConfig()
+    judge: JudgeConfig = JudgeConfig()
+    duplicates: DuplicatesConfig = DuplicatesConfig()
+    contamination: ContaminationConfig = ContaminationConfig()
+    embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    filters: FiltersConfig = FiltersConfig()
+    selection: SelectionConfig = SelectionConfig()
+    validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Share of prompts whose rows are kept out of training to measure validation loss."""
+    split_seed: int = 0
+    """Draws another validation split of the same size."""
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.selection.max_diverse_rows is not None and self.embeddings.base_url is None:
+            raise ValueError("selection.max_diverse_rows needs embeddings.base_url: name an endpoint that embeds")
+        if self.filters.duplicates == "near" and not self.duplicates.near:
+            raise ValueError("filters.duplicates is near, but duplicates.near is off: switch it on")
+        return self

@@ -1,0 +1,1 @@
+"""What other programs wrote, as our prompts, trajectories and configs."""

@@ -1,0 +1,1 @@
+"""Rows that repeat others: signatures, near-duplicates by MinHash, clusters of prompts."""

@@ -1,0 +1,1 @@
+"""A language model that grades trajectories against a rubric."""

@@ -1,0 +1,1 @@
+"""Which rows are kept: filters, then choices among rows. All of it follows from labels and config."""

@@ -1,0 +1,1 @@
+"""Whether an answer is right: right, wrong, or unverified."""
