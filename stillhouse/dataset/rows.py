@@ -1,6 +1,11 @@
-"""A trajectory as a row of a dataset, and rows as a Parquet file written piece by piece."""
+"""A trajectory as a row of a dataset, and rows as a Parquet file written piece by piece.
 
-from collections.abc import Sequence
+Arguments of a tool call become an object, which is what chat templates and trainers take; the column `arguments` keeps
+them as the model wrote them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -9,37 +14,56 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.labels import Labels
-from stillhouse.dataset.schema import COLUMNS, Kind, dataset_schema
+from stillhouse.chat.parse import MALFORMED_CALL
+from stillhouse.dataset.schema import (
+    CANDIDATE_COLUMNS,
+    JSON_COLUMNS,
+    JSON_LIST_COLUMNS,
+    LABEL_COLUMNS,
+    Column,
+    Kind,
+    arrow_schema,
+)
 from stillhouse.dataset.totals import totals_of
-from stillhouse.types import JsonObject, PromptMetadata, Trajectory
+from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
 
-_GROUP_ROWS: Final = 2048
-_GROUP_CHARS: Final = 32 << 20
+_BATCH_ROWS: Final = 512
+_GROUP_ROWS: Final = 1 << 16
+_GROUP_BYTES: Final = 32 << 20
+_LABELS: Final = tuple(column.name for column in LABEL_COLUMNS)
 
 
-def row_of(
-    trajectory: Trajectory,
-    metadata: PromptMetadata | None,
-    labels: Labels,
-    *,
-    drop_reasons: Sequence[str] | None,
-    split: str | None,
+def candidate_row(
+    trajectory: Trajectory, metadata: PromptMetadata | None, labels: Mapping[str, Any], sampling: str | None
 ) -> JsonObject:
-    """The values of `COLUMNS`, JSON columns as JSON text. `drop_reasons` is None before selection."""
+    """The values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
+
+    Args:
+        trajectory: Finished or failed.
+        metadata: What came with its prompt, if anything.
+        labels: Values by name of column, JSON columns as objects; columns that are not there become null.
+        sampling: Hash of teacher, sampling and tools, where it is known.
+
+    Raises:
+        KeyError: `labels` names a column that is no label.
+    """
+    if unknown := labels.keys() - set(_LABELS):
+        raise KeyError(f"no label columns: {', '.join(sorted(unknown))}")
     totals = totals_of(trajectory)
-    rendering = labels.rendering
-    return {
+    row = {
         "id": trajectory.rollout_key,
         "prompt_id": trajectory.prompt_id,
         "sample_index": trajectory.sample_index,
-        "messages": [_json(message) for message in trajectory.messages],
-        "tools": [_json(tool) for tool in trajectory.tools],
-        "metadata": _json(metadata.metadata if metadata else {}),
+        "messages": [_with_objects(message) for message in trajectory.messages],
+        "tools": trajectory.tools,
+        "arguments": [call["function"]["arguments"] for message in trajectory.messages for call in _calls(message)],
+        "metadata": metadata.metadata if metadata else {},
         "expected_answer": metadata.expected_answer if metadata else None,
         "tag": metadata.tag if metadata else None,
         "teacher": trajectory.model,
+        "sampling": sampling,
         "providers": totals.providers,
+        "request_ids": [turn.request_id for turn in trajectory.turns if turn.request_id is not None],
         "turns": len(trajectory.turns),
         "num_tool_calls": totals.num_tool_calls,
         "num_tool_errors": totals.num_tool_errors,
@@ -50,39 +74,71 @@ def row_of(
         "cached_tokens": totals.cached_tokens,
         "cost_usd": totals.cost_usd,
         "latency_s": totals.latency_s,
-        "verified": labels.verified,
-        "kept": None if drop_reasons is None else not drop_reasons,
-        "drop_reasons": drop_reasons,
-        "split": split,
-        "num_tokens": rendering.num_tokens if rendering else None,
-        "num_supervised_tokens": rendering.num_supervised_tokens if rendering else None,
-        "error": _json(_error(trajectory, labels)),
+        "error": trajectory.error,
+        **labels,
     }
+    return {column.name: _encoded(row.get(column.name), column.name) for column in CANDIDATE_COLUMNS}
 
 
-def _error(trajectory: Trajectory, labels: Labels) -> JsonObject | None:
-    if trajectory.error is not None:
-        return dict(trajectory.error)
-    problem = labels.rendering.problem if labels.rendering else None
-    return None if problem is None else {"kind": "template", "message": problem}
+def _with_objects(message: Message) -> JsonObject:
+    """The message with the arguments of its calls as objects, where they are JSON objects."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    calls = [{**call, "function": _with_object(call["function"])} for call in _calls(message)]
+    return {**message, "tool_calls": calls}
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else orjson.dumps(value).decode()
+def _with_object(function: Mapping[str, Any]) -> JsonObject:
+    if function["name"] == MALFORMED_CALL:
+        return dict(function)
+    return {**function, "arguments": _object(function["arguments"])}
 
 
-class RowWriter:
-    """A Parquet file of `COLUMNS`, written in row groups so that memory stays bounded whatever the number of rows.
+def _object(arguments: str) -> JsonObject | str:
+    """The object that `arguments` spells; the text itself where JSON's reader and writer would not give it back."""
+    try:
+        value = json.loads(arguments)
+        # NaN, 1e999, integers beyond 64 bits and lone surrogates pass Python's reader, and would come back as null or
+        # not at all.
+        is_exact = isinstance(value, dict) and orjson.loads(orjson.dumps(value)) == value
+    except (ValueError, TypeError, RecursionError):
+        return arguments
+    return value if is_exact else arguments
 
-    The bytes depend on the rows alone. The file is complete once the context is left.
+
+def _calls(message: Message) -> Sequence[Any]:
+    return message.get("tool_calls") or ()
+
+
+def _encoded(value: Any, name: str) -> Any:
+    if value is None:
+        return None
+    if name in JSON_LIST_COLUMNS:
+        return [_json(item) for item in value]
+    return _json(value) if name in JSON_COLUMNS else value
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+class TableWriter:
+    """A Parquet file written in row groups, so that memory stays bounded whatever the number of rows.
+
+    The bytes depend on rows and columns alone. The file is complete once the context is left.
+
+    Args:
+        path: The file, which is not written atomically: it belongs to a folder that is published whole.
+        columns: Its columns.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
         self.num_rows = 0
-        self._schema = dataset_schema()
+        self._columns = columns
+        self._schema = arrow_schema(columns)
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
-        self._rows: list[JsonObject] = []
-        self._num_chars = 0
+        self._rows: list[Mapping[str, Any]] = []
+        self._batches: list[pa.RecordBatch] = []
 
     def __enter__(self) -> Self:
         return self
@@ -91,24 +147,29 @@ class RowWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            self._flush()
+            self._take_rows()
+            self._write_group()
         self._writer.close()
 
-    def write(self, row: JsonObject) -> None:
-        """Adds a row that `row_of` made."""
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Adds a row, JSON columns as JSON text."""
         self._rows.append(row)
-        self._num_chars += sum(map(len, row["messages"])) + sum(map(len, row["tools"]))
         self.num_rows += 1
-        if len(self._rows) >= _GROUP_ROWS or self._num_chars >= _GROUP_CHARS:
-            self._flush()
+        if len(self._rows) == _BATCH_ROWS:
+            self._take_rows()
 
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        arrays = [_array([row[column.name] for row in self._rows], column.kind) for column in COLUMNS]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
-        self._rows.clear()
-        self._num_chars = 0
+    def _take_rows(self) -> None:
+        if self._rows:
+            arrays = [_array([row[column.name] for row in self._rows], column.kind) for column in self._columns]
+            self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            self._rows.clear()
+            if sum(batch.nbytes for batch in self._batches) >= _GROUP_BYTES:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if self._batches:
+            self._writer.write_table(pa.Table.from_batches(self._batches), row_group_size=_GROUP_ROWS)
+            self._batches.clear()
 
 
 def _array(values: list[Any], kind: Kind) -> pa.Array:
