@@ -15,6 +15,7 @@ from stillhouse.rollouts.budget import require_prices, shared_budget
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import open_journal
+from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
@@ -43,6 +44,7 @@ async def sample(
     part: str,
     teacher: TeacherConfig | None = None,
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
+    plan: Plan | None = None,
 ) -> Sampled:
     """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again.
 
@@ -56,6 +58,7 @@ async def sample(
         part: names this collection among those of the run; the same when it runs again.
         teacher: its section where `endpoint` is the teacher's, so that the run's budget holds; students cost nothing.
         metadata: of prompts, by their ids.
+        plan: what is started; None starts `config.num_samples` rollouts of each prompt.
     """
     started = time.monotonic()
     budget = None
@@ -71,7 +74,7 @@ async def sample(
             opened.push_async_callback(client.aclose)
             runtime = runtime.model_copy(update={"hedge": False})
         collector = RolloutCollector(
-            prompts,
+            plan or EverySample(prompts, config.num_samples),
             endpoint=endpoint,
             config=config,
             toolbox=Toolbox.from_config(tools),

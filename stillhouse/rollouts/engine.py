@@ -1,13 +1,14 @@
 """`RolloutCollector`: many rollouts at once, without barriers, each recorded exactly once.
 
-Prompts are drawn from their iterable as room appears and trajectories handed out as they finish, so memory follows the
-number of rollouts under way and not the number of prompts. What a rollout is made of is elsewhere: the loop in `agent`,
-its record in `rollout`, tries in `retry`, the limits in `limits`, the money in `budget`, what is durable in `journal`.
+Rollouts are started as room appears and trajectories handed out as they finish, so memory follows the number of rollouts
+under way and not the number of prompts. Which are started is up to a `plan`. What a rollout is made of is elsewhere: the
+loop in `agent`, its record in `rollout`, tries in `retry`, the limits in `limits`, the money in `budget`, what is durable
+in `journal`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sized
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from stillhouse.rollouts.garbage import rarely_collected
 from stillhouse.rollouts.hedge import Hedging
 from stillhouse.rollouts.journal import Journal
 from stillhouse.rollouts.limits import Caps, Controller, shared_controller
+from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.retry import Effects, Requester
 from stillhouse.rollouts.rollout import Halted, Rollout
@@ -38,14 +40,14 @@ _MAX_UNREAD: Final = 64
 
 
 class RolloutCollector:
-    """Trajectories of `config.num_samples` rollouts a prompt, in the order they finish.
+    """Trajectories of the rollouts that a plan asks for, in the order they finish.
 
     Iterate over it once with `async for`; leave the loop early only inside `contextlib.aclosing`. What the journal
     holds is not asked again. A rollout that fails is handed out with `StopReason.ERROR` and is owed by the next
     collection. `stats` counts what it did so far.
 
     Args:
-        prompts: distinct prompts, drawn as they are needed.
+        plan: what is started, `EverySample` of some prompts for one.
         endpoint: who is asked.
         config: what is sampled.
         toolbox: the tools configured; each prompt is offered those it names.
@@ -66,7 +68,7 @@ class RolloutCollector:
 
     def __init__(
         self,
-        prompts: Iterable[Prompt],
+        plan: Plan,
         *,
         endpoint: Endpoint,
         config: RolloutsConfig,
@@ -81,7 +83,7 @@ class RolloutCollector:
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.stats = RolloutStats()
-        self._prompts = prompts
+        self._plan = plan
         self._endpoint = endpoint
         self._config = config
         self._toolbox = toolbox
@@ -96,7 +98,7 @@ class RolloutCollector:
             progress,
             self.stats,
             self._controller,
-            total=len(prompts) * config.num_samples if isinstance(prompts, Sized) else None,
+            total=plan.total,
             clock=effects.clock,
         )
         self._running: dict[asyncio.Task[None], Rollout] = {}
@@ -165,12 +167,16 @@ class RolloutCollector:
     async def _admit_all(self, room: RolloutRoom) -> None:
         """Starts rollouts as room appears, waits for the last, and closes the queue of finished ones."""
         try:
-            for rollout, refused in self._rollouts(room):
-                if refused is not None:
-                    await self._finish(refused)
-                elif not await self._start_when_room(rollout):
+            while self._fatal is None:
+                wanted = self._plan.next()
+                if wanted is not None:
+                    await self._admit(*wanted, room)
+                elif self._running:
+                    await self._next_change()
+                elif self._elsewhere:
+                    await self._take_over()
+                else:
                     break
-            await self._wait_for_others()
         # Whoever iterates must hear of it, also when the prompts themselves raise.
         except Exception as error:
             self._halt(error)
@@ -178,42 +184,36 @@ class RolloutCollector:
             await asyncio.wait(set(self._running))
         await self._finished.put(None)
 
-    def _rollouts(self, room: RolloutRoom) -> Iterator[tuple[Rollout, Trajectory | None]]:
-        """Every rollout owed; with its failed trajectory where the prompt names a tool that is not there."""
-        for prompt in self._prompts:
-            refused: ErrorRecord | None = None
-            try:
-                toolbox = self._toolbox.select(prompt.tools)
-            except ConfigError as error:
-                toolbox = Toolbox([])
-                refused = {"kind": "ConfigError", "message": str(error)}
-            for sample_index in range(self._config.num_samples):
-                rollout = Rollout(prompt, sample_index, toolbox, room)
-                yield rollout, None if refused is None else rollout.failed(refused)
+    async def _admit(self, prompt: Prompt, sample_index: int, room: RolloutRoom) -> None:
+        """Starts a rollout once there is room, or ends it where its prompt names a tool that is not there."""
+        try:
+            toolbox = self._toolbox.select(prompt.tools)
+        except ConfigError as error:
+            refused: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
+            await self._finish(Rollout(prompt, sample_index, Toolbox([]), room).failed(refused))
+        else:
+            await self._start_when_room(Rollout(prompt, sample_index, toolbox, room))
 
-    async def _start_when_room(self, rollout: Rollout) -> bool:
-        """Whether it was started: nothing is once the collection has to stop."""
+    async def _start_when_room(self, rollout: Rollout) -> None:
+        """Nothing is started once the collection has to stop."""
         while self._fatal is None and not self._has_room():
-            self._changed.clear()
-            await self._changed.wait()
+            await self._next_change()
         if self._fatal is None:
             task = asyncio.create_task(self._run(rollout))
             self._running[task] = rollout
             task.add_done_callback(self._forget)
-        return self._fatal is None
 
-    async def _wait_for_others(self) -> None:
-        """Takes over what other processes finish, and runs what they leave undone."""
-        while self._running or self._elsewhere:
-            if self._running:
-                await asyncio.wait(set(self._running))
-                continue
-            elsewhere, self._elsewhere = self._elsewhere, []
-            _LOG.info("waiting for %d rollouts that another process is at", len(elsewhere))
-            await asyncio.sleep(_ELSEWHERE_S)
-            for rollout in elsewhere:
-                if not await self._start_when_room(rollout):
-                    return
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _take_over(self) -> None:
+        """Takes what other processes have finished by now, and runs what they left undone."""
+        elsewhere, self._elsewhere = self._elsewhere, []
+        _LOG.info("waiting for %d rollouts that another process is at", len(elsewhere))
+        await asyncio.sleep(_ELSEWHERE_S)
+        for rollout in elsewhere:
+            await self._start_when_room(rollout)
 
     def _has_room(self) -> bool:
         """Whether another rollout would be of use: those that want a slot should fill the window, and little more.
@@ -264,6 +264,7 @@ class RolloutCollector:
             _LOG.warning("rollout %s failed: %s", trajectory.rollout_key[:12], trajectory.error)
         costs = [turn.cost_usd for turn in trajectory.turns]
         self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
+        await self._plan.finished(trajectory)
         await self._finished.put(trajectory)
 
     def _halt(self, error: Exception) -> None:

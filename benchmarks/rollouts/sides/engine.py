@@ -10,7 +10,7 @@ import uvloop
 
 from benchmarks.rollouts.sides.job import Job, Question, load, mark_ready, row
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.rollouts import Endpoint, Journal, RolloutCollector
+from stillhouse.rollouts import Endpoint, EverySample, Journal, RolloutCollector
 from stillhouse.store import prompt_id
 from stillhouse.tools import Tool, Toolbox, tool
 from stillhouse.types import Message, Prompt, StopReason
@@ -24,7 +24,7 @@ async def collect(job: Job) -> None:
     cases: dict[str, str] = {}
     with Journal(Path(job.folder) / "journal.sqlite3") as journal, job.rows_file.open("w", encoding="utf-8") as rows:
         collection = RolloutCollector(
-            _prompts(job, cases),
+            EverySample(_prompts(job, cases), job.num_samples),
             endpoint=Endpoint(job.url, "simulated-1", "simulated-1"),
             config=RolloutsConfig(max_tokens=job.max_tokens, num_samples=job.num_samples),
             toolbox=Toolbox(_tools(job) if job.tools else [], timeout_s=_TOOL_TIMEOUT_S),

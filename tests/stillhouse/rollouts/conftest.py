@@ -10,7 +10,7 @@ import pytest
 from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.progress import RolloutProgress
-from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector, RolloutStats
+from stillhouse.rollouts import Controller, Endpoint, EverySample, Journal, Plan, RolloutCollector, RolloutStats
 from stillhouse.rollouts.limits import Caps, RateControl
 from stillhouse.rollouts.retry import Effects
 from stillhouse.store import prompt_id
@@ -77,6 +77,7 @@ def collect(journal: Journal) -> Callable[..., Collected]:
         identity: str = "model@1",
         journal: Journal = journal,
         effects: Effects | None = None,
+        plan: Plan | None = None,
         **options: Any,
     ) -> Collected:
         collected = Collected()
@@ -85,7 +86,7 @@ def collect(journal: Journal) -> Callable[..., Collected]:
 
         async def main() -> None:
             collection = RolloutCollector(
-                prompts,
+                plan or EverySample(prompts, (config or RolloutsConfig()).num_samples),
                 endpoint=Endpoint(url, "simulated", identity, "secret-key"),
                 config=config or RolloutsConfig(),
                 toolbox=toolbox or Toolbox([calculator]),

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.progress import NoProgress
-from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutCollector
+from stillhouse.rollouts import Controller, Endpoint, EverySample, Journal, RolloutCollector
 from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
@@ -355,7 +355,7 @@ def test_leaving_early_ends_everything_and_keeps_what_was_paid(
 
     async def take_five(url: str) -> int:
         collection = RolloutCollector(
-            make_prompts(100),
+            EverySample(make_prompts(100), 1),
             endpoint=Endpoint(url, "simulated", "model@1"),
             config=RolloutsConfig(),
             toolbox=Toolbox([calculator]),

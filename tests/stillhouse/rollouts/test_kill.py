@@ -21,7 +21,7 @@ PROGRAM = textwrap.dedent("""
     import orjson
     from stillhouse.config import RolloutsConfig, RuntimeConfig
     from stillhouse.progress import NoProgress
-    from stillhouse.rollouts import Endpoint, Journal, RolloutCollector
+    from stillhouse.rollouts import Endpoint, EverySample, Journal, RolloutCollector
     from stillhouse.store import prompt_id
     from stillhouse.tools import Toolbox, tool
     from stillhouse.types import Prompt
@@ -43,7 +43,7 @@ PROGRAM = textwrap.dedent("""
     async def main():
         with Journal(store / "journal.sqlite3") as journal:
             collection = RolloutCollector(
-                prompts(), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(), toolbox=Toolbox([note]),
+                EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(), toolbox=Toolbox([note]),
                 journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency),
                 progress=NoProgress())
             async for trajectory in collection:
