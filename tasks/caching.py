@@ -8,12 +8,13 @@ Prefect returns a cached manifest without looking at the files it names; `call_s
 when they are gone or altered.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prefect import Task
 from prefect.context import TaskRunContext
@@ -25,6 +26,9 @@ from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
 from tasks.run import Run
+
+SHARDS_AT_ONCE: Final = 4
+"""Shards that ask a remote endpoint at the same time; they share its limits."""
 
 _logger = logging.getLogger("stillhouse.caching")
 
@@ -85,17 +89,76 @@ def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | Non
         inputs: what the result depends on; all of it enters the key.
     """
     started = time.monotonic()
-    key = stage.key(inputs)
     task = task.with_options(task_run_name=label or stage.name)
-    state = configured(task, stage, run)(**inputs, key=key, context=run.context, return_state=True)
-    result = state.result()
-    cached = was_cached(state)
-    if cached and (problem := find_problem(result, run)):
-        warn_of_loss(stage, problem)
-        state = configured(task, stage, run, refresh=True)(**inputs, key=key, context=run.context, return_state=True)
-        result, cached = state.result(), False
+    result, cached = recall(stage, task, run, **inputs)
     run.note_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
     return result
+
+
+def recall(stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> tuple[Any, bool]:
+    """As `call_stage`, without a line in the list of stages: the result, and whether it came from the cache."""
+    arguments = _arguments(stage, run, inputs)
+    state = configured(task, stage, run)(**arguments)
+    result = state.result()
+    if was_cached(state) and (problem := find_problem(result, run)):
+        warn_of_loss(stage, problem)
+        state = configured(task, stage, run, refresh=True)(**arguments)
+        result = state.result()
+    return result, was_cached(state)
+
+
+async def recall_shards(
+    stage: Stage,
+    task: Task[..., Any],
+    run: Run,
+    shards: Sequence[Artifact],
+    *,
+    skipped: Callable[[Artifact], None],
+    **inputs: Any,
+) -> list[tuple[Artifact, bool]]:
+    """What `recall` gives for each shard, several at once. A failed shard is raised once the others are done.
+
+    Args:
+        stage: names the cache entries.
+        task: a coroutine function that takes `shard` on top of what `call_stage` says.
+        run: the flow run this belongs to.
+        shards: one by one the task's `shard`.
+        skipped: told of each result that came from the cache.
+        inputs: what all results depend on.
+    """
+    places = asyncio.Semaphore(SHARDS_AT_ONCE)
+
+    async def one(shard: Artifact) -> tuple[Artifact, bool]:
+        async with places:
+            artifact, cached = await _recall_shard(stage, task, run, {"shard": shard, **inputs})
+        if cached:
+            skipped(artifact)
+        return artifact, cached
+
+    results = await asyncio.gather(*map(one, shards), return_exceptions=True)
+    collected = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        collected.append(result)
+    return collected
+
+
+async def _recall_shard(
+    stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any]
+) -> tuple[Artifact, bool]:
+    arguments = _arguments(stage, run, inputs)
+    state = await configured(task, stage, run)(**arguments)
+    artifact: Artifact = await state.aresult()
+    if was_cached(state) and (problem := find_problem(artifact, run)):
+        warn_of_loss(stage, problem)
+        state = await configured(task, stage, run, refresh=True)(**arguments)
+        artifact = await state.aresult()
+    return artifact, was_cached(state)
+
+
+def _arguments(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**inputs, "key": stage.key(inputs), "context": run.context, "return_state": True}
 
 
 def configured(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:

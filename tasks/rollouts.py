@@ -1,9 +1,7 @@
 """Rollouts: the teacher's trajectories. A task run is a shard of prompts; shards share an event loop and a limit."""
 
-import asyncio
 import time
 from itertools import islice
-from typing import Any
 
 from prefect import task
 from pydantic import BaseModel, ConfigDict
@@ -15,7 +13,7 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt
-from tasks.caching import CACHED_STAGE, Stage, configured, find_problem, warn_of_loss, was_cached
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.live import LivePage
 from tasks.models import endpoint_of, teacher_model
@@ -25,8 +23,6 @@ from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 ROLLOUTS = Stage("rollouts", version=1)
-
-_SHARDS_AT_ONCE = 4
 
 
 class Rollouts(BaseModel):
@@ -67,7 +63,7 @@ def sample_teacher(
     shards = _write_shards(prompts.train, rollouts.max_prompts, shard_size, run)
     total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
-        results = run_until_done(_all_shards(shards, inputs, run))
+        results = run_until_done(recall_shards(ROLLOUTS, rollouts_task, run, shards, skipped=_skip, **inputs))
     collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
     cached = all(cached for _, cached in results)
     run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
@@ -87,37 +83,8 @@ def _write_shard(prompts: list[Prompt], run: Run) -> Artifact:
     return run.context.store.write("shards", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
 
 
-async def _all_shards(shards: list[Artifact], inputs: dict[str, Any], run: Run) -> list[tuple[Artifact, bool]]:
-    """Every shard's artifact and whether it was at hand. A failed shard is raised once the others are done."""
-    places = asyncio.Semaphore(_SHARDS_AT_ONCE)
-
-    async def one(shard: Artifact) -> tuple[Artifact, bool]:
-        async with places:
-            artifact, cached = await _one_shard({"shard": shard, **inputs}, run)
-        if cached:
-            PartProgress("rollouts", artifact.uri, artifact.num_rows).skip()
-        return artifact, cached
-
-    results = await asyncio.gather(*map(one, shards), return_exceptions=True)
-    collected = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        collected.append(result)
-    return collected
-
-
-async def _one_shard(inputs: dict[str, Any], run: Run) -> tuple[Artifact, bool]:
-    arguments = {**inputs, "key": ROLLOUTS.key(inputs), "context": run.context, "return_state": True}
-    state = await configured(rollouts_task, ROLLOUTS, run)(**arguments)
-    artifact: Artifact = await state.aresult()
-    if was_cached(state) and (problem := find_problem(artifact, run)):
-        warn_of_loss(ROLLOUTS, problem)
-        state = await configured(rollouts_task, ROLLOUTS, run, refresh=True)(**arguments)
-        artifact = await state.aresult()
-    elif was_cached(state):
-        PartProgress("rollouts", arguments["key"], inputs["shard"].num_rows * inputs["rollouts"].num_samples).skip()
-    return artifact, was_cached(state)
+def _skip(shard: Artifact) -> None:
+    PartProgress("rollouts", shard.uri, shard.num_rows).skip()
 
 
 @task(name="rollouts", **CACHED_STAGE)
