@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from stillhouse.dataset.totals import completion_tokens, totals_of
-from stillhouse.verification.verify import INFRASTRUCTURE_STOPS, verify_trajectory
-from stillhouse.evaluation.intervals import effective_sample_size, wilson_interval
 from stillhouse.evaluation.pass_at_k import mean_pass_at_k
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
+from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
+from stillhouse.verification.verify import INFRASTRUCTURE_STOPS, verify_trajectory
 
 _TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 
@@ -81,7 +81,8 @@ def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObj
     if num_verified == 0:
         return {"accuracy": None, "accuracy_low": None, "accuracy_high": None, "num_verified": 0}
     accuracy = sum(map(sum, by_prompt)) / num_verified
-    interval = wilson_interval(accuracy, effective_sample_size(by_prompt), confidence)
+    groups = (Group(len(verdicts), sum(verdicts)) for verdicts in by_prompt)
+    interval = wilson_interval(accuracy, effective_sample_size(groups), confidence)
     return {
         "accuracy": accuracy,
         "accuracy_low": interval.low,

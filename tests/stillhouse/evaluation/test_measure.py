@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from stillhouse.evaluation.intervals import wilson_interval
 from stillhouse.evaluation.measure import measure
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
+from stillhouse.verification.intervals import wilson_interval
 
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

@@ -1,7 +1,7 @@
 """Confidence intervals of shares, in closed form."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -33,7 +33,14 @@ def wilson_interval(share: float, num_trials: float, confidence: float) -> Inter
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
 
 
-def effective_sample_size(groups: Iterable[Sequence[bool]]) -> float:
+class Group(NamedTuple):
+    """Trials that resemble each other: the trajectories of one prompt."""
+
+    size: int
+    right: int
+
+
+def effective_sample_size(groups: Iterable[Group]) -> float:
     """How many independent trials tell as much about the mean as these, which come in groups.
 
     Trajectories of one prompt resemble each other, so counting each as a trial makes an interval too narrow. With group
@@ -43,7 +50,7 @@ def effective_sample_size(groups: Iterable[Sequence[bool]]) -> float:
     number of groups is returned. Kish 1965, "Survey Sampling" (design effect); Korn and Graubard 1998, "Confidence
     intervals for proportions with small expected number of positive counts estimated from survey data".
     """
-    counted = [(len(group), sum(group)) for group in groups if group]
+    counted = [group for group in groups if group.size]
     num_trials = sum(size for size, _ in counted)
     share = sum(right for _, right in counted) / num_trials
     if share in (0.0, 1.0):

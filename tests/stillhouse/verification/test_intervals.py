@@ -3,7 +3,7 @@ from statistics import NormalDist
 
 import pytest
 
-from stillhouse.evaluation.intervals import effective_sample_size, wilson_interval
+from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
 
 
 @pytest.mark.parametrize(("share", "num_trials"), [(0.3, 10), (0.9, 300), (0.5, 1), (0.01, 1000)])
@@ -42,4 +42,5 @@ def test_higher_confidence_and_fewer_trials_widen_the_interval() -> None:
     ],
 )
 def test_groups_count_for_what_they_tell(groups: list[list[bool]], size: float) -> None:
-    assert effective_sample_size(groups) == pytest.approx(size)
+    counted = [Group(len(group), sum(group)) for group in groups]
+    assert effective_sample_size(counted) == pytest.approx(size)
