@@ -4,7 +4,7 @@ A share or mean whose denominator is empty is None: nothing was measured, which 
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -81,7 +81,7 @@ def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObj
     if num_verified == 0:
         return {"accuracy": None, "accuracy_low": None, "accuracy_high": None, "num_verified": 0}
     accuracy = sum(map(sum, by_prompt)) / num_verified
-    groups = (Group(len(verdicts), sum(verdicts)) for verdicts in by_prompt)
+    groups = Counter(Group(len(verdicts), sum(verdicts)) for verdicts in by_prompt)
     interval = wilson_interval(accuracy, effective_sample_size(groups), confidence)
     return {
         "accuracy": accuracy,

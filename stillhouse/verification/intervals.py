@@ -1,7 +1,7 @@
 """Confidence intervals of shares, in closed form."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     right: int
 
 
-def effective_sample_size(groups: Iterable[Group]) -> float:
+def effective_sample_size(groups: Mapping[Group, int]) -> float:
     """How many independent trials tell as much about the mean as these, which come in groups.
 
     Trajectories of one prompt resemble each other, so counting each as a trial makes an interval too narrow. With group
@@ -49,11 +49,14 @@ def effective_sample_size(groups: Iterable[Group]) -> float:
     member, and the number of groups where all members of a group agree. Where p is 0 or 1, v says nothing and the
     number of groups is returned. Kish 1965, "Survey Sampling" (design effect); Korn and Graubard 1998, "Confidence
     intervals for proportions with small expected number of positive counts estimated from survey data".
+
+    Args:
+        groups: How many groups there are of each kind. Groups of no trials count for nothing; one has to have some.
     """
-    counted = [group for group in groups if group.size]
-    num_trials = sum(size for size, _ in counted)
-    share = sum(right for _, right in counted) / num_trials
+    counted = [(size, right, times) for (size, right), times in groups.items() if size]
+    num_trials = sum(size * times for size, _, times in counted)
+    share = sum(right * times for _, right, times in counted) / num_trials
     if share in (0.0, 1.0):
-        return float(len(counted))
-    variance = math.fsum((right - share * size) ** 2 for size, right in counted) / num_trials**2
+        return float(sum(times for *_, times in counted))
+    variance = math.fsum(times * (right - share * size) ** 2 for size, right, times in counted) / num_trials**2
     return min(float(num_trials), share * (1.0 - share) / variance) if variance else float(num_trials)

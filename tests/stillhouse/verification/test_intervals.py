@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from statistics import NormalDist
 
 import pytest
@@ -42,5 +43,5 @@ def test_higher_confidence_and_fewer_trials_widen_the_interval() -> None:
     ],
 )
 def test_groups_count_for_what_they_tell(groups: list[list[bool]], size: float) -> None:
-    counted = [Group(len(group), sum(group)) for group in groups]
+    counted = Counter(Group(len(group), sum(group)) for group in groups)
     assert effective_sample_size(counted) == pytest.approx(size)
