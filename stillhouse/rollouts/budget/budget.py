@@ -27,7 +27,6 @@ from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.rollouts.budget.amounts import ZERO, Amounts
-from stillhouse.rollouts.budget.prices import require_price
 from stillhouse.rollouts.budget.spend import NOTHING, Spend
 from stillhouse.rollouts.budget.state import RunState
 from stillhouse.rollouts.endpoint import Price
@@ -80,24 +79,21 @@ class Budget:
 
     Args:
         config: the caps.
-        price: for the worst case of a request in money; None when it is unknown.
+        price: for the worst case of a request in money; None when it is unknown, and no money is then counted. Whoever
+            asks what may be dear calls `require_prices` first.
         clock: seconds that never go back.
-
-    Raises:
-        ConfigError: there is a cap in money and no price to keep it by.
     """
 
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
-        if config.max_usd is not None:
-            require_price(price, "budget.max_usd", config.max_usd)
         self._price = price
         self._unlimited = config == BudgetConfig()
         self._run = RunState(config, clock)
         self._own = _Own()
 
-    def part(self) -> "Budget":
-        """A budget for one more collection of the same run; caps and counts are shared."""
+    def part(self, price: Price | None) -> "Budget":
+        """A budget for one more collection of the same run, of a model at `price`; caps and counts are shared."""
         part = copy(self)
+        part._price = price
         part._own = _Own()
         return part
 

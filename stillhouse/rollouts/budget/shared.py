@@ -21,10 +21,7 @@ def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | N
         run_id: of the flow run.
         part: names the collection within the run; the same at each of its attempts.
         config: the caps; those of the run's first part hold.
-        price: of the teacher; that of the run's first part holds.
-
-    Raises:
-        ConfigError: there is a cap in money and no price to keep it by.
+        price: of the model this part asks; None when it is unknown.
     """
     with _lock:
         parts = _shared.setdefault(run_id, {})
@@ -32,7 +29,7 @@ def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | N
         if budget is not None:
             budget.start_again()
         elif parts:
-            budget = parts[part] = next(iter(parts.values())).part()
+            budget = parts[part] = next(iter(parts.values())).part(price)
         else:
             budget = parts[part] = Budget(config, price)
         return budget

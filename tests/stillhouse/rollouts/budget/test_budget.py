@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhouse.config import BudgetConfig
+from stillhouse.config import BudgetConfig, RolloutsConfig
 from stillhouse.errors import BudgetReached, ConfigError
-from stillhouse.rollouts.budget import NOTHING, REFUSED, Budget, Reservation, Spend, spend_of
+from stillhouse.rollouts.budget import NOTHING, REFUSED, Budget, Reservation, Spend, require_prices, spend_of
 from stillhouse.rollouts.endpoint import Price
 from stillhouse.types import Turn
 
@@ -233,9 +233,9 @@ def test_money_of_unknown_price_is_unknown_and_not_nothing() -> None:
     assert budget.snapshot().counted == Spend(1, 20, None)
 
 
-def test_a_cap_in_money_without_a_price_is_refused_at_the_start() -> None:
+def test_a_cap_in_money_without_a_price_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"budget\.max_usd.*usd_per_million_prompt_tokens"):
-        Budget(BudgetConfig(max_usd=5.0), None)
+        require_prices(None, BudgetConfig(max_usd=5.0), RolloutsConfig())
 
 
 def test_wall_time_counts_while_something_is_collected_and_ends_the_run() -> None:
@@ -287,11 +287,21 @@ def test_requests_that_failed_stand_for_no_replay() -> None:
 
 def test_parts_of_a_run_share_its_caps() -> None:
     budget = Budget(BudgetConfig(max_tokens=100), None)
-    part = budget.part()
+    part = budget.part(None)
     budget.settle(reserved(budget, Spend(1, 60)), Spend(1, 60))
     part.count_replayed(Spend(1, 30))
     with pytest.raises(BudgetReached, match="90 of 100 tokens"):
         reserved(part, Spend(1, 20))
+
+
+def test_each_part_reserves_by_the_price_of_its_own_model() -> None:
+    budget = Budget(BudgetConfig(max_usd=1.0), PRICE)
+    dear = budget.part(Price(10.0, 20.0))
+    assert dear.worst_case(1000, 100).usd == pytest.approx(10 * (budget.worst_case(1000, 100).usd or 0.0))
+    assert budget.part(None).worst_case(1000, 100).usd is None
+    dear.settle(reserved(dear, Spend(1, 10, 0.9)), Spend(1, 10, 0.9))
+    with pytest.raises(BudgetReached, match=r"0\.9 of 1 USD"):
+        reserved(budget, Spend(1, 10, 0.2))
 
 
 def test_the_worst_case_of_a_prompt_comes_closer_as_answers_tell_its_tokens() -> None:
