@@ -1,4 +1,4 @@
-"""The HTTP path: one POST a completion through aiohttp.
+"""The HTTP path: one POST a request through aiohttp.
 
 aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
 package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,9 +19,9 @@ import yarl
 from stillhouse.rollouts.completion import Completion, Sampling, read_completion
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
-from stillhouse.rollouts.limits import read_limits
+from stillhouse.rollouts.limits import RateLimits, read_limits
 from stillhouse.rollouts.request import request_body
-from stillhouse.types import Message, ToolSchema, Turn
+from stillhouse.types import JsonObject, Message, ToolSchema, Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0
@@ -33,6 +33,17 @@ _NEVER_SENT: Final = (
 )
 # aiohttp's pool would stop at 100 connections; how many requests may be in flight is decided before they come here.
 _UNLIMITED: Final = 0
+
+
+class HttpAnswer(NamedTuple):
+    """An answer with HTTP 200."""
+
+    content: bytes
+    headers: Mapping[str, str]
+    latency_s: float
+    """From sending to the last byte."""
+    limits: RateLimits | None
+    """What the headers say of the endpoint's limits."""
 
 
 class HttpClient:
@@ -49,7 +60,7 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._clock = clock
         # Parsed once: a text would be parsed for each request.
-        self._url = yarl.URL(endpoint.base_url.rstrip("/") + "/chat/completions")
+        self._base = yarl.URL(endpoint.base_url)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_UNLIMITED),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -63,23 +74,31 @@ class HttpClient:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
         """See `ChatClient`."""
-        body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling))
+        answer = await self.post("chat/completions", request_body(self._endpoint, messages, tools, sampling))
+        said = read_completion(
+            answer.content,
+            answer.headers,
+            latency_s=answer.latency_s,
+            model=self._endpoint.model,
+            record_tokens=sampling.record_tokens,
+        )
+        return replace(said, turn=self._priced(said.turn), limits=answer.limits)
+
+    async def post(self, path: str, body: JsonObject) -> HttpAnswer:
+        """What one POST to `path` of the endpoint was answered with HTTP 200.
+
+        Raises:
+            RequestFailed: it was not.
+        """
         started = self._clock()
         try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as answer:
+            async with self._session.post(self._base / path, data=orjson.dumps(body), allow_redirects=False) as answer:
                 content, status, headers = await answer.read(), answer.status, answer.headers
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise RequestFailed(self._no_answer(error)) from error
         if status != 200:
             raise RequestFailed(_refusal(status, headers, content))
-        said = read_completion(
-            content,
-            headers,
-            latency_s=self._clock() - started,
-            model=self._endpoint.model,
-            record_tokens=sampling.record_tokens,
-        )
-        return replace(said, turn=self._priced(said.turn), limits=read_limits(headers, datetime.now(UTC)))
+        return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
 
     async def aclose(self) -> None:
         """See `ChatClient`."""
@@ -103,7 +122,7 @@ class HttpClient:
 
 def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:
     if 300 <= status < 400:
-        told = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in teacher.base_url"
+        told = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
         return Failure(FailureKind.PERMANENT, told, status)
     return classify(status, headers, _parsed(content), datetime.now(UTC))
 

@@ -226,14 +226,14 @@ class Requester:
         if failure.unreachable and gone:
             return EndpointError(
                 f"{url}: cannot be reached after {attempts} tries: {failure.message}. Check that the server runs and "
-                f"that teacher.base_url is right, {again}"
+                f"that base_url is right, {again}"
             )
         if self._stats.num_completions > 0:
             return None
         if failure.status == 404:
             return EndpointError(
-                f"{url}: does not serve model {model!r} here: {failure.message}. Check teacher.model, and that "
-                "teacher.base_url goes up to and with /v1"
+                f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
+                "base_url goes up to and with /v1"
             )
         if not failure.context_overflow and failure.kind is not FailureKind.CONTENT:
             self._num_given_up += 1
