@@ -3,12 +3,11 @@
 from prefect import flow
 
 from stillhouse.config import DistillConfig
-from tasks.dataset import build_dataset
 from tasks.evaluation import evaluate
+from tasks.generation import generate_dataset
 from tasks.models import base_student, teacher_model
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.rollouts import sample_teacher
 from tasks.training import train_on_policy, train_sft
 
 
@@ -19,8 +18,7 @@ def distill(config: DistillConfig = DistillConfig()) -> Published:
         prompts = load_prompts(config.prompts, run)
         students = [base_student(config.student)]
         if config.sft.enabled:
-            rollouts = sample_teacher(prompts, config.teacher, config.rollouts, config.tools, run)
-            dataset = build_dataset(rollouts, prompts, config.dataset, config.student, run)
+            dataset = generate_dataset(prompts, config, run)
             students.append(train_sft(students[-1], dataset, config, run))
         if config.on_policy.enabled:
             students.append(train_on_policy(students[-1], prompts, config, run))

@@ -3,11 +3,10 @@
 from prefect import flow
 
 from stillhouse.config import DistillConfig
-from tasks.dataset import build_dataset
+from tasks.generation import generate_dataset
 from tasks.models import base_student
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
-from tasks.rollouts import sample_teacher
 from tasks.training import train_sft as train
 
 
@@ -16,7 +15,6 @@ def train_sft(config: DistillConfig = DistillConfig()) -> Published:
     """Fine-tunes the student on the dataset that the config describes."""
     with tracked(config, "train-sft") as run:
         prompts = load_prompts(config.prompts, run)
-        rollouts = sample_teacher(prompts, config.teacher, config.rollouts, config.tools, run)
-        dataset = build_dataset(rollouts, prompts, config.dataset, config.student, run)
+        dataset = generate_dataset(prompts, config, run)
         train(base_student(config.student), dataset, config, run)
         return publish(run)

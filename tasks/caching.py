@@ -97,12 +97,12 @@ def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | Non
 
 def recall(stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> tuple[Any, bool]:
     """As `call_stage`, without a line in the list of stages: the result, and whether it came from the cache."""
-    arguments = _arguments(stage, run, inputs)
-    state = configured(task, stage, run)(**arguments)
+    arguments = arguments_of(stage, run, inputs)
+    state = configured(task, stage, run)(**arguments, return_state=True)
     result = state.result()
     if was_cached(state) and (problem := find_problem(result, run)):
         warn_of_loss(stage, problem)
-        state = configured(task, stage, run, refresh=True)(**arguments)
+        state = configured(task, stage, run, refresh=True)(**arguments, return_state=True)
         result = state.result()
     return result, was_cached(state)
 
@@ -114,6 +114,8 @@ async def recall_shards(
     shards: Sequence[Artifact],
     *,
     skipped: Callable[[Artifact], None],
+    own_inputs: Callable[[Artifact], Mapping[str, Any]] = lambda shard: {},
+    at_once: int = SHARDS_AT_ONCE,
     **inputs: Any,
 ) -> list[tuple[Artifact, bool]]:
     """What `recall` gives for each shard, several at once. A failed shard is raised once the others are done.
@@ -124,13 +126,15 @@ async def recall_shards(
         run: the flow run this belongs to.
         shards: one by one the task's `shard`.
         skipped: told of each result that came from the cache.
+        own_inputs: what a shard's result depends on beside `inputs` and the shard itself.
+        at_once: how many may be under way.
         inputs: what all results depend on.
     """
-    places = asyncio.Semaphore(SHARDS_AT_ONCE)
+    places = asyncio.Semaphore(at_once)
 
     async def one(shard: Artifact) -> tuple[Artifact, bool]:
         async with places:
-            artifact, cached = await _recall_shard(stage, task, run, {"shard": shard, **inputs})
+            artifact, cached = await _recall_shard(stage, task, run, {"shard": shard, **own_inputs(shard), **inputs})
         if cached:
             skipped(artifact)
         return artifact, cached
@@ -147,18 +151,19 @@ async def recall_shards(
 async def _recall_shard(
     stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any]
 ) -> tuple[Artifact, bool]:
-    arguments = _arguments(stage, run, inputs)
-    state = await configured(task, stage, run)(**arguments)
+    arguments = arguments_of(stage, run, inputs)
+    state = await configured(task, stage, run)(**arguments, return_state=True)
     artifact: Artifact = await state.aresult()
     if was_cached(state) and (problem := find_problem(artifact, run)):
         warn_of_loss(stage, problem)
-        state = await configured(task, stage, run, refresh=True)(**arguments)
+        state = await configured(task, stage, run, refresh=True)(**arguments, return_state=True)
         artifact = await state.aresult()
     return artifact, was_cached(state)
 
 
-def _arguments(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {**inputs, "key": stage.key(inputs), "context": run.context, "return_state": True}
+def arguments_of(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stage's task is called with."""
+    return {**inputs, "key": stage.key(inputs), "context": run.context}
 
 
 def configured(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:

@@ -1,68 +1,156 @@
-"""Dataset: trajectories labelled, filtered, split and written as Parquet."""
+"""Dataset: rollouts measured, compared with each other, selected, split and written as Parquet."""
 
-from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from prefect import task
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DatasetConfig, StudentConfig
-from stillhouse.dataset.build import build_dataset as write_dataset
+from stillhouse.config import DatasetConfig, DistillConfig, DuplicatesConfig, TeacherConfig
+from stillhouse.dataset.build import assemble_dataset, most_tokens
+from stillhouse.dataset.duplicates.find import find_duplicates
+from stillhouse.dataset.report.origin import Origin, code_version
+from stillhouse.dataset.shards import (
+    CANDIDATES_FILE,
+    DIFFICULTY_FILE,
+    EMBEDDINGS_FILE,
+    JUDGE_FILE,
+    SIGNATURES_FILE,
+    CandidateShard,
+)
+from stillhouse.rollouts.budget.prices import stated_price
+from stillhouse.rollouts.budget.prices_file import price_in_file
+from stillhouse.rollouts.endpoint import Price
 from stillhouse.store import digest
-from stillhouse.store.records import read_metadata, read_trajectories
-from stillhouse.types import Artifact, Trajectory
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.types import Artifact, JsonObject
 from tasks.caching import CACHED_STAGE, Stage, call_stage
-from tasks.prompts import PromptSets, metadata_file
+from tasks.difficulty import measure_difficulty
+from tasks.embeddings import embed
+from tasks.judging import judge
+from tasks.labels import label
+from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 
-DATASET = Stage("dataset", version=1)
+DUPLICATES = Stage("duplicates", version=1)
+DATASET = Stage("dataset", version=2)
 
 
-def build_dataset(
-    rollouts: Rollouts, prompts: PromptSets, dataset: DatasetConfig, student: StudentConfig, run: Run
-) -> Artifact:
+def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     """The training rows made of a run's rollouts.
 
     Raises:
         InputError: no row is kept; the message holds the funnel.
+        ConfigError: the config names what cannot be used, or a score or a tag that no row has.
+        FailureBudgetExceeded, EndpointError: a judge, the student or an endpoint of embeddings failed too often.
     """
+    dataset = config.dataset
+    labels = list(label(rollouts, prompts, config, run).shards)
+    render = dataset.labels.render
     artifact: Artifact = call_stage(
         DATASET,
         dataset_task,
         run,
-        rollouts=list(rollouts.shards),
-        metadata=prompts.train_metadata,
+        labels=labels,
+        judge=judge(rollouts.shards, prompts, config, run),
+        difficulty=measure_difficulty(rollouts.shards, prompts, config, run),
+        embeddings=embed(rollouts.shards, prompts, config, run),
+        duplicates=_find_duplicates(labels, dataset.duplicates, run),
         dataset=dataset,
-        tokenizer=student.model,
-        tokenizer_fingerprint=model_identity(student.model),
-        max_length=student.max_length,
+        max_tokens=most_tokens(dataset, config.student.max_length),
+        student=model_identity(config.student.model) if render else None,
+        price=_price(config.teacher),
+        lineage={
+            "prompts": prompts.train.fingerprint,
+            "metadata": prompts.train_metadata.fingerprint,
+            "rollouts": digest([shard.fingerprint for shard in rollouts.shards]),
+        },
     )
     return artifact
 
 
+def _price(teacher: TeacherConfig) -> JsonObject | None:
+    """What the config knows of the teacher's price; rows carry what they really cost."""
+    price = stated_price(teacher)
+    if price is None and teacher.prices_file is not None:
+        price = price_in_file(teacher.prices_file, teacher.model)
+    return None if price is None else asdict(price)
+
+
+def _find_duplicates(labels: list[Artifact], config: DuplicatesConfig, run: Run) -> Artifact:
+    artifact: Artifact = call_stage(
+        DUPLICATES,
+        duplicates_task,
+        run,
+        labels=labels,
+        duplicates=config,
+        earlier=[_fingerprint(Path(name)) for name in config.earlier],
+    )
+    return artifact
+
+
+def _fingerprint(path: Path) -> JsonObject:
+    """What an earlier dataset holds; one that is missing is told of when it is read."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return {file.name: file_sha256(file) for file in files if file.is_file()}
+
+
+@task(name="duplicates", **CACHED_STAGE)
+def duplicates_task(
+    labels: list[Artifact], duplicates: DuplicatesConfig, earlier: list[JsonObject], key: str, context: RunContext
+) -> Artifact:
+    """Finds which rows and prompts repeat each other, in this set and in earlier ones."""
+
+    def fill(folder: Path) -> tuple[int, JsonObject]:
+        parts = find_duplicates([_shard(artifact) for artifact in labels], duplicates, folder)
+        return sum(artifact.num_rows for artifact in labels), {"parts": [part.name for part in parts]}
+
+    return context.store.write(DUPLICATES.name, digest(key), fill)
+
+
 @task(name="dataset", **CACHED_STAGE)
 def dataset_task(
-    rollouts: list[Artifact],
-    metadata: Artifact,
+    labels: list[Artifact],
+    judge: list[Artifact] | None,
+    difficulty: list[Artifact] | None,
+    embeddings: list[Artifact] | None,
+    duplicates: Artifact,
     dataset: DatasetConfig,
-    tokenizer: str,
-    tokenizer_fingerprint: str,
-    max_length: int,
+    max_tokens: int | None,
+    student: str | None,
+    price: JsonObject | None,
+    lineage: dict[str, str],
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Labels every trajectory, keeps what the config allows, and writes kept and rejected rows with their card."""
-    by_prompt = read_metadata(metadata_file(metadata))
-    return context.store.write(
-        "dataset",
-        digest(key),
-        lambda folder: write_dataset(
-            _trajectories(rollouts), by_prompt, dataset, tokenizer_ref=tokenizer, max_length=max_length, folder=folder
-        ),
+    """Keeps what the config allows and writes kept and rejected rows with their card and report."""
+    parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
+
+    def beside(side: list[Artifact] | None, index: int, name: str) -> Path | None:
+        return None if side is None else Path(side[index].uri) / name
+
+    shards = [
+        replace(
+            _shard(artifact),
+            duplicates=part,
+            judge=beside(judge, index, JUDGE_FILE),
+            difficulty=beside(difficulty, index, DIFFICULTY_FILE),
+            embeddings=beside(embeddings, index, EMBEDDINGS_FILE),
+        )
+        for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
+    ]
+    origin = Origin(
+        config=dataset,
+        code_version=code_version(),
+        student=student,
+        max_tokens=max_tokens,
+        price=None if price is None else Price(**price),
+        lineage=lineage,
     )
+    return context.store.write(DATASET.name, digest(key), lambda folder: assemble_dataset(shards, origin, folder))
 
 
-def _trajectories(rollouts: list[Artifact]) -> Iterator[Trajectory]:
-    for shard in rollouts:
-        yield from read_trajectories(Path(shard.uri) / "trajectories.jsonl")
+def _shard(artifact: Artifact) -> CandidateShard:
+    folder = Path(artifact.uri)
+    return CandidateShard(folder / CANDIDATES_FILE, folder / SIGNATURES_FILE)

@@ -16,16 +16,15 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.verification.verify import verify_trajectory
 from stillhouse.errors import StillhouseError
 from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
+from stillhouse.verification.verify import verify_trajectory
 from tasks.caching import artifacts_in
-from tasks.prompts import PromptSets, metadata_file
-from tasks.rollouts import Rollouts
+from tasks.prompts import metadata_file
 from tasks.run import Run, StageOutcome, start
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.summary import EVALUATION_OF, SUMMARY_COLUMNS, summary_rows
@@ -144,21 +143,17 @@ def _run_record(run: Run, created_at: datetime) -> RunRecord:
 
 def _stage_summary(outcome: StageOutcome) -> StageSummary:
     result = outcome.result
-    artifacts = [result] if isinstance(result, Artifact) else list(_shards(result))
+    first = next(artifacts_in(result))
     return StageSummary(
         name=outcome.name,
-        uri=artifacts[0].uri,
-        fingerprint=artifacts[0].fingerprint,
+        uri=first.uri,
+        fingerprint=first.fingerprint,
         cached=outcome.cached,
         seconds=outcome.seconds,
         prompt_tokens=result.facts.get("prompt_tokens"),
         completion_tokens=result.facts.get("completion_tokens", result.facts.get("sampled_tokens")),
         cost_usd=result.facts.get("cost_usd"),
     )
-
-
-def _shards(result: PromptSets | Rollouts) -> tuple[Artifact, ...]:
-    return result.shards if isinstance(result, Rollouts) else (result.train, result.held_out)
 
 
 def _metrics(student: Artifact) -> list[JsonObject]:

@@ -1,18 +1,22 @@
 """Rollouts: the teacher's trajectories. A task run is a shard of prompts; shards share an event loop and a limit."""
 
 import time
+from collections.abc import Callable, Mapping
 from itertools import islice
+from typing import Any
 
 from prefect import task
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.dataset.acceptance import Acceptance, Gate
 from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
+from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
-from stillhouse.types import Artifact, JsonObject, Model, Prompt
+from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.live import LivePage
@@ -31,19 +35,46 @@ class Rollouts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shards: tuple[Artifact, ...]
+    sampling: str | None
+    """Hash of teacher, sampling and tools; None for trajectories that were sampled elsewhere."""
     facts: JsonObject
 
 
+class Wanted(BaseModel):
+    """What one shard should give where the dataset has a target; without one it gives every sample."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int
+    """Accepted trajectories."""
+    max_candidates: int | None
+    """Most rollouts; None leaves it to `rollouts.num_samples`."""
+    per_prompt: int | None
+    """Most accepted trajectories of one prompt."""
+    acceptance: Acceptance
+
+
 def sample_teacher(
-    prompts: PromptSets, teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, run: Run
+    prompts: PromptSets,
+    config: DistillConfig,
+    run: Run,
+    *,
+    wanted: Callable[[list[Artifact]], list[Wanted]] | None = None,
 ) -> Rollouts:
     """The teacher's trajectories for the training prompts.
+
+    Args:
+        prompts: of the run.
+        config: its sections `teacher`, `rollouts` and `tools` are used.
+        run: the flow run.
+        wanted: says what each shard of prompts should give; None asks for every sample.
 
     Raises:
         ConfigError: `teacher.batch` is set with what no batch endpoint can do.
         FailureBudgetExceeded: more rollouts of a shard failed than the config allows; the rest is not asked again.
         EndpointError: the endpoint cannot be used.
     """
+    teacher, rollouts, tools = config.teacher, config.rollouts, config.tools
     require_batchable(teacher, rollouts, tools)
     started = time.monotonic()
     toolbox = Toolbox.from_config(tools)
@@ -55,16 +86,25 @@ def sample_teacher(
         # Rewards score trajectories and sample none.
         "tools": tools.model_copy(update={"rewards_file": None}),
         "tool_schemas": digest(toolbox.schemas()),
-        # Only where a tool is told of it: else a changed expected answer would sample everything anew.
-        "metadata": prompts.train_metadata if toolbox.takes_context else None,
+        # Only where a tool or a filter is told of it: else a changed expected answer would sample everything anew.
+        "metadata": prompts.train_metadata if toolbox.takes_context or wanted else None,
     }
     # A batch takes hours whatever its size.
     shard_size = max(1, MAX_REQUESTS // rollouts.num_samples) if teacher.batch else run.context.runtime.shard_size
     shards = _write_shards(prompts.train, rollouts.max_prompts, shard_size, run)
     total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
+    own = {} if wanted is None else dict(zip((shard.fingerprint for shard in shards), wanted(shards), strict=True))
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
-        results = run_until_done(recall_shards(ROLLOUTS, rollouts_task, run, shards, skipped=_skip, **inputs))
-    collected = Rollouts(shards=tuple(shard for shard, _ in results), facts=add_up([s.facts for s, _ in results]))
+        work = recall_shards(
+            ROLLOUTS, rollouts_task, run, shards, skipped=_skip,
+            own_inputs=lambda shard: {"wanted": own.get(shard.fingerprint)}, **inputs,
+        )  # fmt: skip
+        results = run_until_done(work)
+    collected = Rollouts(
+        shards=tuple(shard for shard, _ in results),
+        sampling=_sampling_digest(inputs),
+        facts=add_up([shard.facts for shard, _ in results]),
+    )
     cached = all(cached for _, cached in results)
     run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
     return collected
@@ -83,6 +123,15 @@ def _write_shard(prompts: list[Prompt], run: Run) -> Artifact:
     return run.context.store.write("shards", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
 
 
+def _sampling_digest(inputs: Mapping[str, Any]) -> str:
+    """Equal for rollouts of one kind, however many there are."""
+    amounts = {"num_samples", "trajectories_file", "failure_budget"}
+    rollouts = {
+        name: value for name, value in inputs["rollouts"].model_dump(mode="json").items() if name not in amounts
+    }
+    return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
+
+
 def _skip(shard: Artifact) -> None:
     PartProgress("rollouts", shard.uri, shard.num_rows).skip()
 
@@ -96,6 +145,7 @@ async def rollouts_task(
     tools: ToolsConfig,
     tool_schemas: str,
     metadata: Artifact | None,
+    wanted: Wanted | None,
     key: str,
     context: RunContext,
 ) -> Artifact:
@@ -103,6 +153,7 @@ async def rollouts_task(
     prompts = list(read_prompts(prompts_file(shard)))
     part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
     about = {} if metadata is None else read_metadata(metadata_file(metadata))
+    plan = None if wanted is None else _plan(prompts, rollouts, wanted, about)
     async with endpoint_of(model, teacher, context.runtime) as endpoint:
         sampled = await sample(
             prompts,
@@ -114,10 +165,25 @@ async def rollouts_task(
             part=key,
             teacher=teacher,
             metadata={prompt.id: about[prompt.id].metadata for prompt in prompts if prompt.id in about},
+            plan=plan,
         )
     check_failures(sampled, rollouts.failure_budget)
+    facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
     return context.store.write(
         "rollouts",
         digest(key),
-        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), sampled.facts),
+        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
+    )
+
+
+def _plan(
+    prompts: list[Prompt], rollouts: RolloutsConfig, wanted: Wanted, metadata: dict[str, PromptMetadata]
+) -> UntilAccepted:
+    return UntilAccepted(
+        prompts,
+        rollouts.num_samples,
+        target=wanted.rows,
+        per_prompt=wanted.per_prompt,
+        max_candidates=wanted.max_candidates,
+        accepts=Gate(wanted.acceptance, metadata).accepts,
     )

@@ -44,6 +44,12 @@ def _result(stage: StageOutcome) -> str:
             return f"{facts['trajectories']} done, {facts['failed']} failed"
         case "dataset":
             return f"{facts['kept']} kept, {facts['dropped']} dropped"
+        case "labels":
+            return f"{facts['rows']} labelled"
+        case "duplicates":
+            return f"{facts['exact']} exact, {facts['near']} near"
+        case "judge" | "difficulty" | "embeddings":
+            return f"{facts['rows']} measured"
         case _:
             return f"{facts['steps']} steps"
 

@@ -40,6 +40,15 @@ class DistillConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_target_needs_answers_at_once(self) -> Self:
+        if self.dataset.selection.target_rows is not None and self.teacher.batch:
+            raise ValueError(
+                "dataset.selection.target_rows stops asking once there are enough rows, which teacher.batch cannot: it "
+                "hands in all requests at once. Leave one of them out"
+            )
+        return self
+
     @property
     def scoring_teacher(self) -> str:
         """The local model whose log-probabilities the student is trained and measured against."""

@@ -1,9 +1,9 @@
 """`RolloutCollector`: many rollouts at once, without barriers, each recorded exactly once.
 
-Rollouts are started as room appears and trajectories handed out as they finish, so memory follows the number of rollouts
-under way and not the number of prompts. Which are started is up to a `plan`. What a rollout is made of is elsewhere: the
-loop in `agent`, its record in `rollout`, tries in `retry`, the limits in `limits`, the money in `budget`, what is durable
-in `journal`.
+Rollouts are started as room appears and trajectories handed out as they finish, so memory follows the number of
+rollouts under way and not the number of prompts. Which are started is up to a `plan`. What a rollout is made of is
+elsewhere: the loop in `agent`, its record in `rollout`, tries in `retry`, the limits in `limits`, the money in
+`budget`, what is durable in `journal`.
 """
 
 import asyncio

@@ -58,9 +58,9 @@ class _Asked:
 class UntilAccepted:
     """Rollouts until enough of them are accepted, and no more than could be needed.
 
-    A rollout is started only while those accepted and those under way could still fall short, of the target and of what
-    its prompt should give. So no answer is paid for that is not needed, at the price of a slower end: the last rows wait
-    for each other's verdicts. Every prompt gets its first sample before one gets its second.
+    A rollout is started only while those accepted and those under way could still fall short, of the target and of
+    what its prompt should give. So no answer is paid for that is not needed, at the price of a slower end: the last
+    rows wait for each other's verdicts. Every prompt gets its first sample before one gets its second.
 
     Args:
         prompts: distinct ones, drawn as they are needed.

@@ -1,0 +1,128 @@
+"""Trajectories to a shard of labelled candidates.
+
+Labels measure and decide nothing, so that other thresholds can be tried without sampling, verifying or rendering anything
+again. A shard depends on its trajectories, their metadata and a `Labelling` alone; shards can be made in any process.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.config import ContaminationConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.dataset.labelling.subject import Labeller, Subject
+from stillhouse.dataset.rows import TableWriter, candidate_row
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS
+from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE
+from stillhouse.types import JsonObject, PromptMetadata, Trajectory
+
+_BATCH: Final = 256
+
+
+class Labelling(BaseModel):
+    """What is measured, and what the measuring needs: small and JSON, to be handed to another process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: LabelsConfig
+    duplicates: DuplicatesConfig
+    contamination: ContaminationConfig
+    tools: ToolsConfig
+    """Where `labels.rewards` finds its file."""
+    tokenizer: str
+    """The student, whose chat template `labels.render` renders with."""
+    sampling: str | None = None
+    """Hash of teacher, sampling and tools; None for trajectories sampled elsewhere."""
+
+
+def label_shard(
+    trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
+) -> int:
+    """Fills `folder` with candidates and signatures, row by row in the order given.
+
+    Args:
+        trajectories: Finished and failed ones.
+        metadata: By prompt id; a prompt without an entry is unverified.
+        labelling: What is measured.
+        folder: An empty folder.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        ConfigError: A file or a tokenizer that the config names cannot be used.
+        InputError: An evaluation set cannot be read.
+    """
+    from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
+
+    with (
+        TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
+        pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
+    ):
+        for batch in _batches(trajectories):
+            subjects = [Subject.of(one, metadata.get(one.prompt_id)) for one in batch]
+            for row in labelled_rows(subjects, labelling):
+                candidates.write(row)
+            signatures.write_batch(signature_batch(subjects, labelling.duplicates))
+    return candidates.num_rows
+
+
+def labelled_rows(subjects: Sequence[Subject], labelling: Labelling) -> list[JsonObject]:
+    """One row of `schema.CANDIDATE_COLUMNS` for each subject, JSON columns as JSON text."""
+    labels: list[dict[str, Any]] = [{} for _ in subjects]
+    for labeller in _labellers(labelling.model_dump_json()):
+        for name, values in labeller(subjects).items():
+            for known, value in zip(labels, values, strict=True):
+                # Several labellers give scores, each under names of its own.
+                known[name] = {**known.get(name, {}), **(value or {})} if name == "scores" else value
+    return [
+        candidate_row(subject.trajectory, subject.metadata, known, labelling.sampling)
+        for subject, known in zip(subjects, labels, strict=True)
+    ]
+
+
+@lru_cache(maxsize=1)
+def _labellers(labelling_json: str) -> list[Labeller]:
+    """The labellers of a config; kept, since a tokenizer or an index of evaluation sets takes seconds to load."""
+    from stillhouse.dataset.contamination import ContaminationLabels
+    from stillhouse.dataset.labelling.format import FormatLabels
+    from stillhouse.dataset.labelling.functions import UserLabels
+    from stillhouse.dataset.labelling.language import LanguageLabels
+    from stillhouse.dataset.labelling.privacy import PrivacyLabels
+    from stillhouse.dataset.labelling.refusals import refusal_labels
+    from stillhouse.dataset.labelling.rendering import RenderLabels
+    from stillhouse.dataset.labelling.rewards import RewardLabels
+    from stillhouse.dataset.labelling.text import text_labels
+    from stillhouse.dataset.labelling.verification import verification_labels
+
+    labelling = Labelling.model_validate_json(labelling_json)
+    labels = labelling.labels
+    found: list[Labeller] = [
+        text_labels,
+        verification_labels,
+        refusal_labels,
+        FormatLabels(labels.answer_schema, labels.answer_pattern),
+    ]
+    if labels.language:
+        found.append(LanguageLabels())
+    if labels.privacy:
+        found.append(PrivacyLabels())
+    if labels.file is not None:
+        found.append(UserLabels(Path(labels.file)))
+    if labels.rewards:
+        found.append(RewardLabels(labelling.tools))
+    if labelling.contamination.sets:
+        found.append(ContaminationLabels(labelling.contamination))
+    if labels.render:
+        found.append(RenderLabels(labelling.tokenizer))
+    return found
+
+
+def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
+    remaining = iter(trajectories)
+    while batch := list(islice(remaining, _BATCH)):
+        yield batch

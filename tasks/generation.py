@@ -1,0 +1,68 @@
+"""From prompts to a dataset: rollouts, and what is made of them; where there is a target, until it is met.
+
+While the teacher is sampled, each shard of prompts knows what it owes and stops once that passes the filters. What only
+the whole set can tell (duplicates, a judge, choices among rows) may leave it short; then the shards owe what is missing,
+and go on from where they were: what was answered is in the journal.
+"""
+
+from collections.abc import Sequence
+
+from prefect import get_run_logger
+
+from stillhouse.config import DistillConfig
+from stillhouse.dataset.acceptance import Acceptance
+from stillhouse.dataset.build import most_tokens
+from stillhouse.types import Artifact
+from tasks.dataset import build_dataset
+from tasks.debts import Debts
+from tasks.imports import import_trajectories
+from tasks.labels import labelling_of
+from tasks.prompts import PromptSets
+from tasks.rollouts import Wanted, sample_teacher
+from tasks.run import Run
+
+
+def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
+    """The training rows of a run, from its teacher's rollouts or from those of `rollouts.trajectories_file`.
+
+    Raises:
+        InputError: no row is kept; the message holds the funnel.
+        FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
+    """
+    if config.rollouts.trajectories_file is not None:
+        rollouts = import_trajectories(config.rollouts.trajectories_file, prompts, config.rollouts.failure_budget, run)
+        return build_dataset(rollouts, prompts, config, run)
+    target = config.dataset.selection.target_rows
+    if target is None:
+        return build_dataset(sample_teacher(prompts, config, run), prompts, config, run)
+    debts = Debts(target, config.dataset.selection.max_candidates)
+    while True:
+        rollouts = sample_teacher(prompts, config, run, wanted=lambda shards: _wanted(debts, shards, config))
+        dataset = build_dataset(rollouts, prompts, config, run)
+        missing = target - dataset.num_rows
+        if missing <= 0:
+            return dataset
+        if not debts.raise_by(missing, rollouts):
+            get_run_logger().warning(
+                "%d of %d rows are there and no candidate is left (%d were sampled): raise rollouts.num_samples or "
+                "dataset.selection.max_candidates, give more prompts, or loosen dataset.filters",
+                dataset.num_rows,
+                target,
+                rollouts.facts["trajectories"],
+            )
+            return dataset
+
+
+def _wanted(debts: Debts, shards: Sequence[Artifact], config: DistillConfig) -> list[Wanted]:
+    debts.share([shard.num_rows for shard in shards])
+    acceptance = Acceptance(
+        # Who sampled a trajectory makes no difference to whether it passes.
+        labelling=labelling_of(config, sampling=None),
+        dataset=config.dataset,
+        max_tokens=most_tokens(config.dataset, config.student.max_length),
+    )
+    per_prompt = config.dataset.selection.rows_per_prompt
+    return [
+        Wanted(rows=one.rows, max_candidates=one.max_candidates, per_prompt=per_prompt, acceptance=acceptance)
+        for one in debts.shards
+    ]

@@ -1,0 +1,133 @@
+"""Labels: what is measured of each trajectory, a shard at a time, in processes of this machine or on a Dask cluster."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from prefect import task
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.chat.refs import model_identity
+from stillhouse.config import DistillConfig, DuplicatesConfig, RuntimeConfig, ToolsConfig
+from stillhouse.dataset.contamination import sets_fingerprint
+from stillhouse.dataset.labelling.label import Labelling
+from stillhouse.dataset.labelling.pool import label_file, label_processes
+from stillhouse.store import digest
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.types import Artifact, JsonObject
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.interruption import run_until_done
+from tasks.progress import progress
+from tasks.prompts import PromptSets, metadata_file
+from tasks.rollouts import Rollouts
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE
+
+LABELS = Stage("labels", version=1)
+
+_WORTH_PROCESSES: Final = 4000
+"""Rows from which other processes are worth the seconds it takes them to import what they need."""
+_pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
+
+
+class Labelled(BaseModel):
+    """The candidates of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shards: tuple[Artifact, ...]
+    """One for each shard of rollouts, in their order."""
+    facts: JsonObject
+
+
+def label(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Labelled:
+    """The rollouts of a run with everything measured of them that needs no other model.
+
+    Raises:
+        ConfigError: a file or a tokenizer that the config names cannot be used.
+        InputError: an evaluation set cannot be read.
+    """
+    started = time.monotonic()
+    runtime = run.context.runtime
+    labelling = labelling_of(config, rollouts.sampling)
+    inputs = {"metadata": prompts.train_metadata, "labelling": labelling, "behind": _identities_behind(labelling)}
+    if runtime.task_runner == "dask":
+        from tasks.cluster import recall_on_dask
+
+        results = recall_on_dask(LABELS, label_task, run, rollouts.shards, **inputs)
+    else:
+        with _processes(runtime, sum(shard.num_rows for shard in rollouts.shards)) as at_once:
+            work = recall_shards(LABELS, label_task, run, rollouts.shards, skipped=_show, at_once=at_once, **inputs)
+            results = run_until_done(work)
+    shards = tuple(shard for shard, _ in results)
+    labelled = Labelled(shards=shards, facts={"rows": sum(shard.num_rows for shard in shards)})
+    cached = all(cached for _, cached in results)
+    run.note_stage("labels", labelled, cached=cached, seconds=time.monotonic() - started)
+    return labelled
+
+
+def labelling_of(config: DistillConfig, sampling: str | None) -> Labelling:
+    """What `config` asks to measure; equal wherever the rest of the config makes no difference to it."""
+    dataset, labels = config.dataset, config.dataset.labels
+    asked = dataset.duplicates
+    return Labelling(
+        labels=labels,
+        duplicates=DuplicatesConfig(
+            near=asked.near, shingle_words=asked.shingle_words, num_permutations=asked.num_permutations
+        ),
+        contamination=dataset.contamination,
+        tools=config.tools if labels.rewards else ToolsConfig(),
+        tokenizer=config.student.model if labels.render else "",
+        sampling=sampling,
+    )
+
+
+def _identities_behind(labelling: Labelling) -> JsonObject:
+    """What the files and models that the labelling names hold."""
+    files = [labelling.labels.file, labelling.tools.rewards_file]
+    return {
+        "files": [None if name is None else file_sha256(Path(name)) for name in files],
+        "sets": sets_fingerprint(labelling.contamination),
+        "tokenizer": model_identity(labelling.tokenizer) if labelling.tokenizer else None,
+    }
+
+
+@contextmanager
+def _processes(runtime: RuntimeConfig, num_rows: int) -> Iterator[int]:
+    """Makes labels in other processes where that pays; how many shards may be under way at once."""
+    if num_rows < _WORTH_PROCESSES or runtime.label_processes == 1:
+        yield 1
+        return
+    num_processes = runtime.label_processes or os.cpu_count() or 1
+    with label_processes(num_processes) as pool:
+        token = _pool.set(pool)
+        try:
+            yield num_processes + 1
+        finally:
+            _pool.reset(token)
+
+
+def _show(shard: Artifact) -> None:
+    progress().update("labels", shard.num_rows, None)
+
+
+@task(name="labels", **CACHED_STAGE)
+async def label_task(
+    shard: Artifact, metadata: Artifact, labelling: Labelling, behind: JsonObject, key: str, context: RunContext
+) -> Artifact:
+    """Labels the trajectories of one shard."""
+    arguments = (Path(shard.uri) / TRAJECTORIES_FILE, metadata_file(metadata), labelling)
+    pool = _pool.get()
+
+    def fill(folder: Path) -> tuple[int, JsonObject]:
+        if pool is None:
+            return label_file(*arguments, folder), {}
+        return pool.submit(label_file, *arguments, folder).result(), {}
+
+    return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)
