@@ -45,7 +45,8 @@ def _task_runner(runtime: RuntimeConfig) -> Any:
         from prefect_dask import DaskTaskRunner
     except ImportError as error:
         raise ConfigError(
-            "runtime.task_runner is dask, but prefect-dask is not installed: pip install -e '.[dask]', or set it to local"
+            "runtime.task_runner is dask, but prefect-dask is not installed: pip install -e '.[dask]', or set "
+            "runtime.task_runner to local"
         ) from error
     # Each tells of every connection it opens.
     logging.getLogger("distributed").setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
 """From prompts to a dataset: rollouts, and what is made of them; where there is a target, until it is met.
 
-While the teacher is sampled, each shard of prompts knows what it owes and stops once that passes the filters. What only
-the whole set can tell (duplicates, a judge, choices among rows) may leave it short; then the shards owe what is missing,
-and go on from where they were: what was answered is in the journal.
+While the teacher is sampled, each shard of prompts knows what it owes and stops once that passes the filters. What
+only the whole set can tell (duplicates, a judge, choices among rows) may leave it short; then the shards owe what is
+missing, and go on from where they were: what was answered is in the journal.
 """
 
 from collections.abc import Sequence
