@@ -1,0 +1,162 @@
+"""Whether the text that a conversation is trained with still says what its messages say.
+
+A template in the Qwen3 / Hermes form is read again with `parse_completion`, and calls and content are compared. The
+call syntax of other templates is not read here: names, arguments and content have to occur in the text, which finds
+what a template drops or escapes, not what it mixes up.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
+from stillhouse.chat.template import Span, TemplateError, render_spans, stop_token_ids
+from stillhouse.types import Message, ToolSchema
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_MAX_SHOWN: Final = 80
+_TOOL: Final[ToolSchema] = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks a word up.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}},
+    },
+}
+_PROBE: Final[list[Message]] = [
+    {"role": "user", "content": "question"},
+    {
+        "role": "assistant",
+        "content": "text",
+        "tool_calls": [
+            {"id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}}
+        ],
+    },
+]
+
+
+class RoundTrip:
+    """Compares rendered conversations with their messages.
+
+    Args:
+        tokenizer: Tokenizer whose template rendered them.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._ends: list[str] = []
+        self._is_read = False
+        try:
+            self._ends = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
+            spans = render_spans(tokenizer, _PROBE, [_TOOL])
+        except TemplateError:
+            return  # It refuses a plain call; what else it refuses, each conversation shows.
+        self._is_read = all(self._difference(_PROBE[index], text, True) is None for index, text in _said(spans))
+
+    def problem(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, spans: Sequence[Span]
+    ) -> str | None:
+        """What the text says otherwise than the messages, naming the message; None where it says the same.
+
+        White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may
+        leave out.
+
+        Args:
+            messages: The conversation.
+            tools: Tools offered.
+            spans: What `render_spans` made of both.
+        """
+        for index, text in _said(spans):
+            message = messages[index]
+            with_calls = bool(tools or message.get("tool_calls"))
+            problem = self._difference(message, text, with_calls) if self._is_read else _missing(message, text)
+            if problem is not None:
+                return f"message {index} is rendered as something else: {problem}"
+        return None
+
+    def _difference(self, message: Message, text: str, with_calls: bool) -> str | None:
+        end = max((text.rfind(end) for end in self._ends), default=-1)
+        read = parse_completion(text[:end] if end >= 0 else text, with_calls=with_calls)
+        said, heard = _calls(message), _calls(read)
+        if len(said) != len(heard):
+            return f"{len(said)} tool calls were made, {len(heard)} are read"
+        for was, reads in zip(said, heard, strict=True):
+            if was != reads:
+                return f"the call {_shown(was)} reads as {_shown(reads)}"
+        content = _content(message)
+        if content != _content(read):
+            return f"the content {_cut(content)!r} reads as {_cut(_content(read))!r}"
+        return None
+
+
+def _said(spans: Sequence[Span]) -> Iterator[tuple[int, str]]:
+    return ((span.message, span.text) for span in spans if span.message is not None)
+
+
+def _missing(message: Message, text: str) -> str | None:
+    """A part of the message that does not occur in the text."""
+    content = _content(message)
+    if content not in text:
+        return f"the content {_cut(content)!r} is not in it"
+    for name, arguments in _calls(message):
+        parts = [arguments] if name == MALFORMED_CALL else [name, *_parts(json.loads(arguments))]
+        for part in parts:
+            if not any(spelling in text for spelling in _spellings(part)):
+                return f"{_cut(str(part))!r} of the call {_shown((name, arguments))} is not in it"
+    return None
+
+
+def _calls(message: Message) -> list[tuple[str, str]]:
+    """Names and arguments, the arguments as JSON that is spelt the same whoever wrote it."""
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [(function["name"], _canonical(function["arguments"])) for function in functions]
+
+
+def _canonical(arguments: Any) -> str:
+    value = arguments
+    # An object written as a string of JSON is read as that object, when tools run and when a completion is parsed.
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                break
+    return json.dumps(value if isinstance(value, dict) else arguments, sort_keys=True, ensure_ascii=False)
+
+
+def _content(message: Message) -> str:
+    """The answer's text, without reasoning that is written into it."""
+    content: Any = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part.get("text", "") for part in content if part.get("type") == "text")
+    return (parse_completion(content, with_calls=False)["content"] or "").strip()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Keys and plain values, at any depth."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _parts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _parts(item)
+    else:
+        yield value
+
+
+def _spellings(value: Any) -> list[str]:
+    """How templates write a plain value: bare, as JSON, and as JSON in ASCII."""
+    bare = str(value)
+    if not isinstance(value, str):
+        return [bare, json.dumps(value)]
+    return [bare.strip(), json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]]
+
+
+def _shown(call: tuple[str, str]) -> str:
+    return f"{call[0]}({_cut(call[1])})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
