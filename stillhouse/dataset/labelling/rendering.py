@@ -30,11 +30,10 @@ class RenderLabels:
 
     def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
         rendered = [self._render(subject) for subject in subjects]
-        samples = iter(tokenise_spans(self._tokenizer, [one for one in rendered if not isinstance(one, TemplateError)]))
+        sound = [spans for spans in rendered if not isinstance(spans, TemplateError)]
+        samples = iter(tokenise_spans(self._tokenizer, sound))
         measured = [
-            (None, None, str(spans))
-            if isinstance(spans, TemplateError)
-            else self._measure(subject, spans, next(samples))
+            self._measure(subject, spans, spans if isinstance(spans, TemplateError) else next(samples))
             for subject, spans in zip(subjects, rendered, strict=True)
         ]
         return {name: [row[place] for row in measured] for place, name in enumerate(_LABELS)}
@@ -46,9 +45,9 @@ class RenderLabels:
             return error
 
     def _measure(
-        self, subject: Subject, spans: list[Span], sample: RenderedSample | TemplateError
+        self, subject: Subject, spans: list[Span] | TemplateError, sample: RenderedSample | TemplateError
     ) -> tuple[int | None, int | None, str | None]:
-        if isinstance(sample, TemplateError):
+        if isinstance(spans, TemplateError) or isinstance(sample, TemplateError):
             return None, None, str(sample)
         problem = self._round_trip.problem(subject.trajectory.messages, subject.trajectory.tools, spans)
         return len(sample.token_ids), sum(sample.loss_mask), problem
