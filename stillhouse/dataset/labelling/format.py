@@ -1,0 +1,133 @@
+"""Whether what the model wrote has the form it should have."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.dataset.labelling.prose import without_code, without_thoughts
+from stillhouse.dataset.labelling.subject import Subject, text_of
+from stillhouse.dataset.totals import sampled_part
+from stillhouse.errors import ConfigError
+from stillhouse.rollouts.structured import AnswerSchema
+from stillhouse.types import JsonObject, Message
+
+_THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")
+_MARKUP: Final = re.compile(
+    r"</?(?:\w+:)?(?:tool_calls?|tool_response|function_calls)>"  # Hermes, Qwen, GLM, MiniMax, Anthropic
+    r"|<function=[\w.-]+>"  # Llama 3.1, Qwen3-Coder
+    r"|<\|[A-Za-z_][\w. -]{0,40}\|>"  # special tokens of ChatML, Llama 3, Phi, Harmony
+    r"|<｜[^｜\n]{1,40}｜>"  # noqa: RUF001  (DeepSeek writes its special tokens with full-width bars)
+    r"|\[/?(?:TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|INST)\]"  # Mistral
+    r"|<(?:start|end)_of_turn>"  # Gemma
+)
+"""What chat templates write around tool calls and turns. An endpoint that parses them leaves none in the content."""
+
+
+class FormatLabels:
+    """The column format_problem: the first problem of a trajectory, in words, with its place; null without one.
+
+    In everything the model wrote: think tags that do not match, a code fence that is never closed, and tool calls or
+    special tokens that an endpoint left in the content; what stands in code is not looked at. In the final answer
+    besides: the schema and the pattern.
+
+    Args:
+        answer_schema: JSON schema of the final answer; empty asks for none. References stay within it.
+        answer_pattern: regular expression to be found in the final answer; None asks for none.
+
+    Raises:
+        ConfigError: one of them is not what it should be.
+    """
+
+    def __init__(self, answer_schema: JsonObject, answer_pattern: str | None) -> None:
+        self._schema = _schema(answer_schema) if answer_schema else None
+        self._pattern = None if answer_pattern is None else _pattern(answer_pattern)
+
+    def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
+        """The column, one value for each subject."""
+        return {"format_problem": [next(self._problems(one), None) for one in subjects]}
+
+    def _problems(self, subject: Subject) -> Iterator[str]:
+        trajectory = subject.trajectory
+        sampled = sampled_part(trajectory)
+        offered = {tool["function"].get("name") for tool in trajectory.tools}
+        for place, message in enumerate(sampled, start=len(trajectory.messages) - len(sampled)):
+            if message["role"] == "assistant":
+                yield from _content_problems(f"messages[{place}]", message, offered)
+        if subject.answer is not None:
+            yield from self._answer_problems(subject.answer)
+
+    def _answer_problems(self, answer: str) -> Iterator[str]:
+        if self._schema is not None:
+            problem = self._schema.problem({"role": "assistant", "content": without_thoughts(answer)})
+            if problem is not None:
+                yield problem
+        if self._pattern is not None and self._pattern.search(answer) is None:
+            yield f"the answer has nothing that matches {self._pattern.pattern!r}"
+
+
+def _content_problems(place: str, message: Message, offered: set[Any]) -> Iterator[str]:
+    text = text_of(message)
+    prose, open_line = without_code(text)
+    if "think" in prose:
+        yield from _think_problems(place, prose)
+    if open_line is not None:
+        yield f"{place}, line {open_line}: a code fence is never closed"
+    markup = _MARKUP.search(prose)
+    if markup is not None:
+        yield f"{place}, {_line(prose, markup)}: {markup[0]} was left in the content"
+    if not message.get("tool_calls"):
+        name = _called(text)
+        if name in offered:
+            yield f"{place}: the content is a call of the tool {name}"
+
+
+def _think_problems(place: str, prose: str) -> Iterator[str]:
+    opened: re.Match[str] | None = None
+    for tag in _THINK_TAG.finditer(prose):
+        if not tag[1] and opened is None:
+            opened = tag
+        elif tag[1] and opened is not None and opened[2] == tag[2]:
+            opened = None
+        else:
+            expected = "no tag" if opened is None else f"</{opened[2]}>"
+            yield f"{place}, {_line(prose, tag)}: saw {tag[0]}, expected {expected}"
+            return
+    if opened is not None:
+        yield f"{place}, {_line(prose, opened)}: {opened[0]} is never closed"
+
+
+def _line(text: str, found: re.Match[str]) -> str:
+    return f"line {text.count(chr(10), 0, found.start()) + 1}"
+
+
+def _called(text: str) -> str | None:
+    """The tool that a content calls which is the JSON of a call and nothing else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    name = value.get("name")
+    return name if isinstance(name, str) and ("arguments" in value or "parameters" in value) else None
+
+
+def _schema(schema: JsonObject) -> AnswerSchema:
+    try:
+        return AnswerSchema(schema)
+    except ConfigError as error:
+        # Rollouts ask for a schema of their own, whose setting the error names.
+        told = str(error).replace("rollouts.response_schema", "dataset.labels.answer_schema")
+        raise ConfigError(told) from error
+
+
+def _pattern(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"dataset.labels.answer_pattern is no regular expression: {error}; saw {pattern!r}. A character that "
+            "stands for itself needs a backslash where it has a meaning of its own"
+        ) from error
