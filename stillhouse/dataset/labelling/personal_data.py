@@ -1,0 +1,166 @@
+"""Personal data in a text: a pattern proposes candidates, the library that knows the numbers decides.
+
+Precision before recall, and what documentation publishes as an example counts as nobody's. The patterns look back only
+after their first character: those that begin with a set of characters are searched several times as fast.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from phonenumbers import Leniency, PhoneNumberMatcher, PhoneNumberType, number_type
+from stdnum import iban, luhn
+from stdnum.br import cpf
+from stdnum.cn import ric
+from stdnum.es import dni, nie
+from stdnum.fr import nir
+from stdnum.it import codicefiscale
+from stdnum.kr import rrn
+from stdnum.mx import curp
+from stdnum.us import ssn
+
+from stillhouse.dataset.labelling.published_examples import (
+    FICTIONAL_PHONE,
+    PUBLIC_RESOLVERS,
+    RESERVED_DOMAIN,
+    SAMPLE_IBANS,
+    SAMPLE_IDENTITIES,
+    TEST_CARDS,
+)
+
+# What phone, card, ip and id have in common, but for the identity numbers that are mostly letters.
+_DIGITS: Final = re.compile(r"\d(?:[ .()/-]{0,2}\d){5}")
+
+_EMAIL: Final = re.compile(
+    r"(?<![\w.%+-])(?P<user>[A-Za-z0-9._%+-]{1,64})@(?P<domain>(?:[A-Za-z0-9-]{1,63}\.){1,8}(?P<top>[A-Za-z]{2,24}))\b"
+)
+# `git@host` is a remote, `icon@2x.png` a file.
+_NOBODY: Final = frozenset({"git", "noreply", "no-reply", "donotreply", "do-not-reply"})
+_FILE_ENDING: Final = re.compile(r"css|gif|html?|ico|jpe?g|[jt]sx?|json|md|pdf|php|png|py|svg|txt|webp|xml|ya?ml", re.I)
+
+_PHONES: Final = (
+    re.compile(r"\+(?<![\w)\].+-].)[1-9][\d ().\-/]{6,20}\d(?![\w-])"),
+    # North American; three groups with blanks alone are as often just numbers.
+    re.compile(r"[(2-9](?<![\w.+].)(?:(?<=\()[2-9]\d\d\) ?|\d\d[.-])[2-9]\d\d[ .-]\d{4}(?![\w-])"),
+)
+_PERSONAL_LINES: Final = frozenset(
+    {
+        PhoneNumberType.MOBILE,
+        PhoneNumberType.FIXED_LINE,
+        PhoneNumberType.FIXED_LINE_OR_MOBILE,
+        PhoneNumberType.PERSONAL_NUMBER,
+    }
+)
+
+# First digits and lengths of Visa, Mastercard, American Express, Discover, Diners Club, JCB and UnionPay.
+_ISSUER: Final = re.compile(
+    r"4\d{12}(?:\d{3}){0,2}|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}|3[47]\d{13}"
+    r"|6(?:011|5\d\d|4[4-9]\d)\d{12}|3(?:0[0-5]|[68]\d)\d{11}|35(?:2[89]|[3-8]\d)\d{12}|62\d{14,17}"
+)
+_GROUPED_CARD: Final = re.compile(
+    r"\d(?<![\w.,].)(?<!\d[ -].)(?:\d{3}([ -])\d{4}\1\d{4}\1\d{1,7}|\d{3}([ -])\d{6}\2\d{4,5})(?![\w-]|[., ]\d)"
+)
+_PLAIN_CARD: Final = re.compile(r"\d(?<![\w.,-].)\d{12,18}(?![\w-]|[.,]\d)")
+_SPEAKS_OF_CARDS: Final = re.compile(r"\b(?:card|visa|mastercard|amex|american express|cvv|cvc)\b", re.I)
+
+_IBAN: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
+
+# Not after a slash, as in `Chrome/122.0.0.0`, unless that of a URL, and no network such as 52.0.0.0/8.
+_IPV4: Final = re.compile(r"\d(?:(?<=//.)|(?<![\w./-].))\d{0,2}(?:\.\d{1,3}){3}(?![\w-]|\.\d|/\d{1,2}\b)")
+_IPV6: Final = re.compile(r"[23](?<![\w:.].)[0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:]|/\d)")
+
+_IDENTITY_NUMBERS: Final[tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...]] = (
+    (re.compile(r"\d(?<![\w-].)\d\d-\d\d-\d{4}(?![\w-])"), ssn.is_valid),
+    (re.compile(r"\d(?<![\w.].)\d\d\.\d{3}\.\d{3}-\d\d(?![\w-])"), cpf.is_valid),
+    (re.compile(r"\d(?<!\w.)\d{7}-?[A-HJ-NP-TV-Z]\b"), dni.is_valid),
+    (re.compile(r"[XYZ](?<!\w.)-?\d{7}-?[A-HJ-NP-TV-Z]\b"), nie.is_valid),
+    (re.compile(r"[A-Z](?<!\w.)[A-Z]{3}\d{6}[HM][A-Z]{5}[A-Z0-9]\d\b"), curp.is_valid),
+    (re.compile(r"[1-8](?<!\w.)\d{5}(?:19|20)\d{9}[\dX]\b"), ric.is_valid),
+    (re.compile(r"\d(?<![\w-].)\d{5}-[1-4]\d{6}(?![\w-])"), rrn.is_valid),
+    (re.compile(r"[12](?<![\w ].) \d\d \d\d \d[\dAB] \d{3} \d{3} \d\d(?![\w ]\d)"), nir.is_valid),
+)
+_MOSTLY_LETTERS: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]{5}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]\b")
+"""National identity numbers whose way of writing is their own: American, Brazilian, Spanish (two), Mexican, Chinese,
+Korean, French, and the Italian codice fiscale; all but the first carry check digits. Bare runs of nine to eleven
+digits, as many countries have, are left alone."""
+
+
+def personal_data(text: str) -> Iterator[str]:
+    """The kinds of personal data in `text`: email, phone, card, iban, ip, id."""
+    has_digits = _DIGITS.search(text) is not None
+    if "@" in text and any(_is_somebodys(found) for found in _EMAIL.finditer(text)):
+        yield "email"
+    if has_digits and any(_is_phone(found[0]) for pattern in _PHONES for found in pattern.finditer(text)):
+        yield "phone"
+    if has_digits and _has_card(text):
+        yield "card"
+    if any(_is_iban(found[0].replace(" ", "")) for found in _IBAN.finditer(text)):
+        yield "iban"
+    if any(_is_public(address) for address in _addresses(text, has_digits)):
+        yield "ip"
+    if _has_identity_number(text, has_digits):
+        yield "id"
+
+
+def _is_somebodys(mail: re.Match[str]) -> bool:
+    return (
+        mail["user"].lower() not in _NOBODY
+        and _FILE_ENDING.fullmatch(mail["top"]) is None
+        and RESERVED_DOMAIN.search(mail["domain"]) is None
+    )
+
+
+def _is_phone(candidate: str) -> bool:
+    """Whether it holds a valid number of a line that a person may have."""
+    return any(
+        number_type(found.number) in _PERSONAL_LINES
+        and FICTIONAL_PHONE.fullmatch(f"{found.number.country_code}{found.number.national_number}") is None
+        for found in PhoneNumberMatcher(candidate, "US", leniency=Leniency.VALID)
+    )
+
+
+def _has_card(text: str) -> bool:
+    if any(_is_card(found[0]) for found in _GROUPED_CARD.finditer(text)):
+        return True
+    # One in twenty whole numbers of 16 digits from 4 or 5 on passes for a card's.
+    plain = [found[0] for found in _PLAIN_CARD.finditer(text) if _is_card(found[0])]
+    return bool(plain) and _SPEAKS_OF_CARDS.search(text) is not None
+
+
+def _is_card(candidate: str) -> bool:
+    digits = re.sub(r"\D", "", candidate)
+    return _ISSUER.fullmatch(digits) is not None and digits not in TEST_CARDS and luhn.is_valid(digits)
+
+
+def _is_iban(candidate: str) -> bool:
+    # It may run on into the words after it; only one length is right for its country.
+    lengths = range(15, len(candidate) + 1)
+    return any(iban.is_valid(candidate[:end]) and candidate[:end] not in SAMPLE_IBANS for end in lengths)
+
+
+def _addresses(text: str, has_digits: bool) -> Iterator[str]:
+    for found in _IPV4.finditer(text) if has_digits else ():
+        # Numbers of versions and sections look the same, with small parts.
+        if any(len(part) == 3 for part in found[0].split(".")):
+            yield found[0]
+    for found in _IPV6.finditer(text):
+        yield found[0]
+
+
+def _is_public(candidate: str) -> bool:
+    try:
+        address = ipaddress.ip_address(candidate)
+    except ValueError:
+        return False
+    return address.is_global and not address.is_multicast and str(address) not in PUBLIC_RESOLVERS
+
+
+def _has_identity_number(text: str, has_digits: bool) -> bool:
+    if any(codicefiscale.is_valid(found[0]) for found in _MOSTLY_LETTERS.finditer(text)):
+        return True
+    return has_digits and any(
+        is_valid(found[0]) and found[0] not in SAMPLE_IDENTITIES
+        for pattern, is_valid in _IDENTITY_NUMBERS
+        for found in pattern.finditer(text)
+    )
