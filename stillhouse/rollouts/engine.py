@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -23,7 +22,7 @@ from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.garbage import rarely_collected
 from stillhouse.rollouts.hedge import Hedging
 from stillhouse.rollouts.journal import Journal
-from stillhouse.rollouts.limits import Caps, Controller, shared_controller
+from stillhouse.rollouts.limits import Controller, controller_of
 from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.retry import Effects, Requester
@@ -90,7 +89,7 @@ class RolloutCollector:
         self._journal = journal
         self._runtime = runtime
         self._metadata = metadata
-        self._controller = controller or _controller_of(endpoint, runtime)
+        self._controller = controller or controller_of(endpoint, runtime)
         self._given_client = client
         self._effects = effects
         self._budget = budget or Budget(BudgetConfig(), endpoint.price, effects.clock)
@@ -306,12 +305,6 @@ class RolloutCollector:
             await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
             self._changed.set()
-
-
-def _controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
-    caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
-    memory = Path(runtime.store) / "limits.json"
-    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=memory)
 
 
 async def _end(tasks: "list[asyncio.Task[None]]") -> None:

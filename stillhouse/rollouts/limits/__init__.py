@@ -2,7 +2,7 @@
 
 from stillhouse.rollouts.limit_headers import LimitScope, RateLimits, read_limits
 from stillhouse.rollouts.limits.control import RateControl
-from stillhouse.rollouts.limits.controller import Controller, shared_controller
+from stillhouse.rollouts.limits.controller import Controller, controller_of, shared_controller
 from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Outcome, RequestSize, Ticket
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "RateLimits",
     "RequestSize",
     "Ticket",
+    "controller_of",
     "read_limits",
     "shared_controller",
 ]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from stillhouse.config import RuntimeConfig
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.limits.control import RateControl
 from stillhouse.rollouts.limits.memory import Memory
@@ -206,6 +207,13 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 _shared: Final[dict[str, Controller]] = {}
 _shared_lock: Final = threading.Lock()
+
+
+def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
+    """The process's controller for an endpoint, within the runtime's caps; the store keeps what it learns."""
+    caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
+    memory = Path(runtime.store) / "limits.json"
+    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=memory)
 
 
 def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
