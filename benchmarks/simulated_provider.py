@@ -1,4 +1,4 @@
-"""A provider of completions that answers from a script, limits and fails on demand, and keeps a ledger.
+"""A provider of completions and embeddings that answers from a script, limits and fails on demand, and keeps a ledger.
 
 In a thread, for tests:
 
@@ -185,7 +185,9 @@ class SimulatedProvider:
 
     def _note(self, request: Request, now: float) -> Asked:
         digest = hashlib.sha256(request.body).hexdigest()
-        asked = Asked(request.body, digest, self._seen[digest], len(self.ledger), request.authorization)
+        asked = Asked(
+            request.body, digest, self._seen[digest], len(self.ledger), request.authorization, request.path.decode()
+        )
         self._seen[digest] += 1
         self.ledger.append(Entry(digest, now))
         self._bodies.append(request.body)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
+from benchmarks.provider.embeddings import embeddings
 from benchmarks.provider.headers import HeaderForm, RetryAfter
 from benchmarks.provider.limits import Size, Step
 from benchmarks.provider.reply import Asked, Reply, completion, error
@@ -100,6 +101,9 @@ class Answers:
         return None
 
     def _good(self, asked: Asked, delay_s: float) -> Reply:
+        if asked.path.endswith("/embeddings"):
+            vectors = embeddings(asked.body)
+            return Reply(orjson.dumps(vectors), delay_s=delay_s, tokens=vectors["usage"]["total_tokens"])
         service = self._service
         num_tokens = service.completion_tokens
         if service.long_from is not None and asked.index >= service.long_from:

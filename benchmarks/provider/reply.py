@@ -39,6 +39,7 @@ class Asked:
     index: int
     """How many requests of any kind came before."""
     authorization: str
+    path: str = "/v1/chat/completions"
 
     @cached_property
     def body(self) -> dict[str, Any]:
