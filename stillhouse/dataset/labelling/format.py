@@ -17,8 +17,8 @@ _THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")
 _MARKUP: Final = re.compile(
     r"</?(?:\w+:)?(?:tool_calls?|tool_response|function_calls)>"  # Hermes, Qwen, GLM, MiniMax, Anthropic
     r"|<function=[\w.-]+>"  # Llama 3.1, Qwen3-Coder
-    r"|<\|[A-Za-z_][\w. -]{0,40}\|>"  # special tokens of ChatML, Llama 3, Phi, Harmony
-    r"|<｜[^｜\n]{1,40}｜>"  # noqa: RUF001  (DeepSeek writes its special tokens with full-width bars)
+    r"|<\|(?:end|[A-Za-z_][\w.]{3,40})\|>"  # special tokens of ChatML, Llama 3, Phi, Harmony
+    r"|<\uff5c[^\uff5c\n]{1,40}\uff5c>"  # the same of DeepSeek, with full-width bars
     r"|\[/?(?:TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|INST)\]"  # Mistral
     r"|<(?:start|end)_of_turn>"  # Gemma
 )

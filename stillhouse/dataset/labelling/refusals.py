@@ -75,7 +75,7 @@ _DECLINES: Final = re.compile(
 )
 _IS_A_MODEL: Final = re.compile(
     rf"""(?<![\w"'])(?:
-        as\ {_MODEL}(?:\ (?:trained|developed|created|made|built)\ by\ [^,.\n]{{1,40}})?,?\ (?:i\b|my\b)
+        as\ {_MODEL}(?:\ (?:trained|developed|created|made|built)\ by\ [^,.\n]{{1,40}})?,?\s(?:i\b|my\b)
       | i(?:'m|\ am)\ (?:just\ |only\ |merely\ )?(?:an\ ai|a\ (?:large\ )?language\ model)
         (?:\ (?:language\ model|assistant|model|system|chatbot))?
         (?=\s*(?:$|[,.;!\n]|(?:and|so|but|trained|developed|created|made)\b))

@@ -1,0 +1,133 @@
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.dataset import LabelArgs, label
+from stillhouse.dataset.labelling.functions import UserLabels
+from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.errors import ConfigError
+from stillhouse.types import Message, PromptMetadata, StopReason
+
+IMPORTS = "from stillhouse.dataset import LabelArgs, label\nfrom stillhouse.types import Message, StopReason\n"
+LABELS = """
+@label
+def words(args: LabelArgs, messages: list[Message]) -> int:
+    return len((args.answer or "").split())
+
+@label
+def polite(args: LabelArgs, messages: list[Message]) -> "bool | str":
+    return True if "please" in messages[0]["content"].lower() else " impolite\\n"
+
+@label
+def told(args: LabelArgs, messages: list[Message]) -> str | None:
+    seen = (args.metadata, args.expected_answer, args.tag, args.stop_reason, args.prompt_id, args.sample_index)
+    expected = ({"k": [1]}, "5", "sums", StopReason.ANSWERED, "prompt-0", 0)
+    return None if seen == expected and args.tools[0]["function"]["name"] == "calculator" else repr(seen)
+
+@label
+def fails(args: LabelArgs, messages: list[Message]) -> float:
+    return 1 / len(args.metadata)
+
+@label
+def spoils(args: LabelArgs, messages: list[Message]) -> float:
+    args.metadata["k"].append(2)
+    args.tools.clear()
+    messages.clear()
+    return 0.5
+
+@label
+def undefined(args: LabelArgs, messages: list[Message]) -> float:
+    return float("nan")
+"""
+METADATA = PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "labels.py"
+        path.write_text(IMPORTS + text)
+        return path
+
+    return write
+
+
+def test_numbers_are_scores_and_texts_objections(
+    write: Callable[[str], Path], make_subject: Callable[..., Subject]
+) -> None:
+    subject = make_subject("The answer is 5.", metadata=METADATA)
+    labels = UserLabels(write(LABELS))([subject])
+    assert labels["scores"] == [{"words": 4.0, "fails": 1.0, "spoils": 0.5, "undefined": None}]
+    assert labels["objections"] == [["impolite"]]
+    assert subject.metadata == PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
+    assert len(subject.trajectory.messages) == 4
+    assert subject.trajectory.tools
+
+
+def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
+    write: Callable[[str], Path], make_subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(
+        "@label\ndef fails(args: LabelArgs, messages: list[Message]) -> float:\n    return 1 / len(args.metadata)\n"
+    )
+    labels = UserLabels(path)
+    with caplog.at_level(logging.WARNING):
+        scores = labels([make_subject(number=number) for number in range(12)])["scores"]
+    assert scores == [{"fails": None}] * 12
+    first, tenth = caplog.messages
+    assert f"{path}: fails gave no score 1 times" in first
+    assert f"rollout {0:064x}" in first
+    assert 'labels.py", line 5, in fails' in first
+    assert first.endswith("ZeroDivisionError: division by zero")
+    assert "10 times" in tenth
+
+
+@pytest.mark.parametrize("value", ["[1]", "'  '", "float('inf')", "1j", "exit()"])
+def test_what_is_neither_number_nor_text_is_no_score(
+    write: Callable[[str], Path], make_subject: Callable[..., Subject], value: str
+) -> None:
+    path = write(f"@label\ndef odd(args: LabelArgs, messages: list[Message]) -> float:\n    return {value}\n")
+    labels = UserLabels(path)([make_subject()])
+    assert (labels["scores"], labels["objections"]) == ([{"odd": None}], [[]])
+
+
+def test_a_label_is_still_a_function() -> None:
+    @label
+    def turns(args: LabelArgs, messages: list[Message]) -> int:
+        return len(messages)
+
+    args = LabelArgs({}, None, None, None, StopReason.ANSWERED, [], "", "", 0)
+    assert turns(args, [{"role": "user", "content": "2 + 3"}]) == 1
+
+
+def test_a_function_with_two_names_counts_once(
+    write: Callable[[str], Path], make_subject: Callable[..., Subject]
+) -> None:
+    path = write("@label\ndef one(args: LabelArgs, messages: list[Message]) -> str:\n    return 'no'\nother = one\n")
+    assert UserLabels(path)([make_subject()])["objections"] == [["no"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nowhere_to_be_found\n", "line 3: cannot be loaded: ModuleNotFoundError"),
+        ("x = 1\n", "has no function under @label"),
+        ("@label\ndef f(messages) -> float: ...\n", r"@label f .*line 3\): expected the parameters \(args: LabelArgs"),
+        ("@label\ndef f(args: LabelArgs, *, messages) -> float: ...\n", r"line 3\): expected the parameters"),
+        ("@label\ndef f(args: LabelArgs, messages): ...\n", r"line 3\): its result needs a type hint"),
+        ("@label\ndef f(args: LabelArgs, messages) -> list[str]: ...\n", r"line 3\): its result needs a type hint"),
+        ("@label\ndef f(args: 'Nowhere', messages) -> float: ...\n", r"line 3\): a type hint names something unknown"),
+        ("@label\nasync def f(args: LabelArgs, messages) -> float: ...\n", r"line 3\): is async"),
+        ("@label\ndef reward(args: LabelArgs, messages) -> float: ...\n", r"line 3\): `reward` is the score of"),
+    ],
+)
+def test_a_file_that_does_not_load_is_named_with_its_reason(write: Callable[[str], Path], text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        UserLabels(write(text))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.py: no such file; dataset\.labels\.file must name a Python file"):
+        UserLabels(Path("nowhere.py"))

@@ -1,0 +1,71 @@
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stillhouse.dataset.labelling.language import LanguageLabels
+from stillhouse.dataset.labelling.subject import Subject
+
+
+@pytest.fixture(scope="module")
+def languages() -> LanguageLabels:
+    return LanguageLabels()
+
+
+@pytest.mark.parametrize(
+    ("answer", "language"),
+    [
+        ("Bob bought three more marbles than Alice did.", "en"),
+        ("BOB BOUGHT THREE MORE MARBLES THAN ALICE DID.", "en"),
+        ("Die Antwort lautet fünf Äpfel, wie wir gesehen haben.", "de"),
+        ("La réponse est quarante-deux pommes, comme nous l'avons vu.", "fr"),
+        ("La respuesta correcta es cinco manzanas.", "es"),
+        ("La risposta corretta è cinque mele, come abbiamo visto.", "it"),
+        ("Правильный ответ: пять яблок.", "ru"),
+        ("他有五个苹果,答案是五。", "zh"),
+        ("答えは五つのりんごです。", "ja"),
+        ("정답은 사과 다섯 개입니다.", "ko"),
+        ("الإجابة الصحيحة هي خمس تفاحات.", "ar"),
+        ("Die Funktion gibt die Summe zurück:\n```python\nreturn the_sum_of(all_the_values)\n```", "de"),
+        ("<think>The user speaks German, so I will answer in it.</think>Es sind insgesamt fünf Äpfel.", "de"),
+        ("Die Lösung ist $x = \\frac{the}{answer}$, also fünf Äpfel, siehe https://the-answer.com/is-here", "de"),
+    ],
+)
+def test_the_language_of_prose_is_found(
+    languages: LanguageLabels, label_of: Callable[..., Any], answer: str, language: str
+) -> None:
+    assert label_of(languages, "language", answer) == language
+    assert 0.3 <= label_of(languages, "language_confidence", answer) <= 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "42",
+        "The answer is 5.",
+        "$$\\int_0^1 x^2 \\, \\mathrm{d}x = \\frac{1}{3}$$",
+        "```python\nprint('the answer to this question is five apples')\n```",
+        '{"answer": "five apples and three pears", "unit": "pieces of fruit"}',
+        "`the answer to this question` is `five apples`",
+        "https://example.com/the-answer-to-this-question-is-five-apples",
+        "🍎🍎🍎🍎🍎 = 5 ✅✅✅✅✅✅✅✅✅✅",
+        "<div><span></span></div><table><tr></tr></table>",
+    ],
+)
+def test_an_answer_without_prose_has_no_language(
+    languages: LanguageLabels, label_of: Callable[..., Any], answer: str | None
+) -> None:
+    assert label_of(languages, "language", answer) is None
+    assert label_of(languages, "language_confidence", answer) is None
+
+
+def test_the_order_of_a_batch_changes_no_label(languages: LanguageLabels, make_subject: Callable[..., Subject]) -> None:
+    subjects = [
+        make_subject(text * 3) for text in ("Five apples. ", "Fünf Äpfel. ", "Cinq pommes. ", "Cinco manzanas. ")
+    ]
+    order = random.Random(0).sample(range(4), 4)
+    found, shuffled = languages(subjects), languages([subjects[place] for place in order])
+    for column in ("language", "language_confidence"):
+        assert shuffled[column] == [found[column][place] for place in order]

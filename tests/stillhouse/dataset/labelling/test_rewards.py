@@ -1,0 +1,95 @@
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import ToolsConfig
+from stillhouse.dataset.labelling.rewards import RewardLabels
+from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.errors import ConfigError
+from stillhouse.types import PromptMetadata
+
+REWARDS = """
+import asyncio
+from stillhouse.tools import RewardArgs, reward
+from stillhouse.types import Message
+
+@reward(precondition=True)
+def answered(args: RewardArgs, messages: list[Message]) -> float:
+    return messages[-1]["content"] is not None
+
+@reward
+async def right(args: RewardArgs, messages: list[Message]) -> float:
+    await asyncio.sleep(0)
+    return args.expected_answer in messages[-1]["content"]
+"""
+SANDBOXED = """
+import os
+from stillhouse.tools import RewardArgs, reward
+
+@reward(sandbox=True)
+def apart(args: RewardArgs, messages: list[dict]) -> float:
+    return os.getpid() != PARENT
+"""
+METADATA = PromptMetadata("prompt-0", "5", "sums", "numeric", {})
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], ToolsConfig]:
+    def write(text: str) -> ToolsConfig:
+        path = tmp_path / "rewards.py"
+        path.write_text(text)
+        return ToolsConfig(rewards_file=str(path))
+
+    return write
+
+
+def test_the_total_and_each_reward_are_scores(
+    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    subjects = [make_subject("It is 5.", metadata=METADATA), make_subject("6", metadata=METADATA)]
+    subjects += [make_subject(None, metadata=METADATA), make_subject("5", metadata=None)]
+    with RewardLabels(write(REWARDS)) as labels, caplog.at_level(logging.WARNING):
+        assert labels(subjects)["scores"] == [
+            {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0},
+            {"reward": 0.0, "reward/answered": 1.0, "reward/right": 0.0},
+            {"reward": 0.0, "reward/answered": 0.0, "reward/right": None},
+            {"reward": None, "reward/answered": 1.0, "reward/right": None},
+        ]
+    assert "right gave no score 1 times" in caplog.text
+    assert "TypeError" in caplog.text
+
+
+def test_a_caller_may_have_an_event_loop_of_its_own(
+    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject]
+) -> None:
+    async def score() -> object:
+        labels = RewardLabels(write(REWARDS))
+        try:
+            return labels([make_subject("5", metadata=METADATA)] * 100)["scores"][99]
+        finally:
+            labels.close()
+
+    assert asyncio.run(score()) == {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0}
+
+
+def test_sandboxed_rewards_run_apart_and_start_again_after_close(
+    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject]
+) -> None:
+    labels = RewardLabels(write(SANDBOXED.replace("PARENT", "os.getppid()")))
+    for _ in range(2):
+        with labels:
+            assert labels([make_subject()])["scores"] == [{"reward": 1.0, "reward/apart": 1.0}]
+
+
+def test_a_file_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.labels\.rewards is on, but tools\.rewards_file names no file"):
+        RewardLabels(ToolsConfig())
+
+
+def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Callable[[str], ToolsConfig]) -> None:
+    tools = write("import os\nif os.environ['HOME'].startswith('/tmp'):\n    raise RuntimeError('apart')\n" + SANDBOXED)
+    with pytest.raises(ConfigError, match="apart"):
+        RewardLabels(tools).__enter__()

@@ -1,0 +1,78 @@
+import gzip
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.text import MIN_COMPRESSED_BYTES, compression_ratio, repetition, text_labels
+
+WORDS = st.lists(st.sampled_from(["one", "Two", "drei", "四", "5"]), max_size=60)
+
+
+def test_lengths_count_what_each_side_wrote(make_subject: Callable[..., Subject]) -> None:
+    labels = text_labels([make_subject("Five."), make_subject(None)])
+    assert labels["has_answer"] == [True, False]
+    assert labels["answer_chars"] == [5, None]
+    question, call = "Anna has 2 apples. Anna buys 3 more. Case 0.", '{"expression": "2 + 3"}'
+    assert labels["prompt_chars"] == [len(question)] * 2
+    assert labels["sampled_chars"] == [len(call) + len("\nFive."), len(call)]
+
+
+@given(WORDS)
+def test_repetition_is_a_share(words: list[str]) -> None:
+    value = repetition(" ".join(words))
+    assert value is None if len(words) < 5 else value is not None and 0 <= value < 1
+
+
+@given(st.integers(5, 300))
+def test_distinct_words_repeat_nothing(num_words: int) -> None:
+    assert repetition(" ".join(f"w{number}" for number in range(num_words))) == 0
+
+
+@given(WORDS.filter(lambda words: len(words) >= 5), st.integers(2, 4))
+def test_of_a_text_told_again_little_is_new(words: list[str], times: int) -> None:
+    again = repetition(" ".join(words * times))
+    assert again is not None
+    assert again >= 1 - len(words) / (len(words) * times - 4)
+
+
+def test_repetition_counts_ngrams_that_came_before() -> None:
+    # Ngrams of a b c d e a b c d e: abcde bcdea cdeab deabc eabcd abcde.
+    assert repetition("A b c d e, a b c d e!") == pytest.approx(1 / 6)
+
+
+def test_characters_of_scripts_without_spaces_are_words() -> None:
+    assert repetition("我们来计算总数我们来计算总数") == pytest.approx(3 / 10)
+    assert repetition("我们来计") is None
+
+
+def test_the_compression_ratio_is_that_of_gzip() -> None:
+    text = "The total is the sum of its parts, each of which was given above. " * 8
+    assert compression_ratio(text) == len(gzip.compress(text.encode())) / len(text)
+
+
+def test_loops_without_words_compress_far_and_prose_does_not() -> None:
+    prose = (
+        "Anna has two apples and buys three more at the market, so she holds five. Ben owns twice as many pears as "
+        "that, which makes ten, but he gives four of them to his sister. Together they therefore keep eleven pieces of "
+        "fruit at the end of the day, not counting what the sister had before."
+    )
+    loop, told = compression_ratio("=-" * 400), compression_ratio(prose)
+    assert loop < 0.1 < 0.42 < told
+    assert repetition("=-" * 400) is None
+
+
+def test_a_text_too_short_to_compress_has_no_ratio() -> None:
+    assert compression_ratio("a" * (MIN_COMPRESSED_BYTES - 1)) is None
+    assert compression_ratio("a" * MIN_COMPRESSED_BYTES) is not None
+    assert compression_ratio("é" * (MIN_COMPRESSED_BYTES // 2)) is not None
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_a_batch_changes_no_label(order: list[int]) -> None:
+    texts = [f"{'again ' * number}and so on it goes {number}" for number in range(6)]
+    assert [repetition(texts[place]) for place in order] == [
+        [repetition(one) for one in texts][place] for place in order
+    ]
