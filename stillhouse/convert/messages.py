@@ -1,0 +1,136 @@
+"""Messages as others write them, in the OpenAI form that this project keeps."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
+from stillhouse.prompts.row import RowProblem
+from stillhouse.types import JsonObject, Message
+
+_CALL: Final = "<tool_call>"
+_THINK: Final = "<think>"
+
+
+def read_messages(value: Any, key: str = "messages") -> list[Message]:
+    """The messages of a foreign row.
+
+    Calls and reasoning that were written into the text become fields of their message, arguments that are objects
+    become JSON text, a deprecated `function_call` becomes a tool call, and tool results without an id get that of the
+    call they follow. Keys whose value is null are absent.
+
+    Args:
+        value: a list of messages, or one as JSON text.
+        key: what the row calls it.
+
+    Raises:
+        RowProblem: it is no such list; each message's own form is checked where its prompt is read.
+    """
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise RowProblem(f"expected {key} to be a list or one as JSON text: {error}; saw {value[:60]!r}") from error
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"expected {key} to be a list that is not empty, saw {type(value).__name__} {value!r:.60}")
+    messages: list[JsonObject] = []
+    waiting: list[str] = []
+    num_calls = 0
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise RowProblem(f"expected {key}[{index}] to be an object with role and content, saw {item!r:.60}")
+        message = {name: part for name, part in item.items() if part is not None or name == "content"}
+        message["role"] = _role(message.get("role"))
+        if message["role"] == "assistant":
+            follows_tool = index + 1 < len(value) and _role(_get(value[index + 1], "role")) == "tool"
+            message = _assistant(message, num_calls, is_answered=follows_tool)
+            waiting = [_get(call, "id") for call in message.get("tool_calls", ())]
+            num_calls += len(waiting)
+        elif message["role"] == "tool":
+            _give_id(message, waiting)
+        messages.append(message)
+    return messages  # type: ignore[return-value]
+
+
+def _role(role: Any) -> Any:
+    """OpenAI calls a system message of its newer models `developer`, and once called a tool's result `function`."""
+    return {"developer": "system", "function": "tool"}.get(role, role) if isinstance(role, str) else role
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _assistant(message: JsonObject, num_calls: int, *, is_answered: bool) -> JsonObject:
+    message = _flattened(message)
+    if (call := message.pop("function_call", None)) is not None:
+        message["tool_calls"] = [{"id": f"call_{num_calls}", "type": "function", "function": call}]
+    calls = message.pop("tool_calls", None)
+    if calls:
+        message["tool_calls"] = [_call(one) for one in calls] if isinstance(calls, list) else calls
+    content = message.get("content")
+    if not isinstance(content, str) or calls:
+        return message
+    if _CALL in content or content.lstrip().startswith(_THINK):
+        said = parse_completion(content.lstrip(), num_calls)
+        wrote = [one["function"]["name"] for one in said.get("tool_calls", ())]
+        if MALFORMED_CALL in wrote and not is_answered:
+            # Text that speaks of the markup is no call; a broken call that was answered is one.
+            said = parse_completion(content.lstrip(), num_calls, with_calls=False)
+        return {**message, **said}
+    return message
+
+
+def _flattened(message: JsonObject) -> JsonObject:
+    """Content in parts of thinking and text, as rnow writes that of reasoning models, as two texts."""
+    parts = message.get("content")
+    if not isinstance(parts, list) or not parts:
+        return message
+    texts: dict[str, list[str]] = {"thinking": [], "text": []}
+    for part in parts:
+        kind = _get(part, "type")
+        if kind not in texts or not isinstance(_get(part, kind), str):
+            return message
+        texts[kind].append(part[kind])
+    flat = {**message, "content": "".join(texts["text"])}
+    if texts["thinking"]:
+        flat["reasoning_content"] = "".join(texts["thinking"])
+    return flat
+
+
+def _call(call: Any) -> Any:
+    """A call with its arguments as JSON text and its type named; anything else as it is, to be refused with the row."""
+    function = _get(call, "function")
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        function = {**function, "arguments": orjson.dumps(arguments).decode()}
+    return {"type": "function", **call, "function": function}
+
+
+def _give_id(message: JsonObject, waiting: list[str]) -> None:
+    written = message.get("tool_call_id")
+    if written in waiting:
+        waiting.remove(written)
+    elif written is None and waiting:
+        message["tool_call_id"] = waiting.pop(0)
+
+
+def called_tools(messages: Iterable[Message]) -> list[str]:
+    """Names of the tools that are called, in order of their first call."""
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    return list(dict.fromkeys(call["function"]["name"] for call in calls if call["function"]["name"] != MALFORMED_CALL))
+
+
+def first_answer(messages: list[Message], num_turns: int | None = None) -> int:
+    """Index of the first message that was sampled: of the last `num_turns` of the assistant's, or of all of them.
+
+    Turns of the prompt itself can be told apart only where their number is known; `len(messages)` where none was
+    sampled.
+    """
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
+        return len(messages)
+    return answers[-num_turns] if num_turns and num_turns <= len(answers) else answers[0]
