@@ -1,0 +1,172 @@
+"""Pairs of signatures that are likely alike, without comparing all pairs: locality-sensitive hashing by bands.
+
+Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4: a signature is cut into `b` bands of `r`
+values; two texts of Jaccard similarity `s` agree in at least one whole band with probability `1 - (1 - s^r)^b`.
+"""
+
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stillhouse.dataset.duplicates.signatures import SIGNATURE_TYPE
+from stillhouse.dataset.words import MULTIPLIER, Hashes
+from stillhouse.errors import ConfigError
+
+RECALL: Final = 0.98
+"""Least share of the pairs at the threshold that some band proposes."""
+_DEVIATIONS: Final = 3.0
+"""How far below the threshold a pair's estimate may lie, in standard deviations: of pairs at it, 0.1 % lie lower."""
+_NEIGHBOURS: Final = 8
+"""A text is paired with the first and with the last so many before it in its bucket, so that a bucket of a thousand
+texts from one template does not make half a million pairs."""
+_PAIRS_OF_TEXT: Final = 64
+"""Most pairs kept of a text with ones before it."""
+_CHUNK: Final = 1 << 18
+_PENDING: Final = 1 << 23
+
+Places = npt.NDArray[np.int64]
+
+
+class Bands(NamedTuple):
+    """How signatures are cut."""
+
+    number: int
+    width: int
+    """Values of one band."""
+
+    @classmethod
+    def for_threshold(cls, threshold: float, num_permutations: int) -> "Bands":
+        """The widest bands, which propose the fewest pairs below `threshold`, that propose `RECALL` of those at it.
+
+        Raises:
+            ConfigError: Even bands of one value propose fewer.
+        """
+        for width in range(num_permutations, 0, -1):
+            number = num_permutations // width
+            if 1 - (1 - threshold**width) ** number >= RECALL:
+                return cls(number, width)
+        needed = math.ceil(math.log(1 - RECALL) / math.log(1 - threshold))
+        raise ConfigError(
+            f"dataset.duplicates.threshold = {threshold} needs signatures of {needed} hashes to find {RECALL:.0%} of "
+            f"the near-duplicates, saw num_permutations = {num_permutations}; raise it or the threshold"
+        )
+
+
+class SignatureFile:
+    """Signatures of numbered texts on disk, band after band, so that one band of all texts is read at once.
+
+    Args:
+        path: A scratch file.
+        num_texts: Texts numbered from 0; one that is never written has a signature of zeros.
+        bands: How signatures are cut; values that fill no band are left out.
+    """
+
+    def __init__(self, path: Path, num_texts: int, bands: Bands) -> None:
+        self.bands = bands
+        self._num_texts = num_texts
+        self._file = path.open("w+b")
+        self._file.truncate(self._start(bands.number, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
+        """Keeps signatures, shape `[num, num_permutations]`, of the texts from number `first` on."""
+        width = self.bands.width
+        for band in range(self.bands.number):
+            self._file.seek(self._start(band, first))
+            self._file.write(np.ascontiguousarray(signatures[:, band * width : (band + 1) * width]).tobytes())
+
+    def band(self, band: int) -> npt.NDArray[np.uint32]:
+        """One band of all texts, shape `[num_texts, width]`."""
+        self._file.seek(self._start(band, 0))
+        values = np.fromfile(self._file, SIGNATURE_TYPE, self._num_texts * self.bands.width)
+        return values.reshape(self._num_texts, self.bands.width)
+
+    def _start(self, band: int, text: int) -> int:
+        return (band * self._num_texts + text) * self.bands.width * SIGNATURE_TYPE.itemsize
+
+
+def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
+    """Pairs of places in `texts` whose similarity may reach `threshold` as far as their signatures tell.
+
+    Args:
+        signatures: Of all texts.
+        texts: Numbers of the texts to compare, in the order that decides which of a pair stands.
+        threshold: A Jaccard similarity.
+
+    Returns:
+        The later and the earlier place of each pair, sorted by both; a function of the signatures in order.
+    """
+    kept = np.empty(0, np.uint64)
+    pending = kept
+    for band in range(signatures.bands.number):
+        keys = _keys(signatures.band(band), texts)
+        pending = np.union1d(pending, _pairs_in_buckets(keys))
+        if len(pending) > _PENDING or band == signatures.bands.number - 1:
+            kept = _earliest(np.union1d(kept, pending[_alike(signatures, texts, pending, threshold)]))
+            pending = pending[:0]
+    return _unpacked(kept)
+
+
+def _keys(values: npt.NDArray[np.uint32], texts: Places) -> Hashes:
+    keys = np.zeros(len(texts), np.uint64)
+    for column in values.T:
+        keys *= MULTIPLIER
+        keys += column[texts]
+    return keys
+
+
+def _pairs_in_buckets(keys: Hashes) -> Hashes:
+    """Pairs of places with equal keys, packed, sorted."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    positions = np.arange(len(keys))
+    opens = np.append(True, ordered[1:] != ordered[:-1]) if len(keys) else np.empty(0, bool)
+    starts = np.maximum.accumulate(np.where(opens, positions, 0))
+    later = positions[positions > starts]
+    first = starts[later]
+    found = []
+    for distance in range(_NEIGHBOURS):
+        before = later - 1 - distance
+        found.append(_packed(order, later, before, before >= first))
+        ahead = first + distance
+        found.append(_packed(order, later, ahead, ahead < later - _NEIGHBOURS))
+    return np.sort(np.concatenate(found))
+
+
+def _packed(order: Places, later: Places, earlier: Places, which: npt.NDArray[np.bool_]) -> Hashes:
+    return order[later[which]].astype(np.uint64) << np.uint64(32) | order[earlier[which]].astype(np.uint64)
+
+
+def _unpacked(pairs: Hashes) -> tuple[Places, Places]:
+    return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _alike(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
+    """Whether enough values of a pair's signatures agree; their share estimates the Jaccard similarity."""
+    number, width = signatures.bands
+    equal = np.zeros(len(pairs), np.int32)
+    for band in range(number):
+        values = signatures.band(band)
+        for start in range(0, len(pairs), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            later, earlier = _unpacked(pairs[chunk])
+            equal[chunk] += np.count_nonzero(values[texts[later]] == values[texts[earlier]], axis=1)
+    deviation = math.sqrt(threshold * (1 - threshold) / (number * width))
+    return equal >= (threshold - _DEVIATIONS * deviation) * number * width
+
+
+def _earliest(pairs: Hashes) -> Hashes:
+    """The first `_PAIRS_OF_TEXT` pairs of each later text, of sorted ones."""
+    later, _ = _unpacked(pairs)
+    return pairs[np.arange(len(pairs)) - np.searchsorted(later, later) < _PAIRS_OF_TEXT]

@@ -1,0 +1,120 @@
+"""Near-duplicates: pairs that signatures propose, decided by the exact Jaccard similarity of their shingles.
+
+At a threshold of 0.85 an estimate from 128 hashes errs by 0.03, which would lose half of the pairs just above it.
+Shingles decide a pair in 10 us once they are on disk, and only pairs whose estimate is close or better come so far.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stillhouse.config import DuplicatesConfig
+from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
+from stillhouse.dataset.duplicates.corpus import Corpus, Kind
+from stillhouse.dataset.duplicates.shingles import ShingleFile, shingle_hashes
+from stillhouse.dataset.duplicates.texts import read_texts
+
+
+class Repeat(NamedTuple):
+    """What a row nearly repeats."""
+
+    of: int
+    """Number of a row that repeats none."""
+    similarity: float
+    """Jaccard similarity of their shingles."""
+
+
+def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch: Path) -> dict[int, Repeat]:
+    """Rows that nearly repeat one before them in the corpus's order, of those that are the first of their equals.
+
+    A row is compared only with rows that stand, so that nothing is dropped for its likeness to a row that is dropped
+    itself: similarity is not transitive, and a chain of small changes may lead anywhere. Of several rows it is like, it
+    repeats the first.
+    """
+    found: dict[int, Repeat] = {}
+    with _likely(corpus, firsts, "row", config, scratch) as (pairs, shingles):
+        # Sorted by the later row: whether the earlier one stands is settled.
+        for row, before in pairs:
+            if row not in found and before not in found:
+                similarity = shingles.jaccard(row, before)
+                if similarity >= config.threshold:
+                    found[row] = Repeat(before, similarity)
+    return found
+
+
+def prompt_clusters(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> npt.NDArray[np.int32]:
+    """For each of `corpus.prompt_ids` the first of its cluster: prompts that a chain of likenesses connects.
+
+    Chains count here, for a split must part no two prompts that are alike.
+    """
+    firsts = corpus.firsts("prompt", ours_only=True)
+    clusters = _Clusters(len(corpus.prompt_ids))
+    ours = slice(corpus.num_earlier, None)
+    links = np.stack((corpus.prompts[ours], corpus.prompts[firsts[ours]]))
+    for first, second in np.unique(links[:, links[0] != links[1]], axis=1).T:
+        clusters.join(int(first), int(second))
+    if config.near:
+        with _likely(corpus, firsts, "prompt", config, scratch) as (pairs, shingles):
+            for row, before in pairs:
+                first, second = int(corpus.prompts[row]), int(corpus.prompts[before])
+                if not clusters.joined(first, second) and shingles.jaccard(row, before) >= config.threshold:
+                    clusters.join(first, second)
+    return clusters.roots()
+
+
+@contextmanager
+def _likely(
+    corpus: Corpus, firsts: Places, kind: Kind, config: DuplicatesConfig, scratch: Path
+) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
+    """Pairs of a row of ours and one before it whose texts are likely alike, and the shingles of all of them."""
+    bands = Bands.for_threshold(config.threshold, config.num_permutations)
+    with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
+        present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
+        rows = corpus.order[present[corpus.order]]
+        later, earlier = (rows[places] for places in likely_pairs(signatures, rows, config.threshold))
+    ours = later >= corpus.num_earlier
+    later, earlier = later[ours], earlier[ours]
+    with ShingleFile(scratch / f"{kind}_shingles") as shingles:
+        _add_shingles(corpus, np.union1d(later, earlier), kind, config, shingles)
+        yield zip(map(int, later), map(int, earlier), strict=True), shingles
+
+
+def _add_shingles(corpus: Corpus, rows: Places, kind: Kind, config: DuplicatesConfig, shingles: ShingleFile) -> None:
+    wanted = np.zeros(corpus.num_rows, bool)
+    wanted[rows] = True
+    for number, part in enumerate(corpus.parts):
+        span = corpus.rows_of(number)
+        numbers = np.flatnonzero(wanted[span]) + span.start
+        for row, texts in zip(numbers, read_texts(part.texts, wanted[span]), strict=True):
+            text = texts.prompt_content if kind == "prompt" else texts.row_content
+            shingles.add(int(row), shingle_hashes(text, config.shingle_words))
+
+
+class _Clusters:
+    """Disjoint sets of numbers from 0 in one array, 4 bytes each; the root of a set is its smallest member."""
+
+    def __init__(self, size: int) -> None:
+        self._parents = np.arange(size, dtype=np.int32)
+
+    def joined(self, first: int, second: int) -> bool:
+        return self._root(first) == self._root(second)
+
+    def join(self, first: int, second: int) -> None:
+        low, high = sorted((self._root(first), self._root(second)))
+        self._parents[high] = low
+
+    def roots(self) -> npt.NDArray[np.int32]:
+        while (above := self._parents[self._parents]).tobytes() != self._parents.tobytes():
+            self._parents = above
+        return self._parents
+
+    def _root(self, member: int) -> int:
+        parents = self._parents
+        while parents[member] != member:
+            parents[member] = parents[parents[member]]
+            member = int(parents[member])
+        return member
