@@ -1,0 +1,30 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.near_duplicates import jaccard, main, rows
+
+
+def test_what_is_planted_has_the_similarity_it_is_said_to_have() -> None:
+    made = list(rows(200))
+    repeats = [row for row in made if row.of is not None]
+    assert len(repeats) == 20
+    for row in repeats:
+        assert row.of is not None
+        assert row.similarity == jaccard(made[row.of].words, row.words)
+    assert {row.similarity >= 0.85 for row in repeats} == {True, False}
+
+
+def test_planted_near_duplicates_are_found_and_few_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["--rows", "2000", "--peer-rows", "200", "--json", "figures.json"])
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["planted"] == 100
+    assert figures["recall"] >= 0.95
+    assert figures["false_rate"] < 0.01
+    assert figures["peak_mb"] < 2000
+    assert "2,000 rows, 100 planted" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
