@@ -1,0 +1,179 @@
+"""Texts to vectors: each text paid for once, whatever is killed and whoever else asks at the same time.
+
+Requests go the rollout engine's way, with its limits, retries and budget. A vector is in the store's journal before it
+is used, at the place of a rollout's first completion, under a digest of endpoint, model and text.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.dataset.embeddings.client import Embedded, embed_batch
+from stillhouse.errors import EndpointError
+from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutStats
+from stillhouse.rollouts.budget import Budget
+from stillhouse.rollouts.failures import RequestFailed
+from stillhouse.rollouts.hedge import Hedging
+from stillhouse.rollouts.limits import RequestSize
+from stillhouse.rollouts.retry import Effects, Requester
+from stillhouse.store import digest
+
+if TYPE_CHECKING:
+    from stillhouse.rollouts.http_client import HttpClient
+
+MAX_CHARACTERS: Final = 8_000
+"""Longer texts are cut: OpenAI's models take 8,191 tokens, and a character is seldom more than one
+(https://platform.openai.com/docs/guides/embeddings)."""
+_FEWEST_CHARACTERS: Final = 250
+"""A text that is still too long when cut to so few has something else wrong with it."""
+_BATCH_CHARACTERS: Final = 250_000
+"""Most of one request: OpenAI takes 300,000 tokens (https://platform.openai.com/docs/api-reference/embeddings)."""
+_ELSEWHERE_S: Final = 0.5
+
+Vector = NDArray[np.float32]
+"""Of length 1 (Euclidean)."""
+
+
+class Embedder:
+    """Embeds texts at one endpoint.
+
+    Args:
+        endpoint: who is asked.
+        batch_size: most texts of one request.
+        journal: what was paid for before, and where vectors become durable.
+        runtime: bounds of attempts and waiting.
+        controller: the limits of the endpoint.
+        budget: what the run may spend; vectors of earlier attempts do not count against it.
+        effects: clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        batch_size: int,
+        *,
+        journal: Journal,
+        runtime: RuntimeConfig,
+        controller: Controller,
+        budget: Budget,
+        effects: Effects = Effects(),  # noqa: B008
+    ) -> None:
+        self.stats = RolloutStats()
+        self._endpoint = endpoint
+        self._batch_size = batch_size
+        self._journal = journal
+        self._budget = budget
+        self._timeout_s = runtime.request_timeout_s
+        self._requester = Requester(
+            endpoint,
+            controller,
+            budget,
+            max_attempts=runtime.max_attempts,
+            hedging=Hedging(enabled=runtime.hedge),
+            stats=self.stats,
+            effects=effects,
+        )
+
+    async def embed(self, texts: Sequence[str]) -> dict[str, Vector]:
+        """The vector of each distinct text.
+
+        Raises:
+            EndpointError: a request failed for good; what came in is kept.
+            BudgetReached: the run may not spend what a request could cost; likewise.
+            StoreError: the journal cannot be read or written.
+        """
+        # aiohttp takes a third of a second to import, which no command that embeds nothing should wait for.
+        from stillhouse.rollouts.http_client import HttpClient
+
+        known: dict[str, Vector] = {}
+        owed = list(dict.fromkeys(texts))
+        self._take_kept(owed, known)
+        self.stats.num_replayed += len(known)
+        if len(known) == len(owed):
+            return known
+        async with aclosing(HttpClient(self._endpoint, timeout_s=self._timeout_s)) as client:
+            with self._budget.running():
+                while owed := [text for text in owed if text not in known]:
+                    batches = self._batches(owed)
+                    # Each batch ends by itself: what another one pays for is not thrown away.
+                    ended = await asyncio.gather(
+                        *(self._embed_batch(client, batch, known) for batch in batches), return_exceptions=True
+                    )
+                    for error in ended:
+                        if error is not None:
+                            raise error
+                    if any(text not in known for text in owed):
+                        await asyncio.sleep(_ELSEWHERE_S)
+        return known
+
+    async def _embed_batch(self, client: "HttpClient", batch: Sequence[str], known: dict[str, Vector]) -> None:
+        """Adds to `known` what nobody else is asking for."""
+        mine: list[str] = []
+        try:
+            for text in batch:
+                if await self._journal.claim(self._key(text)):
+                    mine.append(text)
+            # Whoever had the claim before may have paid.
+            self._take_kept(mine, known)
+            if missing := [text for text in mine if text not in known]:
+                vectors = await self._ask(client, [text[:MAX_CHARACTERS] for text in missing])
+                await asyncio.gather(*map(self._keep, missing, vectors))
+                known.update(zip(missing, vectors, strict=True))
+        finally:
+            for text in mine:
+                self._journal.disclaim(self._key(text))
+
+    async def _ask(self, client: "HttpClient", texts: Sequence[str]) -> list[Vector]:
+        """Vectors in the order of the texts. What is too long for the model is cut, each text by itself."""
+        send = partial(embed_batch, client, self._endpoint, texts)
+        size = RequestSize(prompt_characters=sum(map(len, texts)), max_tokens=0)
+        try:
+            answer = await self._requester.ask(send, size=size, continuing=False, asleep=nullcontext)
+        except RequestFailed as failed:
+            if not failed.failure.context_overflow or len(texts[0]) <= _FEWEST_CHARACTERS:
+                raise self._explained(failed, texts) from failed
+            if len(texts) == 1:
+                return await self._ask(client, [texts[0][: len(texts[0]) // 2]])
+            half = len(texts) // 2
+            return [*await self._ask(client, texts[:half]), *await self._ask(client, texts[half:])]
+        assert isinstance(answer, Embedded)
+        return list(answer.vectors)
+
+    def _explained(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
+        return EndpointError(
+            f"{self._endpoint.base_url}: {len(texts)} texts could not be embedded by model {self._endpoint.model!r}, "
+            f"the first of them {texts[0][:80]!r}: {failed.failure.message}. Check dataset.embeddings, then run the "
+            "same command again: vectors that had come in are used again"
+        )
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        num_characters = 0
+        for text in texts:
+            length = min(len(text), MAX_CHARACTERS)
+            if batch and (len(batch) == self._batch_size or num_characters + length > _BATCH_CHARACTERS):
+                yield batch
+                batch, num_characters = [], 0
+            batch.append(text)
+            num_characters += length
+        if batch:
+            yield batch
+
+    def _key(self, text: str) -> str:
+        return digest(["embedding", self._endpoint.identity, text])
+
+    async def _keep(self, text: str, vector: Vector) -> None:
+        key = self._key(text)
+        await self._journal.put_completion(key, 0, key, vector.astype("<f4").tobytes())
+
+    def _take_kept(self, texts: Sequence[str], known: dict[str, Vector]) -> None:
+        for text in texts:
+            key = self._key(text)
+            if (body := self._journal.completion(key, 0, key)) is not None:
+                known[text] = np.frombuffer(body, dtype="<f4")

@@ -1,0 +1,229 @@
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.provider.embeddings import embeddings, vector_of
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, error
+from stillhouse.config import BudgetConfig, RuntimeConfig
+from stillhouse.dataset.embeddings.embed import MAX_CHARACTERS, Embedder, Vector
+from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError
+from stillhouse.rollouts import Endpoint, RolloutStats, open_journal
+from stillhouse.rollouts.budget import Budget
+from stillhouse.rollouts.limits import controller_of
+from stillhouse.rollouts.retry import Effects
+
+TEXTS = [f"case {number}: how many apples has Anna?" for number in range(10)]
+
+
+def embed(
+    url: str,
+    store: Path,
+    texts: list[str],
+    *,
+    model: str = "m",
+    batch_size: int = 4,
+    budget: BudgetConfig | None = None,
+) -> tuple[dict[str, Vector], RolloutStats]:
+    endpoint = Endpoint(url, model, f"{model}@test")
+    runtime = RuntimeConfig(store=str(store), max_attempts=2)
+    with open_journal(store) as journal:
+        embedder = Embedder(
+            endpoint,
+            batch_size,
+            journal=journal,
+            runtime=runtime,
+            controller=controller_of(endpoint, runtime),
+            budget=Budget(budget or BudgetConfig(), None),
+            effects=Effects(sleep=lambda _: asyncio.sleep(0)),
+        )
+        return asyncio.run(embedder.embed(texts)), embedder.stats
+
+
+def inputs(provider: SimulatedProvider) -> list[str]:
+    return [text for body in provider.requests for text in body["input"]]
+
+
+def answering(asked: Asked) -> Reply:
+    return Reply(embeddings(asked.body))
+
+
+def test_each_distinct_text_gets_its_own_vector_of_length_one(tmp_path: Path) -> None:
+    with SimulatedProvider(answering) as provider:
+        vectors, stats = embed(provider.url, tmp_path, [*TEXTS, *TEXTS[:3]])
+    assert sorted(inputs(provider)) == TEXTS
+    assert sorted(len(body["input"]) for body in provider.requests) == [2, 4, 4]
+    assert stats.prompt_tokens == sum(len(text) // 4 + 1 for text in TEXTS)
+    for text in TEXTS:
+        raw = np.array(vector_of(text))
+        assert vectors[text] == pytest.approx(raw / np.linalg.norm(raw), abs=1e-6)
+
+
+def test_a_second_time_nothing_is_asked_but_for_new_texts_and_other_models(tmp_path: Path) -> None:
+    with SimulatedProvider(answering) as provider:
+        first, _ = embed(provider.url, tmp_path, TEXTS)
+        again, stats = embed(provider.url, tmp_path, [*TEXTS, "something new"])
+        assert sorted(inputs(provider)) == sorted([*TEXTS, "something new"])
+        assert stats.num_replayed == len(TEXTS)
+        embed(provider.url, tmp_path, TEXTS[:1], model="other")
+    assert inputs(provider)[-1:] == TEXTS[:1]
+    assert all(np.array_equal(first[text], again[text]) for text in TEXTS)
+
+
+def test_vectors_go_by_their_index_whatever_order_they_come_in(tmp_path: Path) -> None:
+    def shuffled(asked: Asked) -> Reply:
+        body = embeddings(asked.body)
+        return Reply({**body, "data": body["data"][::-1]})
+
+    with SimulatedProvider(shuffled) as provider:
+        vectors, _ = embed(provider.url, tmp_path, TEXTS)
+    raw = np.array(vector_of(TEXTS[1]))
+    assert vectors[TEXTS[1]] == pytest.approx(raw / np.linalg.norm(raw), abs=1e-6)
+
+
+def test_refusals_are_waited_out_and_failures_tried_again(tmp_path: Path) -> None:
+    def script(asked: Asked) -> Reply:
+        if asked.index == 0:
+            return error(429, "slow down", headers={"retry-after": "0"})
+        return error(500, "oops") if asked.index == 1 else answering(asked)
+
+    with SimulatedProvider(script) as provider:
+        vectors, stats = embed(provider.url, tmp_path, TEXTS[:2])
+    assert len(vectors) == 2
+    assert stats.num_rate_limited == 1
+    assert provider.num_billed == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda body: {**body, "data": body["data"][:-1]},
+        lambda body: {
+            **body,
+            "data": [{**row, "embedding": row["embedding"][: 8 + row["index"]]} for row in body["data"]],
+        },
+        lambda body: {**body, "data": [{**row, "embedding": [0.0] * 8} for row in body["data"]]},
+        lambda body: {**body, "data": None},
+        lambda body: [body],
+    ],
+    ids=["one is missing", "sizes differ", "no direction", "no data", "no object"],
+)
+def test_an_answer_that_is_no_set_of_vectors_is_never_kept(
+    tmp_path: Path, spoil: Callable[[dict[str, object]], dict[str, object]]
+) -> None:
+    with SimulatedProvider(lambda asked: Reply(spoil(embeddings(asked.body)))) as provider:
+        with pytest.raises(EndpointError, match=r"could not be embedded by model 'm'.*case 0.*dataset\.embeddings"):
+            embed(provider.url, tmp_path, TEXTS[:3])
+        provider.script = answering
+        vectors, stats = embed(provider.url, tmp_path, TEXTS[:3])
+    assert len(vectors) == 3
+    assert stats.num_replayed == 0
+
+
+def test_a_text_too_long_for_the_model_is_cut_and_others_of_its_batch_are_not(tmp_path: Path) -> None:
+    def small(asked: Asked) -> Reply:
+        if max(map(len, asked.body["input"])) > 3000:
+            return error(400, "maximum context length is 512 tokens", code="context_length_exceeded")
+        return answering(asked)
+
+    long, short = "far too long " * 1000, "s" * 2999
+    with SimulatedProvider(small) as provider:
+        vectors, _ = embed(provider.url, tmp_path, [long, short, TEXTS[0]])
+    assert set(vectors) == {long, short, TEXTS[0]}
+    billed = [text for text in inputs(provider) if len(text) <= 3000]
+    assert long[: MAX_CHARACTERS // 4] in billed
+    assert short in billed
+
+
+def test_what_came_in_before_a_failure_is_kept(tmp_path: Path) -> None:
+    def script(asked: Asked) -> Reply:
+        return error(400, "no") if TEXTS[-1] in asked.body["input"] else answering(asked)
+
+    with SimulatedProvider(script) as provider:
+        with pytest.raises(EndpointError, match="HTTP 400: no"):
+            embed(provider.url, tmp_path, TEXTS)
+        provider.script = answering
+        _, stats = embed(provider.url, tmp_path, TEXTS)
+    assert stats.num_replayed == 8
+
+
+def test_the_run_spends_no_more_requests_and_tokens_than_its_budget(tmp_path: Path) -> None:
+    with SimulatedProvider(answering) as provider:
+        with pytest.raises(BudgetReached, match=r"budget\.max_requests"):
+            embed(provider.url, tmp_path, TEXTS, budget=BudgetConfig(max_requests=2))
+        assert provider.num_billed == 2
+
+
+def test_a_refused_key_ends_it_at_once(tmp_path: Path) -> None:
+    with (
+        SimulatedProvider(lambda _: error(401, "bad key", code="invalid_api_key")) as provider,
+        pytest.raises(AuthenticationError, match="the API key was refused"),
+    ):
+        embed(provider.url, tmp_path, TEXTS[:1])
+
+
+def test_two_at_once_pay_for_each_text_once(tmp_path: Path) -> None:
+    async def both(url: str) -> list[dict[str, Vector]]:
+        endpoint, runtime = Endpoint(url, "m", "m"), RuntimeConfig(store=str(tmp_path))
+        with open_journal(tmp_path) as journal:
+            one, other = (
+                Embedder(
+                    endpoint,
+                    4,
+                    journal=journal,
+                    runtime=runtime,
+                    controller=controller_of(endpoint, runtime),
+                    budget=Budget(BudgetConfig(), None),
+                )
+                for _ in range(2)
+            )
+            return await asyncio.gather(one.embed(TEXTS), other.embed(TEXTS[::-1]))
+
+    with SimulatedProvider(lambda asked: Reply(embeddings(asked.body), delay_s=0.05)) as provider:
+        first, second = asyncio.run(both(provider.url))
+    assert sorted(inputs(provider)) == TEXTS
+    assert set(first) == set(second) == set(TEXTS)
+
+
+_CHILD = """
+    import asyncio, sys
+    from stillhouse.config import BudgetConfig, RuntimeConfig
+    from stillhouse.dataset.embeddings.embed import Embedder
+    from stillhouse.rollouts import Endpoint, open_journal
+    from stillhouse.rollouts.budget import Budget
+    from stillhouse.rollouts.limits import controller_of
+
+    url, store = sys.argv[1:]
+    endpoint, runtime = Endpoint(url, "m", "m@test"), RuntimeConfig(store=store, max_concurrency=2)
+    with open_journal(store) as journal:
+        embedder = Embedder(
+            endpoint, 2, journal=journal, runtime=runtime, controller=controller_of(endpoint, runtime),
+            budget=Budget(BudgetConfig(), None),
+        )
+        asyncio.run(embedder.embed([f"text {number}" for number in range(400)]))
+"""
+
+
+def test_a_killed_run_pays_again_for_nothing_but_what_was_in_flight(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(400)]
+    with SimulatedProvider(lambda asked: Reply(embeddings(asked.body), delay_s=0.02)) as provider:
+        command = [sys.executable, "-c", textwrap.dedent(_CHILD), provider.url, str(tmp_path)]
+        with subprocess.Popen(command) as child:
+            deadline = time.monotonic() + 60
+            while provider.num_billed < 40 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            child.kill()
+        before = provider.num_billed
+        assert 40 <= before < 200
+        vectors, stats = embed(provider.url, tmp_path, texts, batch_size=2)
+        asked = inputs(provider)
+    assert set(vectors) == set(texts)
+    # Two requests of two texts in flight, and two that had just been answered.
+    assert len(asked) - len(texts) <= 8
+    assert stats.num_replayed >= 2 * before - 4
