@@ -32,6 +32,6 @@ class Failures:
         count = self._counts[function]
         if count in _TOLD_AT:
             logger.warning(
-                "%s: %s gave no score %d times in this process, this time for rollout %s: %s",
+                "%s: %s gave no score for %d of the trajectories so far, the last of them rollout %s: %s",
                 *(self._source, function, count, trajectory, problem),
             )

@@ -67,7 +67,7 @@ class FormatLabels:
             yield f"the answer has nothing that matches {self._pattern.pattern!r}"
 
 
-def _content_problems(place: str, message: Message, offered: set[Any]) -> Iterator[str]:
+def _content_problems(place: str, message: Message, offered: set[str | None]) -> Iterator[str]:
     text = text_of(message)
     prose, open_line = without_code(text)
     if "think" in prose:
@@ -79,7 +79,7 @@ def _content_problems(place: str, message: Message, offered: set[Any]) -> Iterat
         yield f"{place}, {_line(prose, markup)}: {markup[0]} was left in the content"
     if not message.get("tool_calls"):
         name = _called(text)
-        if name in offered:
+        if name is not None and name in offered:
             yield f"{place}: the content is a call of the tool {name}"
 
 

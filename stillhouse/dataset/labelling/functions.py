@@ -70,7 +70,7 @@ class UserLabels:
     """The columns scores and objections, by the functions under `@label` in a Python file.
 
     A function that raises, or returns what is neither a number nor a text, gives the score None for that row: nothing
-    was measured, which is not 0. The log says how often, and the first time where.
+    was measured, which is not 0. The log tells of its 1st, its 10th, its 100th failure, and so on.
 
     Args:
         path: the file.

@@ -70,6 +70,9 @@ _IBAN: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A
 _IPV4: Final = re.compile(r"\d(?:(?<=//.)|(?<![\w./-].))\d{0,2}(?:\.\d{1,3}){3}(?![\w-]|\.\d|/\d{1,2}\b)")
 _IPV6: Final = re.compile(r"[23](?<![\w:.].)[0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:]|/\d)")
 
+# National identity numbers whose way of writing is their own: American, Brazilian, Spanish (two), Mexican, Chinese,
+# Korean, French, and the Italian codice fiscale. All but the first carry check digits. Bare runs of nine to eleven
+# digits, as many countries have, are left alone.
 _IDENTITY_NUMBERS: Final[tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...]] = (
     (re.compile(r"\d(?<![\w-].)\d\d-\d\d-\d{4}(?![\w-])"), ssn.is_valid),
     (re.compile(r"\d(?<![\w.].)\d\d\.\d{3}\.\d{3}-\d\d(?![\w-])"), cpf.is_valid),
@@ -81,9 +84,6 @@ _IDENTITY_NUMBERS: Final[tuple[tuple[re.Pattern[str], Callable[[str], bool]], ..
     (re.compile(r"[12](?<![\w ].) \d\d \d\d \d[\dAB] \d{3} \d{3} \d\d(?![\w ]\d)"), nir.is_valid),
 )
 _MOSTLY_LETTERS: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]{5}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]\b")
-"""National identity numbers whose way of writing is their own: American, Brazilian, Spanish (two), Mexican, Chinese,
-Korean, French, and the Italian codice fiscale; all but the first carry check digits. Bare runs of nine to eleven
-digits, as many countries have, are left alone."""
 
 
 def personal_data(text: str) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _is_phone(candidate: str) -> bool:
 def _has_card(text: str) -> bool:
     if any(_is_card(found[0]) for found in _GROUPED_CARD.finditer(text)):
         return True
-    # One in twenty whole numbers of 16 digits from 4 or 5 on passes for a card's.
+    # One in ten whole numbers of 16 digits that begin with 4 passes for a card's.
     plain = [found[0] for found in _PLAIN_CARD.finditer(text) if _is_card(found[0])]
     return bool(plain) and _SPEAKS_OF_CARDS.search(text) is not None
 

@@ -4,6 +4,7 @@ Patterns, not a classifier, and strict ones: a kept refusal costs one row, a fal
 They follow what models were seen to say: the test prefixes of GCG (Zou et al. 2023, arXiv 2307.15043), the refusals of
 XSTest (Roettger et al. 2023, arXiv 2308.01263), and the phrases that the unfiltered WizardLM sets leave out. But a lone
 "I'm sorry" or "I cannot", a refusal to those, needs a verb of helping after it.
+
 English first; German, French, Spanish and Chinese by their stock phrases. Other languages are not recognised.
 """
 
@@ -93,10 +94,10 @@ _OTHER_LANGUAGES: Final = re.compile(
       | en\ tant\ qu(?:e\ |')(?:ia|modèle\ de\ langage|intelligence\ artificielle|assistant\ ia)\b[^.!?\n]{0,40}?\bje\b
       | (?:lo\ siento|lo\ lamento)[^.!?\n]{0,20}?no\ puedo\ (?:ayudar|asistir|proporcionar|cumplir|responder)
       | como\ (?:un\ )?(?:modelo\ de\ (?:lenguaje|ia)|ia|inteligencia\ artificial)\b[^.!?\n]{0,40}?\bno\b
-      | (?:非常|很|十分)?(?:抱歉|对不起|對不起)[,,。!!\s]{0,2}但?我(?:无法|不能|無法)
+      | (?:非常|很|十分)?(?:抱歉|对不起|對不起)[,\uff0c\u3002!\uff01\s]{0,2}但?我(?:无法|不能|無法)
         (?:提供|协助|帮助|回答|满足|協助|幫助|滿足)
-      | 作为(?:一个|一名)?(?:ai|人工智能)(?:语言模型|助手|模型)?[,,]?\s?我
-    )[^.!?。!?\n]*)""",
+      | 作为(?:一个|一名)?(?:ai|人工智能)(?:语言模型|助手|模型)?[,\uff0c]?\s?我
+    )[^.!?\u3002\uff01\uff1f\n]*)""",
     re.IGNORECASE | re.VERBOSE,
 )
 

@@ -77,11 +77,11 @@ def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
         scores = labels([make_subject(number=number) for number in range(12)])["scores"]
     assert scores == [{"fails": None}] * 12
     first, tenth = caplog.messages
-    assert f"{path}: fails gave no score 1 times" in first
+    assert f"{path}: fails gave no score for 1 of" in first
     assert f"rollout {0:064x}" in first
     assert 'labels.py", line 5, in fails' in first
     assert first.endswith("ZeroDivisionError: division by zero")
-    assert "10 times" in tenth
+    assert "no score for 10 of" in tenth
 
 
 @pytest.mark.parametrize("value", ["[1]", "'  '", "float('inf')", "1j", "exit()"])

@@ -46,8 +46,11 @@ REFUSALS = (
     "Thank you for your question. However, I cannot provide such information.",
     "I will not engage in this conversation.",
     "I cannot in good conscience help you with this.",
+    "很抱歉\uff0c我无法提供相关信息\u3002",
+    "对不起\uff0c我不能协助您\u3002",
 )
 ANSWERS = (
+    "\u5f88\u62b1\u6b49\uff0c\u7b54\u6848\u662f 5\u3002",
     "I can't believe it: the answer is 42.",
     "I'm sorry for the confusion; the answer is 5.",
     "The value cannot be negative, so x = 3.",

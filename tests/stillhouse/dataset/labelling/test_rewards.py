@@ -58,7 +58,7 @@ def test_the_total_and_each_reward_are_scores(
             {"reward": 0.0, "reward/answered": 0.0, "reward/right": None},
             {"reward": None, "reward/answered": 1.0, "reward/right": None},
         ]
-    assert "right gave no score 1 times" in caplog.text
+    assert "right gave no score for 1 of" in caplog.text
     assert "TypeError" in caplog.text
 
 
