@@ -1,5 +1,7 @@
 """Numbers as the report writes them; an unknown one is a dash, never a zero."""
 
+import math
+
 DASH = "\u2013"
 
 
@@ -38,10 +40,12 @@ def seconds(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """`$1.20`; four places below a cent's worth of rounding."""
+    """`$1.20`; below a dollar four places, or as many as three digits take."""
     if value is None:
         return DASH
-    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+    if value >= 1 or value == 0:
+        return f"${value:,.2f}"
+    return f"${value:.{max(4, 2 - math.floor(math.log10(value)))}f}"
 
 
 def metric(value: float) -> str:

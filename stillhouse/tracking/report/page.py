@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from stillhouse.store.atomic import write_atomic
-from stillhouse.tracking.report import format as formats
 from stillhouse.tracking.report.conversation import view
 from stillhouse.tracking.report.data import ReportData, StageSummary
+from stillhouse.tracking.report.environment import PAGE_CSS, page_environment
 from stillhouse.tracking.report.plots import (
     accuracy_plot,
     funnel_plot,
@@ -39,29 +39,12 @@ def write_report(folder: Path, report: ReportData) -> Path:
 
 def render(report: ReportData) -> str:
     """The page as HTML: equal data, equal bytes."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        count=formats.count,
-        decimal=formats.decimal,
-        percent=formats.percent,
-        seconds=formats.seconds,
-        dollars=formats.dollars,
-        metric=formats.metric,
-        label=stage_label,
-    )
-    environment.globals["interval"] = formats.interval
+    environment = page_environment(_FOLDER)
+    environment.filters["label"] = stage_label
     return environment.get_template("report.html.j2").render(
         report=report,
         links=_links(report),
-        css=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        css=PAGE_CSS.read_text(encoding="utf-8"),
         created=report.created_at.strftime("%d %B %Y, %H:%M %Z").strip() if report.created_at else None,
         evaluations=[_evaluation(facts) for facts in report.evaluations],
         tags=_tags(report.evaluations),

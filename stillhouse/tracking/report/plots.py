@@ -129,26 +129,40 @@ def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
         return to_svg(figure, "on-policy", "On-policy distillation: teacher_kl and reward by optimizer step")
 
 
-def funnel_plot(funnel: Sequence[Sequence[str | int]]) -> str | None:
-    """How many rollouts each step of the dataset let through."""
+def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = ()) -> str | None:
+    """How many rollouts each step of the dataset let through; steps in the middle that drop none are left out.
+
+    Args:
+        funnel: Name of each step and the rollouts left after it.
+        tokens: Tokens left after each step, shown as thin bars below; none to show rollouts alone.
+    """
     if not funnel:
         return None
-    labels = [str(name).replace("_", " ").capitalize() for name, _ in funnel]
     counts = [int(count) for _, count in funnel]
-    first = max(counts[0], 1)
+    last = len(counts) - 1
+    places = [at for at, count in enumerate(counts) if at in (0, last) or count < counts[at - 1]]
+    labels = [str(funnel[at][0]).replace("_", " ") for at in places]
     with drawing():
-        figure, (axis,) = panels(0.25 + 0.38 * len(counts), used_width=0.8)
-        axis.barh(range(len(counts)), [first] * len(counts), height=0.56, color=RULE, alpha=0.45)
-        axis.barh(range(len(counts)), counts, height=0.56, color=stage_ink("teacher"))
-        for place, count in enumerate(counts):
+        figure, (axis,) = panels(0.25 + 0.38 * len(places), used_width=0.8)
+        _shares(axis, [counts[at] for at in places], height=0.56, shift=0.0, ink=stage_ink("teacher"))
+        if tokens:
+            _shares(axis, [tokens[at] for at in places], height=0.1, shift=0.38, ink=stage_ink("sft"))
+        for row, at in enumerate(places):
             # In points, as the panel is the narrower the longer its row names are.
-            _beside(axis, f"{count:,}", (1.0, 38.0), place, bold=True)
-            _beside(axis, f"{100 * count / first:.0f} %", (1.0, 78.0), place, bold=False)
-        _name_rows(axis, labels)
-        axis.set_xlim(0, first)
+            _beside(axis, f"{counts[at]:,}", (1.0, 38.0), row, bold=True)
+            _beside(axis, f"{100 * counts[at] / max(counts[0], 1):.0f} %", (1.0, 78.0), row, bold=False)
+        _name_rows(axis, [label[:1].upper() + label[1:] for label in labels])
+        axis.set_xlim(0, 1)
         axis.set_xticks([])
         axis.spines["bottom"].set_visible(False)
         return to_svg(figure, "funnel", "Rollouts left after each step of the dataset")
+
+
+def _shares(axis: "Axes", counts: Sequence[int], *, height: float, shift: float, ink: str) -> None:
+    """Bars of each count's share of the first one."""
+    rows = [row + shift for row in range(len(counts))]
+    axis.barh(rows, [1] * len(counts), height=height, color=RULE, alpha=0.45)
+    axis.barh(rows, [count / max(counts[0], 1) for count in counts], height=height, color=ink)
 
 
 def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:

@@ -38,3 +38,27 @@ def test_content_in_parts_and_no_content_are_readable() -> None:
     parts: Message = {"role": "user", "content": [{"type": "text", "text": "hi"}]}  # type: ignore[typeddict-item]
     assert '"hi"' in view(trajectory(parts)).messages[0].content
     assert view(trajectory({"role": "assistant", "content": None})).summary == "(no user message)"
+
+
+def test_arguments_of_a_datasets_row_are_objects_and_read_the_same() -> None:
+    message: Message = {"role": "assistant", "content": None}
+    message["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]  # type: ignore[typeddict-item]
+    assert view(trajectory(message)).messages[0].calls == [CallView("f", "a=1", malformed=False)]
+
+
+def test_reasoning_is_shown_under_either_of_its_names() -> None:
+    for key in ("reasoning", "reasoning_content"):
+        message: Message = {"role": "assistant", "content": "a", key: "because"}  # type: ignore[misc]
+        assert view(trajectory(message)).messages[0].reasoning == "because"
+
+
+def test_a_long_text_is_cut_and_says_how_much_is_missing() -> None:
+    (shown,) = view(trajectory({"role": "user", "content": "x" * 1_000_000})).messages
+    assert shown.content.endswith("[996,000 more characters]")
+    assert len(shown.content) < 4100
+
+
+def test_of_a_long_conversation_start_and_end_are_shown() -> None:
+    shown = view(trajectory(*({"role": "user", "content": str(number)} for number in range(1000)))).messages
+    assert [message.content for message in shown[18:23]] == ["18", "19", "960 messages", "980", "981"]
+    assert shown[-1].content == "999"

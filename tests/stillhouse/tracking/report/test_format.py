@@ -10,6 +10,7 @@ from stillhouse.tracking.report import format as formats
         (formats.seconds(185.2), "3 min 05 s"),
         (formats.seconds(7620), "2 h 07 min"),
         (formats.dollars(0.0812), "$0.0812"),
+        (formats.dollars(0.000822), "$0.000822"),
         (formats.dollars(1234.5), "$1,234.50"),
         (formats.dollars(0.0), "$0.00"),
         (formats.percent(0.12345), "12.3\u202f%"),

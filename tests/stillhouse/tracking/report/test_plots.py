@@ -87,3 +87,15 @@ def test_extreme_evaluations_are_drawn() -> None:
 
 def test_a_funnel_that_lets_nothing_through_is_drawn() -> None:
     assert words(funnel_plot([["rollouts", 0], ["kept", 0]])).count("0") == 2
+
+
+def test_steps_of_a_funnel_that_drop_nothing_are_left_out_but_the_last_one() -> None:
+    steps = [["rollouts", 9], ["finished", 9], ["not wrong", 4], ["short enough", 4], ["kept", 4]]
+    shown = words(funnel_plot(steps))
+    assert [word for word in shown if word[0].isalpha()] == ["Rollouts", "Not wrong", "Kept"]
+
+
+def test_a_funnel_shows_tokens_as_bars_of_another_colour() -> None:
+    steps = [["rollouts", 9], ["kept", 4]]
+    assert "var(--stage-sft)" in (funnel_plot(steps, tokens=[800, 200]) or "")
+    assert "var(--stage-sft)" not in (funnel_plot(steps) or "")
