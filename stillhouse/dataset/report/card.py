@@ -1,0 +1,183 @@
+"""The dataset card: what is in the folder, how it came about, what was dropped and why.
+
+Front matter in the form the Hugging Face hub reads, so that the folder loads as a dataset. No dates: equal content
+gives an equal card.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import yaml
+
+from stillhouse.dataset.report.lineage import lineage_rows
+from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.sections import interval_of, tag_accuracies, telling_steps
+from stillhouse.dataset.report.summary import KEPT_FILES, PREFERENCES_FILE, REJECTED_FILE, DatasetSummary
+from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, Column
+from stillhouse.dataset.selection.reasons import MEANINGS, DropReason
+from stillhouse.tracking.report.format import count, dollars, percent
+
+_CONFIGS: Final = {
+    "default": {"train": KEPT_FILES[0], "validation": KEPT_FILES[1]},
+    "rejected": {"rejected": REJECTED_FILE},
+    "preferences": {"train": PREFERENCES_FILE},
+}
+
+
+def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
+    """The card in Markdown."""
+    files = [(name, count(file.num_rows), _code(file.sha256)) for name, file in summary.files.items()]
+    config = _yaml(origin.config.model_dump(mode="json"))
+    parts = [
+        f"---\n{_front_matter(summary)}---\n",
+        "# Teacher trajectories\n",
+        _account(summary),
+        "The same with pictures, distributions and rows to read is in `report.html`.\n",
+        _fenced("python", _loading(summary)),
+        "## Funnel\n",
+        _table(("step", "trajectories left", "student tokens", "sampled tokens"), _funnel_rows(summary)),
+        *_reasons(summary),
+        *_accuracy(summary),
+        "## Origin\n",
+        _table(("what", "value"), [(_text(name), _code(value)) for name, value in lineage_rows(summary, origin)]),
+        "The section `dataset` of the config:\n",
+        _fenced("yaml", config),
+        "## Files\n",
+        _table(("file", "rows", "SHA-256"), files),
+        "## Columns\n",
+        "JSON columns carry Arrow's JSON type: `datasets` (4.7 or later) gives objects, pandas and DuckDB give text.\n",
+        _columns(COLUMNS),
+        *(
+            [f"Those of `{PREFERENCES_FILE}`:\n", _columns(PREFERENCE_COLUMNS)]
+            if PREFERENCES_FILE in summary.files
+            else []
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _front_matter(summary: DatasetSummary) -> str:
+    configs = [
+        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
+        for name, paths in _held(summary).items()
+    ]
+    return _yaml({"configs": configs})
+
+
+def _held(summary: DatasetSummary) -> dict[str, dict[str, str]]:
+    """What can be loaded: `datasets` refuses a split whose file has no rows."""
+    with_rows = {name for name, file in summary.files.items() if file.num_rows}
+    held = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
+    return {name: paths for name, paths in held.items() if paths}
+
+
+def _loading(summary: DatasetSummary) -> str:
+    lines = [
+        "from datasets import load_dataset  # 4.7 or later\n\n",
+        'folder = "."  # this folder, or the name of the dataset on the hub\n',
+        *(f'{name} = load_dataset(folder, "{name}")\n' for name in _held(summary)),
+    ]
+    return "".join(lines)
+
+
+def _account(summary: DatasetSummary) -> str:
+    facts, accuracy = summary.facts(), summary.verdicts.overall()
+    share = "" if accuracy is None else f" ({percent(accuracy.share)} of those verified)"
+    sentences = [
+        f"{count(summary.num_kept)} of {count(summary.num_rollouts)} trajectories are kept: {count(facts['train'])} to "
+        f"train on, {count(facts['validation'])} to validate with; the others are in `{REJECTED_FILE}` with their "
+        "reasons.",
+        f"Repeated rollouts left out: {count(summary.num_repeated)}.",
+        f"Answers: {count(facts['right'])} right{share}, {count(facts['wrong'])} wrong, {count(facts['unverified'])} "
+        "unverified.",
+    ]
+    if summary.tokens is not None:
+        sentences.append(
+            f"The kept rows hold {count(summary.tokens)} tokens of the student, {count(summary.supervised_tokens)} of "
+            "them supervised."
+        )
+    if facts["cost_usd"] is not None:
+        each = facts["cost_usd_per_kept_row"]
+        sentences.append(f"All rollouts cost {dollars(facts['cost_usd'])}, which is {dollars(each)} for each kept row.")
+    sentences.append(
+        f"Rows that repeat another: {count(facts['exact_duplicates'])} exactly, {count(facts['near_duplicates'])} "
+        "nearly."
+    )
+    if facts["contaminated"] is not None:
+        sentences.append(f"Rows that overlap with evaluation sets: {count(facts['contaminated'])}.")
+    return " ".join([*sentences, "Splits are grouped by prompt."]) + "\n"
+
+
+def _funnel_rows(summary: DatasetSummary) -> Iterable[Sequence[str]]:
+    rendered = summary.tokens is not None
+    sampled = summary.measurements.total("completion_tokens") is not None
+    yield "rollouts", count(summary.num_rollouts), "", ""
+    for step, _ in telling_steps(summary.funnel):
+        tokens = count(step.student_tokens if rendered else None), count(step.completion_tokens if sampled else None)
+        yield step.name, count(step.num_rows), *tokens
+
+
+def _reasons(summary: DatasetSummary) -> list[str]:
+    if not summary.drop_reasons:
+        return []
+    rows = [(f"`{name}`", count(number), MEANINGS[DropReason(name)]) for name, number in summary.drop_reasons.items()]
+    return [
+        "A trajectory is dropped for every reason that holds, so these add up to more than were dropped:\n",
+        _table(("reason", "trajectories", "meaning"), rows),
+    ]
+
+
+def _accuracy(summary: DatasetSummary) -> list[str]:
+    tags, num_more = tag_accuracies(summary)
+    if not tags:
+        return []
+    rows = [(_text(name), percent(one.share), interval_of(one), count(one.right + one.wrong)) for name, one in tags]
+    return [
+        "## Accuracy of the teacher\n",
+        _table(("tag", "right", "95 % interval", "verified"), rows),
+        *([f"{num_more:,} more tags are not listed.\n"] if num_more else []),
+    ]
+
+
+def _columns(columns: Sequence[Column]) -> str:
+    rows = [(f"`{column.name}`", _type_name(column.kind.value), column.meaning) for column in columns]
+    return _table(("column", "type", "meaning"), rows)
+
+
+def _type_name(kind: Sequence[str]) -> str:
+    return f"list of {kind[0]}" if len(kind) > 1 else kind[0]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _text(text: str) -> str:
+    """Text of others as plain text on one line: Markdown would let HTML through."""
+    return re.sub(r"([\\`*_{}\[\]<>#&])", r"\\\1", " ".join(_showable(text).split()))
+
+
+def _code(text: str) -> str:
+    fence = _fence(text, 1)
+    inner = " ".join(_showable(text).split())
+    return f"{fence} {inner} {fence}" if "`" in inner else f"{fence}{inner}{fence}"
+
+
+def _fenced(language: str, text: str) -> str:
+    fence = _fence(text, 3)
+    return f"{fence}{language}\n{text}{fence}\n"
+
+
+def _fence(text: str, least: int) -> str:
+    """Backticks that `text` cannot close."""
+    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _showable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=False)

@@ -1,0 +1,144 @@
+"""Rows to read: some kept, some dropped, and examples of duplicates and of overlaps with evaluation sets.
+
+Which ones is drawn from the rows' ids alone: the smallest hashes are chosen, so that neither the order of rows nor
+their number changes what is shown of those that stay.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stillhouse.dataset.report.columns import hashes, iter_columns
+from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
+from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
+from stillhouse.types import JsonObject
+
+NUM_SAMPLES: Final = 20
+NUM_EXAMPLES: Final = 10
+_FILES: Final = (*KEPT_FILES, REJECTED_FILE)
+_LOCATING: Final = ("id", "duplicate_of", "duplicate_source", "contamination")
+_SHOWN: Final = tuple(column.name for column in COLUMNS if column.name not in ("tools", "arguments", "request_ids"))
+
+
+class _Place(NamedTuple):
+    file: str
+    row: int
+
+
+class Duplicate(NamedTuple):
+    """A row, and the row of this dataset that it repeats; None if that one is in an earlier dataset."""
+
+    row: JsonObject
+    original: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Rows with their JSON columns as objects."""
+
+    kept: list[JsonObject]
+    dropped: list[JsonObject]
+    duplicates: list[Duplicate]
+    contaminated: list[JsonObject]
+
+
+class _Lowest:
+    """The places of the rows with the smallest hashes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: list[tuple[int, _Place]] = []
+
+    def add(self, ranks: "np.ndarray[Any, np.dtype[np.uint64]]", rows: "np.ndarray[Any, Any]", file: str) -> None:
+        """Offers rows of a file: `ranks` are their hashes, `rows` their numbers in it."""
+        order = np.argsort(ranks, kind="stable")[: self._most]
+        offered = [(int(ranks[at]), _Place(file, int(rows[at]))) for at in order]
+        self._found = sorted([*self._found, *offered])[: self._most]
+
+    @property
+    def places(self) -> list[_Place]:
+        return [place for _, place in self._found]
+
+
+def draw_samples(folder: Path) -> Samples:
+    """Rows of the dataset in `folder`. Two passes over its ids, then only what is shown is read.
+
+    Raises:
+        InputError: a file is missing, damaged, or no dataset of ours.
+    """
+    chosen = {name: _Lowest(NUM_SAMPLES) for name in ("kept", "dropped")}
+    chosen |= {name: _Lowest(NUM_EXAMPLES) for name in ("duplicates", "contaminated")}
+    for file in _FILES:
+        start = 0
+        for batch in iter_columns(folder / file, _LOCATING):
+            ranks, rows = hashes(batch.column("id")), np.arange(start, start + len(batch))
+            start += len(batch)
+            chosen["dropped" if file == REJECTED_FILE else "kept"].add(ranks, rows, file)
+            for name, mask in (("duplicates", _repeats(batch)), ("contaminated", _overlaps(batch))):
+                chosen[name].add(ranks[mask], rows[mask], file)
+    rows_at = _read(folder, {place for lowest in chosen.values() for place in lowest.places})
+    found = {name: [rows_at[place] for place in lowest.places] for name, lowest in chosen.items()}
+    originals = _read_ids(folder, {row["duplicate_of"] for row in found["duplicates"] if not row["duplicate_source"]})
+    return Samples(
+        kept=found["kept"],
+        dropped=found["dropped"],
+        duplicates=[Duplicate(row, originals.get(row["duplicate_of"])) for row in found["duplicates"]],
+        contaminated=found["contaminated"],
+    )
+
+
+def _repeats(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    return batch.column("duplicate_of").is_valid().to_numpy(zero_copy_only=False)
+
+
+def _overlaps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    lengths = pc.list_value_length(batch.column("contamination")).fill_null(0)
+    return lengths.to_numpy(zero_copy_only=False) > 0
+
+
+def _read_ids(folder: Path, ids: set[str]) -> Mapping[str, JsonObject]:
+    """The rows with these ids that the dataset holds."""
+    places = set()
+    for file in _FILES if ids else ():
+        start = 0
+        for batch in iter_columns(folder / file, ("id",)):
+            hits = pc.is_in(batch.column("id"), value_set=pa.array(sorted(ids)))
+            places |= {_Place(file, start + at) for at in pc.indices_nonzero(hits).to_pylist()}
+            start += len(batch)
+    return {row["id"]: row for row in _read(folder, places).values()}
+
+
+def _read(folder: Path, places: Iterable[_Place]) -> Mapping[_Place, JsonObject]:
+    """The rows at `places`; of each file the row groups that hold some."""
+    by_file: defaultdict[str, list[int]] = defaultdict(list)
+    for place in sorted(places):
+        by_file[place.file].append(place.row)
+    rows = {}
+    for name, indices in by_file.items():
+        with pq.ParquetFile(folder / name) as file:
+            start = 0
+            for group in range(file.num_row_groups):
+                end = start + file.metadata.row_group(group).num_rows
+                wanted = [index for index in indices if start <= index < end]
+                if wanted:
+                    table = file.read_row_group(group, columns=_SHOWN).take([index - start for index in wanted])
+                    for index, row in zip(wanted, table.to_pylist(), strict=True):
+                        rows[_Place(name, index)] = {key: _opened(key, value) for key, value in row.items()}
+                start = end
+    return rows
+
+
+def _opened(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in JSON_LIST_COLUMNS:
+        return [json.loads(item) for item in value]
+    return json.loads(value) if name in JSON_COLUMNS else value

@@ -1,0 +1,199 @@
+"""What the report's tables and tiles say."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from stillhouse.dataset.report.accuracy import Accuracy
+from stillhouse.dataset.report.findings import Split
+from stillhouse.dataset.report.funnel import Step
+from stillhouse.dataset.report.measures import Measure, Parts, Unit
+from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.dataset.report.usage import USAGE_COLUMNS
+from stillhouse.dataset.selection.reasons import MEANINGS, DropReason
+from stillhouse.tracking.report import format as formats
+from stillhouse.tracking.report.conversation import cut
+
+_MOST_KINDS: Final = 15
+_MOST_TAGS: Final = 40
+_NAME_CHARS: Final = 80
+_UNKNOWN: Final = "some rows do not say"
+
+
+class Tile(NamedTuple):
+    """A figure at the head of the page."""
+
+    name: str
+    figure: str
+    note: str
+
+
+class Bar(NamedTuple):
+    """Rows of one kind; the shares are of the largest kind."""
+
+    name: str
+    split: Split
+    kept_share: float
+    dropped_share: float
+
+
+class Category(NamedTuple):
+    """A way to tell rows apart."""
+
+    title: str
+    bars: list[Bar]
+    num_others: int
+    """Kinds too rare to be listed."""
+
+
+def tiles(summary: DatasetSummary) -> list[Tile]:
+    """The figures that a reader looks for first."""
+    shown = [
+        Tile("Rows kept", formats.count(summary.num_kept), _of(summary.num_kept, summary.num_rollouts, "rollouts")),
+        _accuracy_tile(summary.verdicts.overall()),
+    ]
+    if summary.tokens is not None:
+        note = f"{compact(summary.supervised_tokens)} of them supervised"
+        shown.append(Tile("Student tokens kept", compact(summary.tokens), note))
+    sampled, spent = summary.usage["completion_tokens"], summary.usage["cost_usd"]
+    note = _UNKNOWN if sampled is None else f"{compact(sampled)} sampled in all"
+    shown.append(Tile("Tokens per kept row", formats.count(summary.per_kept_row("completion_tokens")), note))
+    note = _UNKNOWN if spent is None else f"{formats.dollars(spent)} in all"
+    shown.append(Tile("Cost per kept row", formats.dollars(summary.per_kept_row("cost_usd")), note))
+    return shown
+
+
+def _accuracy_tile(accuracy: Accuracy | None) -> Tile:
+    if accuracy is None:
+        return Tile("Teacher right", formats.DASH, "nothing verified")
+    verified = formats.count(accuracy.right + accuracy.wrong)
+    return Tile("Teacher right", formats.percent(accuracy.share), f"{interval_of(accuracy)} of {verified} verified")
+
+
+def interval_of(accuracy: Accuracy) -> str:
+    """The interval of an accuracy as text."""
+    return formats.interval(accuracy.interval.low, accuracy.interval.high)
+
+
+def compact(value: float | None) -> str:
+    """`1.84 M`, `12.3 k`, `640`."""
+    if value is None:
+        return formats.DASH
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if sign == 'k' else size):#.3g}".rstrip(".") + f"\u202f{sign}"
+    return formats.count(value)
+
+
+def in_unit(value: float | None, unit: Unit) -> str:
+    """A value of a measure as text."""
+    if value is None:
+        return formats.DASH
+    match unit:
+        case "count":
+            return formats.count(value) if value >= 100 or value == round(value) else f"{value:.1f}"
+        case "usd":
+            return formats.dollars(value)
+        case "seconds":
+            return formats.seconds(value)
+        case "number":
+            return f"{value:.3g}"
+
+
+def telling_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
+    """The first step, those that drop rows, and the last; each with the rows it drops."""
+    drops = [0, *(before.num_rows - step.num_rows for before, step in pairwise(funnel))]
+    last = len(funnel) - 1
+    return [(step, drops[at]) for at, step in enumerate(funnel) if drops[at] or at in (0, last)]
+
+
+def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
+    """Dropped rows by reason, the most frequent first, and what each means."""
+    rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
+    most = max((count for _, count in rows), default=1)
+    return [
+        (Bar(name.replace("_", " "), Split(0, count), 0.0, count / most), MEANINGS[DropReason(name)])
+        for name, count in rows
+    ]
+
+
+def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
+    """The teacher's accuracy by tag, and how many tags are too many to list."""
+    found = [("(no tag)" if tag is None else cut(tag, _NAME_CHARS), a) for tag, a in summary.verdicts.by_tag().items()]
+    return found[:_MOST_TAGS], max(0, len(found) - _MOST_TAGS)
+
+
+def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
+    """Name of each verifier, and the rows that are right, wrong and unverified under it."""
+    counts: dict[str, dict[bool | None, int]] = {}
+    for (verifier, verdict), split in summary.findings.verdicts.rows():
+        counts.setdefault("(none)" if verifier is None else verifier, {})[verdict] = split.total
+    return [(name, its.get(True, 0), its.get(False, 0), its.get(None, 0)) for name, its in sorted(counts.items())]
+
+
+def categories(summary: DatasetSummary) -> list[Category]:
+    """Kinds of rows by what tells them apart; what all rows share is left out."""
+    findings = summary.findings
+    named = [(title, findings.categories[name], missing) for title, name, missing in _CATEGORIES]
+    named.insert(2, ("Tool calls", summary.tool_calls, ""))
+    flaws = [(flaw.replace("_", " "), counts.total) for flaw, counts in findings.flaws.items() if counts.total.total]
+    shown = [_category(title, counts.rows(), missing) for title, counts, missing in named]
+    shown.append(_category("Flaws", sorted(flaws, key=lambda flaw: -flaw[1].total), ""))
+    return [category for category in shown if category is not None]
+
+
+_CATEGORIES: Final = (
+    ("Tags", "tag", "(no tag)"),
+    ("Stop reasons", "stop_reason", ""),
+    ("Languages", "language", "(not identified)"),
+    ("Teachers", "teacher", ""),
+    ("Providers", "providers", ""),
+    ("Private data", "private_data", ""),
+)
+
+
+def _category(title: str, rows: Sequence[tuple[Any, Split]], missing: str) -> Category | None:
+    rows = [(kind, split) for kind, split in rows if split.total]
+    if all(kind is None for kind, _ in rows):
+        return None
+    most = max(split.total for _, split in rows)
+    bars = [
+        Bar(missing if kind is None else cut(str(kind), _NAME_CHARS), split, split.kept / most, split.dropped / most)
+        for kind, split in rows
+    ]
+    return Category(title, bars[:_MOST_KINDS], max(0, len(bars) - _MOST_KINDS))
+
+
+def measure_row(measure: Measure, parts: Parts) -> list[str]:
+    """Rows measured, then of kept rows quantiles and mean, and the mean of dropped ones."""
+    figures = [parts.kept.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
+    means = [parts.kept.mean, parts.dropped.mean]
+    return [formats.count(parts.num_values), *(in_unit(figure, measure.unit) for figure in (*figures, *means))]
+
+
+def caption(measure: Measure, parts: Parts) -> str:
+    """The middle and the reach of the kept rows; of all where none is kept."""
+    part = parts.kept if parts.kept.num_values else parts.dropped
+    low, middle, high = (in_unit(part.quantile(share), measure.unit) for share in (0.05, 0.5, 0.95))
+    return f"median {middle}, 90\u202f% within {low} to {high}"
+
+
+def usage_rows(summary: DatasetSummary) -> list[list[str]]:
+    """What was used in all, by kept rows, by dropped ones, and in all for each kept row."""
+    rows = []
+    for column in USAGE_COLUMNS:
+        form = formats.dollars if column == "cost_usd" else formats.count
+        total = (summary.usage_kept.totals[column] + summary.usage_dropped.totals[column]).num_unknown
+        rows.append(
+            [
+                column.replace("_", " ").replace("usd", "").strip().capitalize(),
+                *(form(usage[column]) for usage in (summary.usage, summary.usage_kept, summary.usage_dropped)),
+                in_unit(summary.per_kept_row(column), "usd" if column == "cost_usd" else "count"),
+                formats.count(total) if total else "",
+            ]
+        )
+    return rows
+
+
+def _of(part: int, whole: int, name: str) -> str:
+    return f"{formats.percent(part / whole if whole else None)} of {formats.count(whole)} {name}"

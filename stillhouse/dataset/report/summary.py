@@ -1,0 +1,204 @@
+"""What a dataset's files hold, counted in one pass over their label columns.
+
+Memory is that of a batch, a few kilobytes a measure, 29 bytes a row for prompts, clusters and verdicts, and 16 for each
+set of their hashes while distinct ones are counted.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from stillhouse.dataset.report.accuracy import Verdicts
+from stillhouse.dataset.report.columns import hashes, iter_columns
+from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Counts, Findings
+from stillhouse.dataset.report.funnel import FunnelCounts, Step
+from stillhouse.dataset.report.measures import MEASURES, Measurements
+from stillhouse.dataset.report.tool_calls import count_tool_calls
+from stillhouse.dataset.report.usage import USAGE_COLUMNS, Usage
+from stillhouse.dataset.selection.steps import STEPS
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KEPT_FILES: Final = ("train.parquet", "validation.parquet")
+REJECTED_FILE: Final = "rejected.parquet"
+PREFERENCES_FILE: Final = "preferences.parquet"
+_OTHER_COLUMNS: Final = (
+    *("prompt_id", "prompt_cluster", "drop_reasons", "verifier", "verified", "duplicate_of", "duplicate_kind"),
+    *("duplicate_source", "contamination", "scores", "judge"),
+)
+_COLUMNS: Final = tuple(
+    dict.fromkeys((*(m.column for m in MEASURES), *USAGE_COLUMNS, *CATEGORIES, *LISTS, *FLAWS, *_OTHER_COLUMNS))
+)
+
+
+class FileFacts(NamedTuple):
+    """One file of the dataset."""
+
+    num_rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSummary:
+    """Figures of a dataset. Distinct trajectories are the rows of its files, kept and dropped."""
+
+    files: dict[str, FileFacts]
+    num_repeated: int
+    """Rollouts whose key came before; the first stands, the others are in no file."""
+    funnel: list[Step]
+    """From the distinct trajectories on."""
+    drop_reasons: dict[str, int]
+    verdicts: Verdicts
+    measurements: Measurements
+    findings: Findings
+    usage_kept: Usage
+    usage_dropped: Usage
+    tool_calls: Counts
+    """Calls by the tool's name, of kept and of dropped rows."""
+    num_prompts: int
+    num_clusters: int | None
+    """Prompts of which no two are near-duplicates; None where that was not looked for."""
+
+    @property
+    def num_kept(self) -> int:
+        """Rows to train on and to validate with."""
+        return sum(self.files[name].num_rows for name in KEPT_FILES)
+
+    @property
+    def num_rows(self) -> int:
+        """Distinct trajectories."""
+        return self.num_kept + self.files[REJECTED_FILE].num_rows
+
+    @property
+    def num_rollouts(self) -> int:
+        """Trajectories, repeated ones included."""
+        return self.num_rows + self.num_repeated
+
+    @property
+    def usage(self) -> Usage:
+        """Of kept and dropped rows together: what the kept ones cost."""
+        return self.usage_kept + self.usage_dropped
+
+    @property
+    def verified(self) -> dict[bool | None, int]:
+        """Rows that are right, wrong and unverified."""
+        counts: Counter[bool | None] = Counter()
+        for (_, verdict), split in self.findings.verdicts.rows():
+            counts[verdict] += split.total
+        return {verdict: counts[verdict] for verdict in (True, False, None)}
+
+    @property
+    def tokens(self) -> int | None:
+        """Student tokens of the kept rows; None if no row was rendered."""
+        return self.measurements.total("num_tokens")
+
+    @property
+    def supervised_tokens(self) -> int | None:
+        """Those of them that are trained on; None likewise."""
+        return self.measurements.total("num_supervised_tokens")
+
+    def per_kept_row(self, column: str) -> float | None:
+        """What all rows took of a column of `USAGE_COLUMNS`, for each kept row; None if unknown or if none is kept."""
+        total = self.usage[column]
+        return None if total is None or not self.num_kept else total / self.num_kept
+
+    def facts(self) -> JsonObject:
+        """The figures as an artifact's facts; None where something was not measured or is unknown."""
+        duplicates: Counter[Any] = Counter()
+        for (kind, _), split in self.findings.duplicates.rows():
+            duplicates[kind] += split.total
+        contaminated = dict(self.findings.contaminated.rows())
+        return {
+            "funnel": [["rollouts", self.num_rollouts], *([step.name, step.num_rows] for step in self.funnel)],
+            "kept": self.num_kept,
+            "dropped": self.num_rows - self.num_kept,
+            "duplicates": self.num_repeated,
+            "exact_duplicates": duplicates["exact"],
+            "near_duplicates": duplicates["near"],
+            "contaminated": contaminated[True].total if contaminated else None,
+            "prompts": self.num_prompts,
+            "clusters": self.num_clusters,
+            "drop_reasons": self.drop_reasons,
+            **{name: self.verified[verdict] for name, verdict in _VERDICTS.items()},
+            "train": self.files[KEPT_FILES[0]].num_rows,
+            "validation": self.files[KEPT_FILES[1]].num_rows,
+            "tokens": self.tokens,
+            "supervised_tokens": self.supervised_tokens,
+            "completion_tokens": self.usage["completion_tokens"],
+            "completion_tokens_kept": self.usage_kept["completion_tokens"],
+            "completion_tokens_per_kept_row": self.per_kept_row("completion_tokens"),
+            "cost_usd": self.usage["cost_usd"],
+            "cost_usd_per_kept_row": self.per_kept_row("cost_usd"),
+        }
+
+
+_VERDICTS: Final = {"right": True, "wrong": False, "unverified": None}
+
+
+def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
+    """What the files of the dataset in `folder` hold.
+
+    Args:
+        folder: Holds train.parquet, validation.parquet, rejected.parquet and, where pairs were asked for,
+            preferences.parquet.
+        num_repeated: Rollouts left out of all files, as their key came before.
+
+    Raises:
+        InputError: a file is missing or damaged, lacks a column, or has a reason this version does not know.
+    """
+    funnel, verdicts, measurements, findings = FunnelCounts(STEPS), Verdicts(), Measurements(), Findings()
+    usage = {True: Usage(), False: Usage()}
+    tool_calls = Counts()
+    prompts, clusters = _Distinct(), _Distinct()
+    for name in (*KEPT_FILES, REJECTED_FILE):
+        kept = name != REJECTED_FILE
+        for batch in iter_columns(folder / name, _COLUMNS):
+            funnel.add(batch)
+            verdicts.add(batch)
+            measurements.add(batch, kept)
+            findings.add(batch, kept)
+            usage[kept].add(batch)
+            prompts.add(hashes(batch.column("prompt_id")))
+            clusters.add(hashes(batch.column("prompt_cluster").drop_null()))
+        tool_calls.add(count_tool_calls(folder / name), kept)
+    return DatasetSummary(
+        files=_files(folder),
+        num_repeated=num_repeated,
+        funnel=funnel.steps(),
+        drop_reasons=funnel.reasons(),
+        verdicts=verdicts,
+        measurements=measurements,
+        findings=findings,
+        usage_kept=usage[True],
+        usage_dropped=usage[False],
+        tool_calls=tool_calls,
+        num_prompts=prompts.count(),
+        num_clusters=clusters.count() or None,
+    )
+
+
+class _Distinct:
+    """Distinct hashes; two texts share one with a chance of a millionth at millions of rows."""
+
+    def __init__(self) -> None:
+        self._seen: list[NDArray[np.uint64]] = []
+
+    def add(self, values: "NDArray[np.uint64]") -> None:
+        self._seen.append(np.unique(values))
+
+    def count(self) -> int:
+        return len(np.unique(np.concatenate(self._seen))) if self._seen else 0
+
+
+def _files(folder: Path) -> dict[str, FileFacts]:
+    names = [*KEPT_FILES, REJECTED_FILE]
+    if (folder / PREFERENCES_FILE).exists():
+        names.append(PREFERENCES_FILE)
+    return {name: FileFacts(pq.read_metadata(folder / name).num_rows, file_sha256(folder / name)) for name in names}
