@@ -1,20 +1,21 @@
-"""The console script `stillhouse`: one verb a flow, and a few to serve a model and to look around.
+"""The console script `stillhouse`: one verb a flow here, the others in `flows.verbs`.
 
 Flows, Prefect and torch are imported when a verb runs, so that `--help` answers at once.
 """
 
 import json
 import sys
-import webbrowser
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from dotenv import load_dotenv
 
+from flows.verbs import Overrides
+from flows.verbs.data import convert, export, view
+from flows.verbs.machine import doctor, serve
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
 from tasks.environment import quiet_console, set_defaults
@@ -31,12 +32,6 @@ app = typer.Typer(
 )
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A config such as configs/demo.yaml.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one value of the config; may be repeated."),
-]
-Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def main() -> None:
@@ -168,78 +163,9 @@ def _row_numbers(text: str) -> list[int]:
         raise ConfigError(f"--entries {text!r}: expected row numbers from 0, such as 0,2,5") from None
 
 
-@app.command()
-def view(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run (its MLflow id, its Prefect id or name, or latest), an artifact's folder, or a .jsonl or "
-            ".parquet file of trajectories.",
-        ),
-    ] = "latest",
-    store: Annotated[Path, typer.Option(help="Folder that holds what runs left behind.")] = Path("runs"),
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
-    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
-) -> None:
-    """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
-    from stillhouse.view import view_run
-
-    page, written = view_run(run, store, output, max_rows)
-    more = "" if written.is_whole else "; there are more, which --max-rows lets in"
-    typer.echo(f"{page}: {written.num_rows} trajectories{more}")
-    if open_page and not webbrowser.open(page.absolute().as_uri()):
-        typer.echo("no browser was found here: open the file in one", err=True)
-
-
-@app.command()
-def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a Hugging Face id, or embedded:NAME.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    name: Annotated[str | None, typer.Option(help="What clients call the model. [MODEL]")] = None,
-    device: Annotated[Device, typer.Option(help="Where the model runs.")] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="Type of the weights; auto keeps the model's own.")] = "auto",
-    num_threads: Annotated[int | None, typer.Option(help="CPU threads. [as torch decides]")] = None,
-    max_batch: Annotated[int, typer.Option(help="Sequences decoded at once.")] = 64,
-    max_pending: Annotated[int, typer.Option(help="Sequences that may wait; requests beyond are answered 429.")] = 256,
-    api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable. [no key]")] = None,
-) -> None:
-    """Serve a model through an OpenAI-compatible API, until Ctrl-C or SIGTERM."""
-    from stillhouse.serving.server import serve as serve_model
-
-    with suppress(KeyboardInterrupt):
-        serve_model(
-            model,
-            host=host,
-            port=port,
-            name=name,
-            device=device,
-            dtype=dtype,
-            num_threads=num_threads,
-            max_batch=max_batch,
-            max_pending=max_pending,
-            api_key_env=api_key_env,
-        )
-
-
-@app.command()
-def doctor(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Check for this config.")] = None,
-    overrides: Overrides = None,
-) -> None:
-    """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
-    from stillhouse.doctor import examine
-
-    given = overrides or ()
-    chosen = load_config(config, given) if config else parse_config({}, origin="--set", overrides=given)
-    marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
-    failed = False
-    for check in examine(chosen):
-        typer.echo(f"{marks[check.ok]} {check.name:<18} {check.detail}")
-        failed = failed or check.ok is False
-    raise typer.Exit(1 if failed else 0)
+# The others, in the order in which --help shows them.
+for _verb in (view, convert, export, serve, doctor):
+    app.command()(_verb)
 
 
 def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) -> "Published":

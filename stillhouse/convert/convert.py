@@ -11,7 +11,7 @@ from stillhouse.convert.config import write_config
 from stillhouse.convert.formats import ROW_FORMATS, Format, config_format, row_format
 from stillhouse.convert.found import Conversation, Unmapped
 from stillhouse.convert.messages import called_tools
-from stillhouse.convert.output import Output, check_place, prompts_row, replaced_folder
+from stillhouse.convert.output import BY_DEFAULT, Output, check_place, prompts_row, replaced_folder
 from stillhouse.convert.sources import files_of, read_rows
 from stillhouse.convert.trajectories import trajectory_of
 from stillhouse.errors import InputError
@@ -103,7 +103,7 @@ class RowsConverter:
                 found = row_form.read(row.value)
                 for conversation in found.conversations:
                     # Its own form first, so that half a row is never written.
-                    parse_row({"messages": conversation.messages}, "normalised")
+                    parse_row({"messages": conversation.messages}, BY_DEFAULT)
                 written = [self._write(row.place, conversation) for conversation in found.conversations]
             except RowProblem as error:
                 self._leave_out(row.place, str(error))

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import orjson
 
+from stillhouse.config import PromptsConfig
 from stillhouse.convert.account import Converted, Example
 from stillhouse.convert.found import Unmapped
 from stillhouse.errors import ConfigError
@@ -23,6 +24,8 @@ CONFIG: Final = "config.yaml"
 UNMAPPED: Final = "unmapped.jsonl"
 MARK: Final = "converted.json"
 """Says that a folder is what a conversion left, so that the next one may replace it."""
+BY_DEFAULT: Final = PromptsConfig()
+"""How rows are checked: as a config would that says nothing of verifiers."""
 _CONFLICT: Final = "metadata differs from that of the same prompt in an earlier row, which stands"
 
 
@@ -51,7 +54,7 @@ class Output:
         Raises:
             RowProblem: there is no prompt in the row.
         """
-        prompt, beside = parse_row(row, "normalised")
+        prompt, beside = parse_row(row, BY_DEFAULT)
         about = digest([beside.expected_answer, beside.tag, beside.verifier, beside.metadata])[:16]
         known = self._metadata.setdefault(prompt.id, about)
         if prompt.id in self._num_samples:

@@ -57,7 +57,8 @@ def _unmapped(account: Converted, output: Path, width: int) -> Iterator[str]:
     by_count = sorted(account.unmapped.items(), key=lambda item: (not item[1].leaves_out, -item[1].count))
     digits = max(len(str(entry.count)) for _, entry in by_count)
     for reason, entry in by_count[:_SHOWN_REASONS]:
-        yield f"  {entry.count:>{digits}}  {reason}"
+        count = f"  {entry.count:>{digits}}  "
+        yield from textwrap.wrap(reason, max(width, 40), initial_indent=count, subsequent_indent=" " * len(count))
         for example in entry.examples:
             yield from _example(example, " " * (digits + 6), width)
     if len(by_count) > _SHOWN_REASONS:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from flows.cli import main
+from stillhouse.store.records import read_jsonl
+from stillhouse.store.runs import RunRecord, write_run_record
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-VERBS = ["distill", "generate", "sft", "on-policy", "evaluate", "view", "serve", "doctor"]
+VERBS = ["distill", "generate", "sft", "on-policy", "evaluate", "view", "convert", "export", "serve", "doctor"]
 TOOLS = '''
 from stillhouse.tools import tool
 
@@ -92,6 +95,8 @@ def test_help_of_every_verb_imports_nothing_heavy() -> None:
     program = f"""
 import sys
 from flows.cli import main
+from stillhouse.store.records import read_jsonl
+from stillhouse.store.runs import RunRecord, write_run_record
 for arguments in {[[], *([verb] for verb in VERBS)]!r}:
     sys.argv = ["stillhouse", *arguments, "--help"]
     try:
@@ -147,6 +152,17 @@ def test_every_verb_refuses_a_wrong_config_alike(
         (["generate", "good.txt", "-o", "out.csv"], "out.csv: expected a name ending in .jsonl or .parquet"),
         (["generate", "good.txt", "-e", "first"], "expected row numbers from 0"),
         (["generate", "good.txt", "-n", "0"], "prompts.max_prompts = 0"),
+        (["convert", "good.jsonl"], "Missing option"),
+        (["convert", "good.jsonl", "-o", "good.txt"], "--output good.txt is a file"),
+        (["convert", "good.jsonl", "-o", "out", "--from", "distilabel", "-t", "absent.py"], "absent.py"),
+        (
+            ["convert", "good.yaml", "-o", "out", "--from", "rnow-config"],
+            "--from rnow-config: good.yaml has the keys sft",
+        ),
+        (["convert", "good.jsonl", "-o", "out", "--from", "csv"], "csv"),
+        (["export"], "name where the rows go"),
+        (["export", "-o", "out.jsonl", "--private"], "--private is for a repository"),
+        (["export", "-o", "out.jsonl", "--to", "csv"], "csv"),
         (["serve", "./absent"], "'./absent' is not a folder"),
         (["serve", "embedded:student", "--dtype", "int4"], "int4"),
         (["serve", "embedded:student", "--api-key-env", "ABSENT_KEY"], "ABSENT_KEY"),
@@ -158,6 +174,7 @@ def test_wrong_usage_ends_with_code_2_before_anything_starts(
 ) -> None:
     (tmp_path / "good.yaml").write_text("sft:\n  num_epochs: 1\n")
     (tmp_path / "good.txt").write_text("What is 2 + 2?\n")
+    (tmp_path / "good.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
     code, said = shell(*args)
     assert code == 2
     assert message in said
@@ -329,6 +346,45 @@ def test_a_malformed_row_is_left_out_and_said_so(
     assert "warning: row left out: " in done.stderr
     assert "line 9" in done.stderr
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 8
+
+
+def test_convert_says_what_it_read_wrote_and_left(shell: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "What is 2 + 2?"}]
+    rollout = {"completed": True, "success": True, "total_reward": 1.0}
+    rollout["conversation"] = [*asked, {"role": "assistant", "content": "4"}]
+    folder = tmp_path / "rollouts" / "rollout_1"
+    folder.mkdir(parents=True)
+    (folder / "sample_1.json").write_text(json.dumps(rollout))
+    (folder / "sample_2.json").write_text(json.dumps(rollout | {"completed": "error", "error": "HTTP 500"}))
+    (folder / "sample_3.json").write_text(json.dumps(rollout)[:40])
+    code, said = shell("convert", "rollouts", "-o", "out", "--teacher", "gpt-5.2")
+    assert code == 0
+    assert "rollouts as rnow-rollouts: 3 rows in 3 files, 2 left out" in said
+    assert "out/trajectories.jsonl: 1 trajectory" in said
+    assert "sample_2.json: error = HTTP 500" in said
+    assert "sample_3.json: expected a JSON object" in said
+    assert [row["model"] for row in read_jsonl(tmp_path / "out/trajectories.jsonl")] == ["gpt-5.2"]
+    code, said = shell("convert", "rollouts", "-o", "out", "--include-failed")
+    assert (code, "2 trajectories" in said) == (0, True)
+    code, said = shell("convert", "rollouts/rollout_1/sample_2.json", "-o", "out")
+    assert (code, "none of 1 rows of rnow-rollouts could be converted" in said) == (1, True)
+    assert len(list(read_jsonl(tmp_path / "out/trajectories.jsonl"))) == 2  # what stood there stands
+
+
+def test_export_explains_what_is_no_dataset(shell: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, said = shell("export", "empty", "-o", "out.jsonl")
+    assert (code, "expected the folder of a dataset, with train.parquet" in said) == (1, True)
+    code, said = shell("export", "-o", "out.jsonl")
+    assert (code, "No run has ended in this store" in said) == (1, True)
+    record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "quiet-still", {"rollouts": []})
+    write_run_record(tmp_path / "runs/reports/20260101-000000", record)
+    code, said = shell("export", "quiet-still", "-o", "out.jsonl")
+    assert (code, "it made no dataset; its stages: rollouts" in said) == (1, True)
+    write_run_record(tmp_path / "runs/reports/20260101-000000", replace(record, artifacts={"dataset": ["gone"]}))
+    code, said = shell("export", "runs/reports/20260101-000000", "-o", "out.jsonl")
+    assert (code, "its dataset gone is gone" in said) == (1, True)
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_doctor_says_what_works_and_what_does_not(cli: Cli, tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Verbs for data at hand: read it, take in what others wrote, give it to others."""
+
+import shutil
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import typer
+
+from stillhouse.errors import ConfigError, InputError
+
+Store = Annotated[Path, typer.Option(help="Folder that holds what runs left behind.")]
+ForeignForm = Literal[
+    "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "auto"
+]
+ExportForm = Literal["openai", "rnow", "sharegpt", "parquet", "hf"]
+_DATASET_FILE = "train.parquet"
+
+
+def view(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run (its MLflow id, its Prefect id or name, or latest), an artifact's folder, or a .jsonl or "
+            ".parquet file of trajectories.",
+        ),
+    ] = "latest",
+    store: Store = Path("runs"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
+) -> None:
+    """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
+    from stillhouse.view import view_run
+
+    page, written = view_run(run, store, output, max_rows)
+    more = "" if written.is_whole else "; there are more, which --max-rows lets in"
+    typer.echo(f"{page}: {written.num_rows} trajectories{more}")
+    if open_page and not webbrowser.open(page.absolute().as_uri()):
+        typer.echo("no browser was found here: open the file in one", err=True)
+
+
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A file, or a folder of files, that another program wrote.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for prompts.jsonl, trajectories.jsonl, config.yaml.")
+    ],
+    form: Annotated[
+        ForeignForm,
+        typer.Option(
+            "--from", metavar="FORMAT", help=f"What wrote it: {', '.join(get_args(ForeignForm))} (decides by its keys)."
+        ),
+    ] = "auto",
+    include_failed: Annotated[
+        bool, typer.Option("--include-failed", help="Take in rollouts that failed, as failed trajectories.")
+    ] = False,
+    tools: Annotated[
+        Path | None, typer.Option("-t", "--tools", help="File of the @tool functions that were offered.")
+    ] = None,
+    teacher: Annotated[str | None, typer.Option(help="Model that answered, where the rows do not say.")] = None,
+) -> None:
+    """Take in what other programs wrote: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI.
+
+    What has no place here is listed, in short on the screen and whole in unmapped.jsonl.
+    """
+    from stillhouse.convert import Options, convert, summary_lines
+
+    account = convert(source, output, form, Options(include_failed, tools, teacher))
+    for line in summary_lines(account, output, shutil.get_terminal_size().columns):
+        typer.echo(line)
+
+
+def export(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A dataset's folder, or a run as view takes it.")
+    ] = "latest",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write; a folder for parquet and hf.")
+    ] = None,
+    form: Annotated[
+        ExportForm,
+        typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}."),
+    ] = "openai",
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+    store: Store = Path("runs"),
+) -> None:
+    """Write a dataset's kept rows in another form, or push them to the Hugging Face hub."""
+    if output is None and push is None:
+        raise ConfigError("name where the rows go: a file or folder by --output, a repository by --push, or both")
+    if private and push is None:
+        raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
+    folder = _dataset_folder(dataset, store)
+    if output is not None:
+        from stillhouse.dataset.export import export_dataset
+
+        typer.echo(f"{output}: {export_dataset(folder, output, form)} rows")
+    if push is not None:
+        from stillhouse.dataset.export import push_to_hub
+
+        typer.echo(push_to_hub(folder, push, private=private))
+
+
+def _dataset_folder(name: str, store: Path) -> Path:
+    """The folder of a dataset, or of the one that a run made."""
+    from stillhouse.store.runs import RUN_FILE, find_run, read_run_record
+
+    path = Path(name)
+    if path.is_dir() and not (path / RUN_FILE).is_file():
+        if not (path / _DATASET_FILE).is_file():
+            raise InputError(f"{path}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
+        return path
+    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
+    folders = [Path(uri) for uri in record.artifacts.get("dataset", ())]
+    if not folders:
+        stages = ", ".join(record.artifacts) or "none"
+        raise InputError(f"run {record.flow} of {record.created_at}: it made no dataset; its stages: {stages}")
+    if not folders[-1].is_dir():
+        raise InputError(f"run {record.flow} of {record.created_at}: its dataset {folders[-1]} is gone; make it again")
+    return folders[-1]
