@@ -1,4 +1,4 @@
-"""Rows of a dataset's Parquet files, with their JSON columns as JSON objects again."""
+"""Rows of a dataset's Parquet files: whole, with their JSON columns as JSON objects again, or labels by column."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from stillhouse.dataset.schema import JSON_COLUMNS, JSON_LIST_COLUMNS
 from stillhouse.errors import InputError
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Message
 
 SplitName = Literal["train", "validation", "rejected"]
 _BATCH_ROWS: Final = 1024
@@ -31,11 +31,41 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json
     Raises:
         InputError: the file is missing or no dataset of ours.
     """
+    for batch in _batches(path, columns):
+        for row in batch.to_pylist():
+            yield {name: _decoded(name, value) for name, value in row.items()}
+
+
+def iter_labels(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of a file, JSON columns as text; nothing else of it is read.
+
+    Raises:
+        InputError: the file is missing or no dataset of ours.
+    """
+    return _batches(path, columns)
+
+
+def original_messages(row: JsonObject) -> list[Message]:
+    """The messages of a row with the arguments of tool calls as the model wrote them, spelling and all."""
+    written = iter(row["arguments"])
+    messages: list[Any] = []
+    for message in row["messages"]:
+        calls = message.get("tool_calls")
+        if calls:
+            message = {**message, "tool_calls": [_as_written(call, next(written)) for call in calls]}
+        messages.append(message)
+    return messages
+
+
+def _as_written(call: JsonObject, arguments: str | None) -> JsonObject:
+    # None stands where the endpoint wrote no text, and the call is as it was.
+    return call if arguments is None else {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _batches(path: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                for row in batch.to_pylist():
-                    yield {name: _decoded(name, value) for name, value in row.items()}
+            yield from file.iter_batches(_BATCH_ROWS, columns=columns)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"dataset file {path} cannot be read: {error}; expected a folder of build_dataset") from error
 

@@ -1,18 +1,14 @@
-"""A trajectory as a row of a dataset, and rows as a Parquet file written piece by piece.
+"""A trajectory as a row of a dataset.
 
 Arguments of a tool call become an object, which is what chat templates and trainers take; the column `arguments` keeps
 them as the model wrote them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Mapping
+from typing import Any, Final
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.dataset.schema import (
@@ -20,16 +16,13 @@ from stillhouse.dataset.schema import (
     JSON_COLUMNS,
     JSON_LIST_COLUMNS,
     LABEL_COLUMNS,
-    Column,
-    Kind,
-    arrow_schema,
 )
+from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import totals_of
 from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
 
-_BATCH_ROWS: Final = 512
-_GROUP_ROWS: Final = 1 << 16
-_GROUP_BYTES: Final = 32 << 20
+__all__ = ["TableWriter", "candidate_row"]
+
 _LABELS: Final = tuple(column.name for column in LABEL_COLUMNS)
 
 
@@ -56,7 +49,7 @@ def candidate_row(
         "sample_index": trajectory.sample_index,
         "messages": [_with_objects(message) for message in trajectory.messages],
         "tools": trajectory.tools,
-        "arguments": [call["function"]["arguments"] for message in trajectory.messages for call in _calls(message)],
+        "arguments": [_written(call) for message in trajectory.messages for call in message.get("tool_calls") or ()],
         "metadata": metadata.metadata if metadata else {},
         "expected_answer": metadata.expected_answer if metadata else None,
         "tag": metadata.tag if metadata else None,
@@ -82,16 +75,22 @@ def candidate_row(
 
 def _with_objects(message: Message) -> JsonObject:
     """The message with the arguments of its calls as objects, where they are JSON objects."""
-    if not message.get("tool_calls"):
-        return dict(message)
-    calls = [{**call, "function": _with_object(call["function"])} for call in _calls(message)]
-    return {**message, "tool_calls": calls}
+    calls: Any = message.get("tool_calls")
+    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else dict(message)
 
 
-def _with_object(function: Mapping[str, Any]) -> JsonObject:
-    if function["name"] == MALFORMED_CALL:
-        return dict(function)
-    return {**function, "arguments": _object(function["arguments"])}
+def _with_object(call: JsonObject) -> JsonObject:
+    written = _written(call)
+    if written is None or call["function"].get("name") == MALFORMED_CALL:
+        return call
+    return {**call, "function": {**call["function"], "arguments": _object(written)}}
+
+
+def _written(call: Any) -> str | None:
+    """The arguments as text; None where an endpoint wrote none, or wrote them as something else."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return arguments if isinstance(arguments, str) else None
 
 
 def _object(arguments: str) -> JsonObject | str:
@@ -106,10 +105,6 @@ def _object(arguments: str) -> JsonObject | str:
     return value if is_exact else arguments
 
 
-def _calls(message: Message) -> Sequence[Any]:
-    return message.get("tool_calls") or ()
-
-
 def _encoded(value: Any, name: str) -> Any:
     if value is None:
         return None
@@ -120,59 +115,3 @@ def _encoded(value: Any, name: str) -> Any:
 
 def _json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-
-
-class TableWriter:
-    """A Parquet file written in row groups, so that memory stays bounded whatever the number of rows.
-
-    The bytes depend on rows and columns alone. The file is complete once the context is left.
-
-    Args:
-        path: The file, which is not written atomically: it belongs to a folder that is published whole.
-        columns: Its columns.
-    """
-
-    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        self.num_rows = 0
-        self._columns = columns
-        self._schema = arrow_schema(columns)
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
-        self._rows: list[Mapping[str, Any]] = []
-        self._batches: list[pa.RecordBatch] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._take_rows()
-            self._write_group()
-        self._writer.close()
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, JSON columns as JSON text."""
-        self._rows.append(row)
-        self.num_rows += 1
-        if len(self._rows) == _BATCH_ROWS:
-            self._take_rows()
-
-    def _take_rows(self) -> None:
-        if self._rows:
-            arrays = [_array([row[column.name] for row in self._rows], column.kind) for column in self._columns]
-            self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-            self._rows.clear()
-            if sum(batch.nbytes for batch in self._batches) >= _GROUP_BYTES:
-                self._write_group()
-
-    def _write_group(self) -> None:
-        if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches), row_group_size=_GROUP_ROWS)
-            self._batches.clear()
-
-
-def _array(values: list[Any], kind: Kind) -> pa.Array:
-    if kind is Kind.JSONS:
-        return pa.array(values, type=pa.list_(pa.string())).cast(kind.arrow_type)
-    return pa.array(values, type=kind.arrow_type)

@@ -31,6 +31,12 @@ class Kind(Enum):
         return pa.list_(item) if len(self.value) > 1 else item
 
     @property
+    def storage_type(self) -> pa.DataType:
+        """The type without Arrow's extension for JSON, under which rows are put together."""
+        item = pa.string() if self.value[0] == "json" else _ARROW_TYPES[self.value[0]]
+        return pa.list_(item) if len(self.value) > 1 else item
+
+    @property
     def feature(self) -> dict[str, object]:
         """The feature as `datasets.Features.to_dict` writes it."""
         name = self.value[0]
@@ -59,7 +65,7 @@ TRAJECTORY_COLUMNS: Final = (
     Column("id", Kind.TEXT, "the rollout's key: hash of prompt, sample index, model, sampling, system prompt, tools"),
     Column("prompt_id", Kind.TEXT, "hash of the prompt's messages and tools; rows of one prompt are in one split"),
     Column("sample_index", Kind.WHOLE, "which of the prompt's trajectories this is, from 0"),
-    Column("messages", Kind.JSONS, "OpenAI form; arguments of tool calls are objects where they are valid JSON objects"),
+    Column("messages", Kind.JSONS, "OpenAI form; arguments of tool calls are objects where they are JSON objects"),
     Column("tools", Kind.JSONS, "full schemas of the tools offered"),
     Column("arguments", Kind.TEXTS, "arguments of all tool calls in order, as the model wrote them"),
     Column("metadata", Kind.JSON, "what came with the prompt besides the columns below"),
@@ -97,10 +103,10 @@ LABEL_COLUMNS: Final = (
     Column("repetition", Kind.REAL, "share of the sampled word n-grams that came before; null for text too short"),
     Column("compression_ratio", Kind.REAL, "gzip size of the sampled text over its size; null for text too short"),
     Column("format_problem", Kind.TEXT, "how the answer misses the format asked for; null if it does not"),
-    Column("private_data", Kind.TEXTS, "kinds of personal data and secrets in what the model wrote; null if not looked for"),
-    Column("scores", Kind.JSON, "scores by name: `reward`, `reward/NAME`, functions of `labels.file`; null: not computed"),
+    Column("private_data", Kind.TEXTS, "kinds of personal data and secrets the model wrote; null if not looked for"),
+    Column("scores", Kind.JSON, "scores by name: `reward`, `reward/NAME`, functions of `labels.file`; null if none"),
     Column("objections", Kind.TEXTS, "reasons against the row that functions of `labels.file` gave"),
-    Column("contamination", Kind.JSONS, "overlaps with evaluation sets: set, row, part, ngram, text; null if not looked for"),
+    Column("contamination", Kind.JSONS, "overlaps with evaluation sets: set, row, part, ngram, text; null: not sought"),
     Column("num_tokens", Kind.WHOLE, "length under the student's chat template; null if not rendered"),
     Column("num_supervised_tokens", Kind.WHOLE, "tokens of it that are trained on; null if not rendered"),
     Column("template_problem", Kind.TEXT, "why the student's chat template cannot render the row; null if it can"),
@@ -113,13 +119,13 @@ JUDGE_COLUMNS: Final = (
 """What a language model says of one trajectory."""
 
 DIFFICULTY_COLUMNS: Final = (
-    Column("student_nll", Kind.REAL, "mean negative log-likelihood of the supervised tokens under the student, in nats"),
+    Column("student_nll", Kind.REAL, "mean negative log-likelihood of supervised tokens under the student, in nats"),
     Column("student_pass_rate", Kind.REAL, "share of the student's own answers to the prompt that are right"),
 )  # fmt: skip
 """How hard the row is for the student."""
 
 DUPLICATE_COLUMNS: Final = (
-    Column("prompt_cluster", Kind.TEXT, "smallest prompt id among near-duplicates of the prompt; splits keep clusters whole"),
+    Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
     Column("duplicate_of", Kind.TEXT, "id of the row this one repeats; null if it repeats none"),
     Column("duplicate_kind", Kind.TEXT, "`exact` after normalisation, or `near`"),
     Column("duplicate_similarity", Kind.REAL, "Jaccard similarity of shingles with that row"),
@@ -143,8 +149,24 @@ COLUMNS: Final = (
 )
 """Columns of a dataset."""
 
-JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSON)
-JSON_LIST_COLUMNS: Final = frozenset(column.name for column in COLUMNS if column.kind is Kind.JSONS)
+PREFERENCE_COLUMNS: Final = (
+    Column("prompt", Kind.JSONS, "messages before the first sampled one, equal for both"),
+    Column("chosen", Kind.JSONS, "messages of the preferred trajectory from the first sampled one on"),
+    Column("rejected", Kind.JSONS, "messages of the other likewise"),
+    Column("tools", Kind.JSONS, "full schemas of the tools offered, equal for both"),
+    Column("prompt_id", Kind.TEXT, "as in the other files"),
+    Column("tag", Kind.TEXT, "the prompt's group"),
+    Column("chosen_id", Kind.TEXT, "column `id` of the preferred row"),
+    Column("rejected_id", Kind.TEXT, "column `id` of the other row"),
+    Column("chosen_scores", Kind.JSON, "column `scores` of the preferred row"),
+    Column("rejected_scores", Kind.JSON, "column `scores` of the other row"),
+)
+"""Columns of right/wrong pairs, in the form that preference trainers read."""
+
+JSON_COLUMNS: Final = frozenset(column.name for column in COLUMNS + PREFERENCE_COLUMNS if column.kind is Kind.JSON)
+JSON_LIST_COLUMNS: Final = frozenset(
+    column.name for column in COLUMNS + PREFERENCE_COLUMNS if column.kind is Kind.JSONS
+)
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:

@@ -1,6 +1,6 @@
 """Figures of a whole trajectory from those of its turns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -50,12 +50,17 @@ def totals_of(trajectory: Trajectory) -> Totals:
 
 def sampled_part(trajectory: Trajectory) -> list[Message]:
     """The messages from the first sampled one on: the last `len(turns)` assistant messages and what lies between."""
-    missing = len(trajectory.turns)
-    place = len(trajectory.messages)
+    return trajectory.messages[num_given(trajectory.messages, len(trajectory.turns)) :]
+
+
+def num_given(messages: Sequence[Message], num_turns: int) -> int:
+    """How many messages come before the first of `num_turns` sampled ones."""
+    missing = num_turns
+    place = len(messages)
     while missing > 0 and place > 0:
         place -= 1
-        missing -= trajectory.messages[place]["role"] == "assistant"
-    return trajectory.messages[place:]
+        missing -= messages[place]["role"] == "assistant"
+    return place
 
 
 def completion_tokens(trajectory: Trajectory) -> int | None:

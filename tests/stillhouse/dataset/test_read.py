@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from stillhouse.dataset.read import iter_labels, original_messages, read_file
+from stillhouse.dataset.schema import Column, Kind
+from stillhouse.dataset.table import TableWriter
+from stillhouse.errors import InputError
+
+COLUMNS = (Column("id", Kind.TEXT, "a"), Column("messages", Kind.JSONS, "b"), Column("scores", Kind.JSON, "c"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with TableWriter(tmp_path / "rows.parquet", COLUMNS) as writer:
+        for number in range(3000):
+            writer.write({"id": str(number), "messages": ['{"role":"user"}'], "scores": f'{{"x":{number}}}'})
+    return tmp_path / "rows.parquet"
+
+
+def test_rows_are_read_in_order_with_json_as_objects(path: Path) -> None:
+    rows = list(read_file(path))
+    assert [row["scores"]["x"] for row in rows] == list(range(3000))
+    assert rows[0] == {"id": "0", "messages": [{"role": "user"}], "scores": {"x": 0}}
+
+
+def test_labels_are_read_in_batches_with_the_columns_asked_for_alone(path: Path) -> None:
+    batches = list(iter_labels(path, ["scores", "id"]))
+    assert {tuple(batch.schema.names) for batch in batches} == {("scores", "id")}
+    assert [text for batch in batches for text in batch["id"].to_pylist()] == [str(number) for number in range(3000)]
+    assert batches[0]["scores"][7].as_py() == '{"x":7}'
+
+
+@pytest.mark.parametrize("content", [None, b"PAR1 not really"])
+def test_a_file_that_is_no_dataset_is_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "x.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
+        next(read_file(tmp_path / "x.parquet"))
+
+
+def test_original_messages_leave_messages_without_calls_as_they_are() -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "tool_calls": None}]
+    assert original_messages({"messages": messages, "arguments": []}) == messages
