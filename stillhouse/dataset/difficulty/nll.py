@@ -1,0 +1,121 @@
+"""How surprised the student is by what it would be trained on."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import TYPE_CHECKING, Final
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.types import StopReason, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_CHUNK: Final = 64
+"""Rows scored between two looks at whether the stage was cancelled."""
+
+
+@dataclass(slots=True)
+class StudentScorer:
+    """A student in this process; its weights are loaded when it first scores. Safe to use from several threads."""
+
+    ref: str
+    runtime: RuntimeConfig
+    num_users: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase] | None" = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the weights are in memory."""
+        return self._loaded is not None
+
+    async def nll(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
+        """Mean negative log-likelihood of each row's supervised tokens, in nats a token.
+
+            nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask
+
+        None where a trajectory was not answered, cannot be rendered with the student's chat template, is longer than
+        `max_length` tokens, or has nothing supervised in it.
+
+        Raises:
+            ConfigError: the student cannot be loaded.
+        """
+        found: list[float | None] = []
+        for start in range(0, len(trajectories), _CHUNK):
+            found += await asyncio.to_thread(self._score, trajectories[start : start + _CHUNK], max_length)
+        return found
+
+    def _score(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
+        from stillhouse.chat.template import TemplateError, render_sample
+        from stillhouse.serving.score import score_tokens
+
+        with self._lock:
+            model, tokenizer = self._loaded = self._loaded or self._load()
+            rendered = {}
+            for place, trajectory in enumerate(trajectories):
+                if trajectory.stop_reason is not StopReason.ANSWERED:
+                    continue
+                try:
+                    sample = render_sample(tokenizer, trajectory.messages, trajectory.tools)
+                except TemplateError:
+                    continue
+                # The first token has nothing before it and no likelihood.
+                if len(sample.token_ids) <= max_length and any(sample.loss_mask[1:]):
+                    rendered[place] = sample
+            scores = score_tokens(model, [sample.token_ids for sample in rendered.values()])
+        found: list[float | None] = [None] * len(trajectories)
+        for (place, sample), logprobs in zip(rendered.items(), scores, strict=True):
+            targets = list(compress(logprobs[1:], sample.loss_mask[1:]))
+            found[place] = -math.fsum(targets) / len(targets)
+        return found
+
+    def free(self) -> None:
+        """Lets go of the weights."""
+        if not self.is_loaded:
+            return
+        import torch
+
+        self._loaded = None
+        # Another process may serve or train next on the same device.
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _load(self) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+        from stillhouse.chat.tokenizer import load_tokenizer
+        from stillhouse.serving.models import load_model
+
+        runtime = self.runtime
+        model = load_model(self.ref, device=runtime.device, dtype="auto", num_threads=runtime.num_threads)
+        return model, load_tokenizer(self.ref)
+
+
+_scorers: Final[dict[tuple[str, str], StudentScorer]] = {}
+_registry: Final = threading.Lock()
+
+
+@contextmanager
+def student_scorer(ref: str, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
+    """The process's scorer of a student, shared by all who use it at once; the last one to leave frees its memory.
+
+    Args:
+        ref: Model ref.
+        runtime: Gives device and CPU threads.
+    """
+    key = (ref, runtime.device)
+    with _registry:
+        scorer = _scorers.setdefault(key, StudentScorer(ref, runtime))
+        scorer.num_users += 1
+    try:
+        yield scorer
+    finally:
+        with _registry:
+            scorer.num_users -= 1
+            if scorer.num_users == 0:
+                del _scorers[key]
+        if scorer.num_users == 0:
+            scorer.free()
