@@ -1,0 +1,125 @@
+"""Difficulty: how hard rows are for the student before it is trained. A task run is a shard of trajectories."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefect import task
+
+from stillhouse.config import DistillConfig, RolloutsConfig, ToolsConfig
+from stillhouse.dataset.difficulty.nll import student_scorer
+from stillhouse.dataset.difficulty.pass_rate import pass_rates, student_prompts, student_rollouts
+from stillhouse.dataset.difficulty.rows import write_difficulty
+from stillhouse.dataset.shards import DIFFICULTY_FILE
+from stillhouse.store import digest
+from stillhouse.store.records import read_trajectories
+from stillhouse.tools import Toolbox
+from stillhouse.types import Artifact, JsonObject, Model, Trajectory
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.interruption import run_until_done
+from tasks.models import base_student, endpoint_of
+from tasks.progress import PartProgress, rollout_stage
+from tasks.prompts import PromptSets
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
+from tasks.shards import metadata_of, note_shards
+
+DIFFICULTY = Stage("difficulty", version=1)
+
+
+def measure_difficulty(
+    shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run
+) -> list[Artifact] | None:
+    """How hard each shard's rows are for the student, as folders that hold `DIFFICULTY_FILE`; None if not measured.
+
+    Raises:
+        ConfigError: the student cannot be loaded.
+        EndpointError: the student cannot be served.
+        FailureBudgetExceeded: more rollouts of the student failed than `rollouts.failure_budget` allows.
+    """
+    labels = config.dataset.labels
+    if not labels.student_nll and labels.student_samples == 0:
+        return None
+    started = time.monotonic()
+    steps = labels.student_nll + labels.student_samples
+
+    def skipped(artifact: Artifact) -> None:
+        PartProgress("difficulty", artifact.uri, artifact.num_rows * steps).skip()
+
+    asked = recall_shards(DIFFICULTY, difficulty_task, run, shards, skipped=skipped, **_inputs(config, prompts))
+    with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in shards)):
+        results = run_until_done(asked)
+    return note_shards(DIFFICULTY, results, run, seconds=time.monotonic() - started)
+
+
+def _inputs(config: DistillConfig, prompts: PromptSets) -> JsonObject:
+    """What difficulty depends on; None for what only the half that is off would need."""
+    labels = config.dataset.labels
+    inputs: JsonObject = {
+        "model": base_student(config.student),
+        "max_length": config.student.max_length if labels.student_nll else None,
+        **dict.fromkeys(("rollouts", "tools", "tool_schemas", "metadata")),
+    }
+    if labels.student_samples:
+        inputs |= {
+            "rollouts": student_rollouts(config.rollouts, labels.student_samples),
+            # Rewards score trajectories and sample none.
+            "tools": config.tools.model_copy(update={"rewards_file": None}),
+            "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),
+            "metadata": prompts.train_metadata,
+        }
+    return inputs
+
+
+@task(name="difficulty", **CACHED_STAGE)
+async def difficulty_task(
+    shard: Artifact,
+    model: Model,
+    max_length: int | None,
+    rollouts: RolloutsConfig | None,
+    tools: ToolsConfig | None,
+    tool_schemas: str | None,
+    metadata: Artifact | None,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Measures one shard. The student's answers are in the journal, whatever happens to this task."""
+    trajectories = list(read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE))
+    rates: dict[str, float] = {}
+    facts: JsonObject = {}
+    if rollouts is not None and tools is not None and metadata is not None:
+        rates, facts = await _pass_rates(trajectories, model, rollouts, tools, metadata, key, context)
+    nlls: list[float | None] = [None] * len(trajectories)
+    if max_length is not None:
+        with student_scorer(model.ref, context.runtime) as scorer:
+            nlls = await scorer.nll(trajectories, max_length)
+    measured = {"rows_scored": sum(nll is not None for nll in nlls), "prompts_rated": len(rates)}
+    steps = (max_length is not None) + (0 if rollouts is None else rollouts.num_samples)
+    PartProgress("difficulty", f"{key}/rest", len(trajectories) * steps - facts.get("trajectories", 0)).skip()
+    rows = [(nll, rates.get(one.prompt_id)) for nll, one in zip(nlls, trajectories, strict=True)]
+    return context.store.write(
+        "difficulty",
+        digest(key),
+        lambda folder: (write_difficulty(folder / DIFFICULTY_FILE, rows), {**facts, **measured}),
+    )
+
+
+async def _pass_rates(
+    trajectories: Sequence[Trajectory],
+    model: Model,
+    rollouts: RolloutsConfig,
+    tools: ToolsConfig,
+    metadata: Artifact,
+    key: str,
+    context: RunContext,
+) -> tuple[dict[str, float], JsonObject]:
+    """The student's pass rates by prompt id, and the figures of its rollouts."""
+    prompts = student_prompts(trajectories)
+    about = metadata_of(metadata, prompts)
+    asked = list(prompts.values())
+    part = PartProgress("difficulty", f"{key}/answers", len(asked) * rollouts.num_samples)
+    async with endpoint_of(model, None, context.runtime) as endpoint:
+        told = {prompt.id: about[known].metadata for known, prompt in prompts.items() if known in about}
+        sampled = await sample(asked, endpoint, rollouts, tools, context, part, part=key, metadata=told)
+    check_failures(sampled, rollouts.failure_budget)
+    return pass_rates(sampled.trajectories, prompts, about), sampled.facts

@@ -1,0 +1,85 @@
+"""Embeddings: prompts as vectors. A task run is a shard of trajectories; shards share an event loop and a limit."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+
+from stillhouse.config import DistillConfig, EmbeddingsConfig, TeacherConfig
+from stillhouse.dataset.embeddings.embed import Embedder
+from stillhouse.dataset.embeddings.rows import prompt_text, write_embeddings
+from stillhouse.dataset.shards import EMBEDDINGS_FILE
+from stillhouse.rollouts import open_journal
+from stillhouse.rollouts.budget import shared_budget
+from stillhouse.rollouts.limits import controller_of
+from stillhouse.store import digest
+from stillhouse.store.records import read_trajectories
+from stillhouse.types import Artifact, Model
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.interruption import run_until_done
+from tasks.models import endpoint_of, teacher_model
+from tasks.progress import PartProgress, rollout_stage
+from tasks.prompts import PromptSets
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE
+from tasks.shards import note_shards, with_key
+
+EMBEDDINGS = Stage("embeddings", version=1)
+
+
+def embed(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run) -> list[Artifact] | None:
+    """The prompts of each shard's trajectories as vectors, as folders that hold `EMBEDDINGS_FILE`.
+
+    None where no endpoint is named.
+
+    Raises:
+        EndpointError: the endpoint cannot be used.
+        BudgetReached: the run may spend no more.
+    """
+    section = config.dataset.embeddings
+    if section.base_url is None:
+        return None
+    started = time.monotonic()
+    inputs: dict[str, Any] = {"model": teacher_model(_as_teacher(section)), "embeddings": section}
+
+    def skipped(artifact: Artifact) -> None:
+        PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
+
+    with rollout_stage("embeddings", sum(shard.num_rows for shard in shards)):
+        results = run_until_done(recall_shards(EMBEDDINGS, embeddings_task, run, shards, skipped=skipped, **inputs))
+    return note_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
+
+
+@task(name="embeddings", **CACHED_STAGE)
+async def embeddings_task(
+    shard: Artifact, model: Model, embeddings: EmbeddingsConfig, key: str, context: RunContext
+) -> Artifact:
+    """Embeds what one shard's trajectories were asked. What is paid for is in the journal, whatever happens here."""
+    texts = [prompt_text(one) for one in read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)]
+    context = with_key(context, context.runtime.embeddings_api_key_env)
+    async with endpoint_of(model, _as_teacher(embeddings), context.runtime) as endpoint:
+        with open_journal(context.store.root) as journal:
+            embedder = Embedder(
+                endpoint,
+                embeddings.batch_size,
+                journal=journal,
+                runtime=context.runtime,
+                controller=controller_of(endpoint, context.runtime),
+                # No price needs to be known: vectors cost next to nothing, and are counted in requests and tokens.
+                budget=shared_budget(context.run_id, key, context.budget, endpoint.price),
+            )
+            vectors = await embedder.embed([text for text in texts if text is not None])
+    PartProgress("embeddings", key, len(texts)).skip()
+    facts = embedder.stats.as_facts()
+    return context.store.write(
+        "embeddings",
+        digest(key),
+        lambda folder: (write_embeddings(folder / EMBEDDINGS_FILE, texts, vectors), facts),
+    )
+
+
+def _as_teacher(section: EmbeddingsConfig) -> TeacherConfig:
+    """The endpoint in the terms of those that sample: where it is, its key, and what it lists as its price."""
+    return TeacherConfig(model=section.model, base_url=section.base_url)

@@ -1,0 +1,116 @@
+"""Judging: a language model grades the trajectories. A task run is a shard; shards share an event loop and a limit."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+
+from stillhouse.config import DistillConfig, JudgeConfig, ToolsConfig
+from stillhouse.dataset.judge.judgements import combine, count_outcomes, write_judgements
+from stillhouse.dataset.judge.prompts import Question, question_of
+from stillhouse.dataset.judge.schema import judge_rollouts
+from stillhouse.dataset.shards import JUDGE_FILE
+from stillhouse.rollouts.batch import require_batchable
+from stillhouse.rollouts.summary import add_up
+from stillhouse.store import digest
+from stillhouse.store.records import read_trajectories
+from stillhouse.types import Artifact, Model, Trajectory
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.interruption import run_until_done
+from tasks.models import endpoint_of, teacher_model
+from tasks.progress import PartProgress, rollout_stage
+from tasks.prompts import PromptSets
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
+from tasks.shards import metadata_of, note_shards, with_key
+
+JUDGE = Stage("judge", version=1)
+
+
+def judge(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run) -> list[Artifact] | None:
+    """What the judge says of each shard's trajectories, as folders that hold `JUDGE_FILE`; None where it is not asked.
+
+    Raises:
+        ConfigError: the rubric cannot be asked, or the judge's section wants what no batch endpoint can do.
+        FailureBudgetExceeded: more judgements of a shard failed than the config allows.
+        EndpointError: the judge cannot be asked.
+        BudgetReached: the run may spend no more.
+    """
+    judging = config.dataset.judge
+    if not judging.enabled:
+        return None
+    # What cannot be asked is told of before anything is.
+    require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig())
+    started = time.monotonic()
+    inputs: dict[str, Any] = {
+        "metadata": prompts.train_metadata,
+        "judge": judging,
+        "model": teacher_model(judging.model),
+    }
+
+    def skipped(artifact: Artifact) -> None:
+        PartProgress("judge", artifact.uri, artifact.num_rows * judging.num_samples).skip()
+
+    with rollout_stage("judge", judging.num_samples * sum(shard.num_rows for shard in shards)):
+        results = run_until_done(recall_shards(JUDGE, judge_task, run, shards, skipped=skipped, **inputs))
+    return note_shards(JUDGE, results, run, seconds=time.monotonic() - started)
+
+
+@task(name="judge", **CACHED_STAGE)
+async def judge_task(
+    shard: Artifact, metadata: Artifact, judge: JudgeConfig, model: Model, key: str, context: RunContext
+) -> Artifact:
+    """Asks the judge about one shard. Everything paid for is in the journal, whatever happens to this task."""
+    questions = _questions(Path(shard.uri) / TRAJECTORIES_FILE, metadata, judge)
+    sampled = await _ask([one for one in questions if one is not None], judge, model, key, context)
+    num_asked = len(sampled.trajectories)
+    # Rows that cost nothing are done as well.
+    PartProgress("judge", f"{key}/not asked", len(questions) * judge.num_samples - num_asked).skip()
+    check_failures(sampled, judge.failure_budget)
+    judgements: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for judgement in sampled.trajectories:
+        judgements[judgement.prompt_id].append(judgement)
+    rows = [None if one is None else combine(judgements[one.prompt.id], judge) for one in questions]
+    return context.store.write(
+        "judge",
+        digest(key),
+        lambda folder: (write_judgements(folder / JUDGE_FILE, rows), {**sampled.facts, **count_outcomes(rows)}),
+    )
+
+
+def _questions(trajectories: Path, metadata: Artifact, judge: JudgeConfig) -> list[Question | None]:
+    """What to ask about each trajectory."""
+    about = metadata_of(metadata, {one.prompt_id for one in read_trajectories(trajectories)})
+    return [question_of(one, about.get(one.prompt_id), judge) for one in read_trajectories(trajectories)]
+
+
+async def _ask(
+    questions: Sequence[Question], judge: JudgeConfig, model: Model, key: str, context: RunContext
+) -> Sampled:
+    """The judgements of each distinct question, those with a verdict and those without one after the other."""
+    context = with_key(context, context.runtime.judge_api_key_env)
+    sampled: list[Sampled] = []
+    for verdict in (False, True):
+        distinct = {one.prompt.id: one.prompt for one in questions if one.verdict is verdict}
+        if not distinct:
+            continue
+        part = f"{key}/{'verdicts' if verdict else 'grades'}"
+        watcher = PartProgress("judge", part, len(distinct) * judge.num_samples)
+        async with endpoint_of(model, judge.model, context.runtime) as endpoint:
+            sampled.append(
+                await sample(
+                    list(distinct.values()),
+                    endpoint,
+                    judge_rollouts(judge, verdict=verdict),
+                    ToolsConfig(),
+                    context,
+                    watcher,
+                    part=part,
+                    teacher=judge.model,
+                )
+            )
+    facts = add_up([one.facts for one in sampled])
+    return Sampled([trajectory for one in sampled for trajectory in one.trajectories], facts)

@@ -1,0 +1,76 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, Service, SimulatedProvider, error
+from stillhouse.config import BudgetConfig, EmbeddingsConfig, TeacherConfig
+from stillhouse.dataset.shards import EMBEDDINGS_FILE
+from stillhouse.errors import BudgetReached, EndpointError
+from stillhouse.types import Artifact, Trajectory
+from tasks.embeddings import embeddings_task
+from tasks.models import teacher_model
+from tasks.run import RunContext
+
+MakeAnswered = Callable[..., Trajectory]
+Embed = Callable[..., tuple[Artifact, list[Any]]]
+
+
+@pytest.fixture
+def embed(
+    make_context: Callable[..., RunContext],
+    write_shard: Callable[..., tuple[Artifact, Artifact]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Embed:
+    """The task on one shard: its artifact, and the rows of its file."""
+    monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
+    monkeypatch.setenv("EMBEDDINGS_KEY", "embeddings-key")
+
+    def run(url: str, trajectories: list[Trajectory], budget: BudgetConfig = BudgetConfig(), **runtime: Any) -> Any:
+        section = EmbeddingsConfig(base_url=url, model="e-1", batch_size=2)
+        shard, _ = write_shard(trajectories)
+        model = teacher_model(TeacherConfig(model=section.model, base_url=url))
+        context = make_context(budget=budget, **runtime)
+        artifact = asyncio.run(embeddings_task.fn(shard, model, section, f"embeddings/{shard.fingerprint}", context))
+        return artifact, pq.read_table(Path(artifact.uri) / EMBEDDINGS_FILE)["embedding"].to_pylist()
+
+    return run
+
+
+def test_rows_get_the_vectors_of_their_prompts_in_order(embed: Embed, make_answered: MakeAnswered) -> None:
+    questions = ["How many apples?", "How many pears?", "How many apples?", ""]
+    rows = [make_answered(question, f"It is {place}.") for place, question in enumerate(questions)]
+    with SimulatedProvider(service=Service(latency_s=0)) as provider:
+        artifact, vectors = embed(provider.url, rows)
+        assert [body["input"] for body in provider.requests] == [["How many apples?", "How many pears?"]]
+        assert provider.requests[0]["model"] == "e-1"
+        again, same = embed(provider.url, rows[::-1])
+        assert len(provider.ledger) == 1
+    assert vectors[0] == vectors[2] != vectors[1]
+    assert vectors[3] is None
+    assert same == vectors[::-1]
+    assert (artifact.num_rows, artifact.facts["completions"], again.facts["completions"]) == (4, 1, 0)
+
+
+def test_a_cap_in_money_does_not_need_the_price_of_embeddings_and_one_in_requests_holds(
+    embed: Embed, make_answered: MakeAnswered
+) -> None:
+    rows = [make_answered(f"question {place}?") for place in range(6)]
+    with SimulatedProvider(service=Service(latency_s=0)) as provider:
+        with pytest.raises(BudgetReached, match=r"budget\.max_requests"):
+            embed(provider.url, rows, BudgetConfig(max_usd=1.0, max_requests=2))
+        assert provider.num_billed == 2
+
+
+def test_the_endpoint_has_a_key_of_its_own(embed: Embed, make_answered: MakeAnswered) -> None:
+    def guarded(asked: Asked) -> Reply:
+        return error(401, f"{asked.authorization} at {asked.path}")
+
+    with SimulatedProvider(guarded) as provider:
+        with pytest.raises(EndpointError, match="Bearer embeddings-key at /v1/embeddings"):
+            embed(provider.url, [make_answered("one?")], embeddings_api_key_env="EMBEDDINGS_KEY")
+        with pytest.raises(EndpointError, match="Bearer teacher-key"):
+            embed(provider.url, [make_answered("one?")])

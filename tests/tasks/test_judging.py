@@ -1,0 +1,193 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.config import BudgetConfig, Criterion, JudgeConfig
+from stillhouse.dataset.shards import JUDGE_FILE
+from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetExceeded
+from stillhouse.types import Artifact, StopReason, Trajectory
+from tasks.judging import judge_task
+from tasks.models import teacher_model
+from tasks.run import RunContext
+
+MakeAnswered = Callable[..., Trajectory]
+WriteShard = Callable[..., tuple[Artifact, Artifact]]
+RUBRIC = (Criterion(name="clarity", question="Clear?", best=4),)
+
+
+class World:
+    """The judge's task on one shard after another, in one store."""
+
+    def __init__(self, make_context: Callable[..., RunContext], write_shard: WriteShard) -> None:
+        self._make_context = make_context
+        self._write_shard = write_shard
+
+    def judge(
+        self,
+        provider: SimulatedProvider,
+        trajectories: list[Trajectory],
+        *,
+        verifier: str = "numeric",
+        runtime: dict[str, Any] | None = None,
+        budget: BudgetConfig = BudgetConfig(),
+        **config: Any,
+    ) -> tuple[Artifact, list[Any]]:
+        """The artifact, and the rows of its file."""
+        model = {"model": "judge-1", "base_url": provider.url, **config.pop("model", {})}
+        section = JudgeConfig(**{"enabled": True, "rubric": RUBRIC, **config, "model": model})
+        shard, metadata = self._write_shard(trajectories, verifier=verifier)
+        context = self._make_context(budget=budget, **runtime or {})
+        key = f"judge/{shard.fingerprint}/{section.model_dump_json()}"
+        artifact = asyncio.run(judge_task.fn(shard, metadata, section, teacher_model(section.model), key, context))
+        column = pq.read_table(Path(artifact.uri) / JUDGE_FILE)["judge"].cast("string")
+        return artifact, [None if text is None else orjson.loads(text) for text in column.to_pylist()]
+
+
+@pytest.fixture
+def world(make_context: Callable[..., RunContext], write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
+    return World(make_context, write_shard)
+
+
+def says(**said: Any) -> Reply:
+    return Reply(completion(orjson.dumps({"explanation": "because", **said}).decode()))
+
+
+def by_answer(asked: Asked) -> Reply:
+    """Grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
+    shown = asked.body["messages"][1]["content"]
+    said = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
+    wanted = asked.body["response_format"]["json_schema"]["schema"]["required"]
+    return says(**{key: value for key, value in said.items() if key in wanted})
+
+
+def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
+    world: World, make_answered: MakeAnswered
+) -> None:
+    rows = [
+        make_answered("one?", "It is 6."),
+        make_answered("two?", stop_reason=StopReason.LENGTH),
+        make_answered("three?"),
+    ]
+    with SimulatedProvider(by_answer) as provider:
+        artifact, judged = world.judge(provider, rows, verifier="judge")
+        assert len(provider.ledger) == 2
+    wrong, unasked, right = judged
+    assert unasked is None
+    assert (wrong["verdict"], right["verdict"]) == (False, True)
+    assert wrong["scores"] == right["scores"] == {"judge/clarity": 0.75}
+    assert artifact.num_rows == 3
+    told = {name: artifact.facts[name] for name in ("judged", "judged_right", "judged_wrong", "failed")}
+    assert told == {"judged": 2, "judged_right": 1, "judged_wrong": 1, "failed": 0}
+
+
+def test_the_endpoint_is_sent_a_strict_schema_and_no_tools(world: World, make_answered: MakeAnswered) -> None:
+    with SimulatedProvider(by_answer) as provider:
+        _, (row,) = world.judge(provider, [make_answered("one?")])
+        (body,) = provider.requests
+    assert row["verdict"] is None
+    sent = body["response_format"]["json_schema"]
+    assert sent["strict"] is True
+    assert sent["schema"]["required"] == ["explanation", "clarity"]
+    assert sent["schema"]["additionalProperties"] is False
+    assert "tools" not in body
+    assert (body["temperature"], body["model"]) == (0.0, "judge-1")
+
+
+def test_what_was_judged_is_not_asked_again(world: World, make_answered: MakeAnswered) -> None:
+    rows = [make_answered(f"{number}?") for number in range(3)]
+    with SimulatedProvider(by_answer) as provider:
+        _, first = world.judge(provider, rows)
+        # Another shard with one conversation more: only that one costs anything.
+        _, second = world.judge(provider, [make_answered("new?"), *rows[::-1]])
+        assert len(provider.ledger) == 4
+    assert second[1:] == first[::-1]
+
+
+def test_a_conversation_that_comes_twice_is_judged_once(world: World, make_answered: MakeAnswered) -> None:
+    with SimulatedProvider(by_answer) as provider:
+        _, rows = world.judge(provider, [make_answered("one?"), make_answered("one?", sample_index=1)], num_samples=2)
+        assert len(provider.ledger) == 2
+    assert rows[0] == rows[1]
+    assert rows[0]["num_judgements"] == 2
+
+
+def test_nothing_is_asked_where_there_is_nothing_to_ask(world: World, make_answered: MakeAnswered) -> None:
+    with SimulatedProvider(by_answer) as provider:
+        artifact, rows = world.judge(provider, [make_answered("one?")], rubric=())
+        assert provider.ledger == []
+    assert rows == [None]
+    assert artifact.facts["judged"] == 0
+
+
+def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None:
+    def improving(asked: Asked) -> Reply:
+        turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
+        return [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)][turn]
+
+    with SimulatedProvider(improving) as provider:
+        _, (row,) = world.judge(provider, [make_answered("one?")])
+        corrections = [message["content"] for message in provider.requests[-1]["messages"] if message["role"] == "user"]
+    assert row["scores"] == {"judge/clarity": 0.5}
+    assert "the answer is not JSON alone" in corrections[1]
+    assert "saw 9" in corrections[2]
+
+
+def test_a_judge_that_stays_with_garbage_leaves_the_row_unscored_and_unverified(
+    world: World, make_answered: MakeAnswered
+) -> None:
+    with SimulatedProvider(lambda _: Reply(completion("wrong, 0 out of 4"))) as provider:
+        artifact, rows = world.judge(provider, [make_answered("one?")], verifier="judge")
+        assert len(provider.ledger) == 3
+        world.judge(provider, [make_answered("one?")], verifier="judge")
+        assert len(provider.ledger) == 3
+    assert rows == [None]
+    assert artifact.facts["stop_reasons"] == {"invalid": 1}
+
+
+def test_judgements_that_fail_leave_rows_null_within_the_failure_budget_and_end_the_stage_beyond(
+    world: World, make_answered: MakeAnswered
+) -> None:
+    rows = [make_answered(f"{number}?") for number in range(4)]
+
+    def failing(asked: Asked) -> Reply:
+        return error(400, "not that one") if "2?" in asked.body["messages"][1]["content"] else by_answer(asked)
+
+    with SimulatedProvider(failing) as provider:
+        with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
+            world.judge(provider, rows)
+        _, judged = world.judge(provider, rows, failure_budget=0.25)
+    assert [row is None for row in judged] == [False, False, True, False]
+
+
+def test_the_judge_spends_from_the_budget_at_its_own_price(world: World, make_answered: MakeAnswered) -> None:
+    price = {"usd_per_million_prompt_tokens": 100.0, "usd_per_million_completion_tokens": 100.0}
+    with SimulatedProvider(by_answer) as provider:
+        with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
+            world.judge(provider, [make_answered("one?")], model=price, budget=BudgetConfig(max_usd=0.01))
+        assert provider.ledger == []
+
+
+def test_the_judge_has_a_key_of_its_own(
+    world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "judge-key")
+    keys: list[str] = []
+
+    def noting(asked: Asked) -> Reply:
+        keys.append(asked.authorization)
+        return by_answer(asked)
+
+    with SimulatedProvider(noting) as provider:
+        world.judge(provider, [make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
+        world.judge(provider, [make_answered("two?")])
+        assert keys == ["Bearer judge-key", "Bearer teacher-key"]
+        monkeypatch.delenv("JUDGE_KEY")
+        with pytest.raises(AuthenticationError, match="JUDGE_KEY is not set"):
+            world.judge(provider, [make_answered("three?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
