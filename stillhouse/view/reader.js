@@ -86,7 +86,7 @@ function reasoningOf(message) {
 function callBlock(call) {
   const name = asText(call?.function?.name) || "(no name)";
   const written = call?.function?.arguments;
-  const parsed = asJson(written);
+  const parsed = written !== null && typeof written === "object" ? written : asJson(written);
   const sound = parsed !== undefined && !Array.isArray(parsed);
   return make(
     "div",

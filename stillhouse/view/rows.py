@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from stillhouse.dataset.read import read_file
+from stillhouse.dataset.read import original_messages, read_file
 from stillhouse.dataset.totals import totals_of
-from stillhouse.verification.verify import verify_trajectory
 from stillhouse.errors import InputError
 from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
+from stillhouse.verification import verify_trajectory
 from stillhouse.view.sources import Source
 
 Outcome = Literal["right", "wrong", "unverified", "failed"]
@@ -156,7 +156,7 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
             "id": known.get("id") or f"row-{number}",
             "prompt_id": known.get("prompt_id"),
             "sample_index": known.get("sample_index"),
-            "messages": messages,
+            "messages": original_messages(row) if "arguments" in row else messages,
             "tools": row.get("tools") or [],
             "turns": None,
             "stop_reason": known.get("stop_reason"),

@@ -6,7 +6,7 @@ import torch
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
-from stillhouse.dataset.read import read_rows
+from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.errors import InputError
 from stillhouse.training.microbatches import num_targets
 from stillhouse.training.sft import Sft, load_sft, samples_from_rows
@@ -30,7 +30,7 @@ def test_exactly_what_the_assistant_said_is_supervised(dataset_folder: Path):
             elif span:
                 spans.append(tokenizer.decode(span))
                 span = []
-        assistant = [message for message in row["messages"] if message["role"] == "assistant"]
+        assistant = [message for message in original_messages(row) if message["role"] == "assistant"]
         assert len(spans) == len(assistant)
         for text, message in zip(spans, assistant, strict=True):
             assert text.endswith("<|im_end|>")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stillhouse.dataset.labels import Labels
-from stillhouse.dataset.rows import RowWriter, row_of
+from stillhouse.dataset.rows import TableWriter, candidate_row
+from stillhouse.dataset.schema import COLUMNS
 from stillhouse.errors import InputError
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
@@ -15,10 +15,6 @@ from stillhouse.view.sources import Part, Source
 Make = Callable[..., Trajectory]
 
 
-def _labels(verified: bool | None) -> Labels:
-    return Labels(StopReason.ANSWERED, has_answer=True, verified=verified, num_turns=2, num_tool_errors=0)
-
-
 def _source(*parts: Path, labels: tuple[Path, ...] = (), metadata: tuple[Path, ...] = ()) -> Source:
     return Source("title", "place", tuple(Part("rollouts", path) for path in parts), labels, metadata)
 
@@ -26,8 +22,9 @@ def _source(*parts: Path, labels: tuple[Path, ...] = (), metadata: tuple[Path, .
 @pytest.fixture
 def dataset(tmp_path: Path, make_trajectory: Make) -> Path:
     path = tmp_path / "rejected.parquet"
-    with RowWriter(path) as writer:
-        row = row_of(make_trajectory(1), None, _labels(False), drop_reasons=["wrong"], split=None)
+    decided = {"verified": False, "kept": False, "drop_reasons": ["wrong"]}
+    row = {column.name: None for column in COLUMNS} | candidate_row(make_trajectory(1), None, {}, None) | decided
+    with TableWriter(path, COLUMNS) as writer:
         writer.write(row)
     return path
 
