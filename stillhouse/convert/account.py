@@ -28,7 +28,7 @@ class Reason:
 
 @dataclass(slots=True)
 class Converted:
-    """The account of a conversion: `rows == rows_written + rows_left_out`."""
+    """The account of a conversion: of each row something was written, or it is among `rows_left_out`."""
 
     form: str
     """Name of the format read."""

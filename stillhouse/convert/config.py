@@ -6,7 +6,6 @@ from typing import Final
 
 import yaml
 
-from stillhouse.config import parse_config
 from stillhouse.convert.formats import config_body
 from stillhouse.convert.mapping import ConfigMapper
 from stillhouse.convert.output import PROMPTS, TRAJECTORIES, Output
@@ -50,7 +49,6 @@ def write_config(source: Path, output: Path, out: Output, read_files: ReadFiles)
     if out.account.trajectories and mapper.get("sft.enabled"):
         mapper.set("rollouts.trajectories_file", str(output / TRAJECTORIES))
     ours = mapper.body()
-    parse_config(ours, origin=str(source))
     out.config(
         f"# What {source} says, as stillhouse convert reads it; {_rest(mapper)}\n"
         + yaml.safe_dump(ours, sort_keys=False)

@@ -130,7 +130,8 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
     readable = [path for path in files if path.suffix.lower() in suffixes]
     if not readable:
         endings = ", ".join(sorted({path.suffix or path.name for path in files}))
-        raise InputError(f"{source}: {wanted} is in files of {', '.join(sorted(suffixes))}; saw {endings or 'none'}")
+        whose = "" if wanted == "auto" else f" as {wanted} has them"
+        raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
     kinds: dict[str, Format] = {}
     for suffix in READERS:
         row = first_row(path for path in readable if path.suffix.lower() == suffix)

@@ -28,6 +28,8 @@ def without_secrets(key: str, value: Any) -> Any:
 
 def is_secret(key: str, value: Any) -> bool:
     """Whether a value is one by its key's name, as an address that carries one, or by its own form."""
+    if isinstance(value, list):
+        return any(is_secret(key, part) for part in value)
     if value in (None, "") or isinstance(value, bool):
         return False
     return bool(_SECRET_NAME.search(key)) or _carries_one(str(value)) or _has_the_form_of_one(str(value))

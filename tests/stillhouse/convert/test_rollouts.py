@@ -202,7 +202,7 @@ def test_nothing_is_written_where_nothing_could_be_read(tmp_path: Path, rollout:
 
 def test_a_wrong_format_is_refused_with_what_it_looks_like(tmp_path: Path, rollout: Make, write: Write) -> None:
     source = write(tmp_path / "sample_1.json", rollout())
-    with pytest.raises(InputError, match=r"roll-jsonl is in files of .*\.jsonl.*saw \.json"):
+    with pytest.raises(InputError, match=r"expected files of .*\.jsonl.* as roll-jsonl has them; saw \.json"):
         convert(source, tmp_path / "out", "roll-jsonl")
     lines = write(tmp_path / "chat.jsonl", {"instruction": "Hi", "generation": "Ho"})
     with pytest.raises(ConfigError, match=r"--from openai: expected rows with messages.* looks like distilabel"):
