@@ -34,6 +34,8 @@ _FEWEST_CHARACTERS: Final = 250
 """A text that is still too long when cut to so few has something else wrong with it."""
 _BATCH_CHARACTERS: Final = 250_000
 """Most of one request: OpenAI takes 300,000 tokens (https://platform.openai.com/docs/api-reference/embeddings)."""
+_BATCHES_AT_ONCE: Final = 32
+"""Requests under way at most, each of `batch_size` texts; their answers are megabytes."""
 _ELSEWHERE_S: Final = 0.5
 
 Vector = NDArray[np.float32]
@@ -100,20 +102,33 @@ class Embedder:
         async with aclosing(HttpClient(self._endpoint, timeout_s=self._timeout_s)) as client:
             with self._budget.running():
                 while owed := [text for text in owed if text not in known]:
-                    batches = self._batches(owed)
-                    # Each batch ends by itself: what another one pays for is not thrown away.
-                    ended = await asyncio.gather(
-                        *(self._embed_batch(client, batch, known) for batch in batches), return_exceptions=True
-                    )
-                    for error in ended:
-                        if error is not None:
-                            raise error
+                    await self._embed_all(client, owed, known)
                     if any(text not in known for text in owed):
                         await asyncio.sleep(_ELSEWHERE_S)
         return known
 
-    async def _embed_batch(self, client: "HttpClient", batch: Sequence[str], known: dict[str, Vector]) -> None:
-        """Adds to `known` what nobody else is asking for."""
+    async def _embed_all(self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector]) -> None:
+        """Adds to `known` what nobody else is asking for.
+
+        Once a batch has failed no other begins, and those under way end by themselves: they are paid for.
+        """
+        places = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        errors: list[Exception] = []
+
+        async def one(batch: Sequence[str]) -> None:
+            async with places:
+                if errors:
+                    return
+                try:
+                    await self._embed_claimed(client, batch, known)
+                except Exception as error:
+                    errors.append(error)
+
+        await asyncio.gather(*map(one, self._batches(texts)))
+        if errors:
+            raise errors[0]
+
+    async def _embed_claimed(self, client: "HttpClient", batch: Sequence[str], known: dict[str, Vector]) -> None:
         mine: list[str] = []
         try:
             for text in batch:
@@ -122,28 +137,37 @@ class Embedder:
             # Whoever had the claim before may have paid.
             self._take_kept(mine, known)
             if missing := [text for text in mine if text not in known]:
-                vectors = await self._ask(client, [text[:MAX_CHARACTERS] for text in missing])
-                await asyncio.gather(*map(self._keep, missing, vectors))
-                known.update(zip(missing, vectors, strict=True))
+                await self._pay_for(client, missing, known)
         finally:
             for text in mine:
                 self._journal.disclaim(self._key(text))
 
-    async def _ask(self, client: "HttpClient", texts: Sequence[str]) -> list[Vector]:
-        """Vectors in the order of the texts. What is too long for the model is cut, each text by itself."""
-        send = partial(embed_batch, client, self._endpoint, texts)
-        size = RequestSize(prompt_characters=sum(map(len, texts)), max_tokens=0)
+    async def _pay_for(
+        self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector], most: int = MAX_CHARACTERS
+    ) -> None:
+        """Adds to `known` the vectors of `texts`, of which `most` characters each are sent.
+
+        What is too long for the model is cut to half, again and again, each text by itself: what else is in a request
+        makes no difference to a vector.
+        """
+        sent = [text[:most] for text in texts]
+        send = partial(embed_batch, client, self._endpoint, sent)
+        size = RequestSize(prompt_characters=sum(map(len, sent)), max_tokens=0)
         try:
             answer = await self._requester.ask(send, size=size, continuing=False, asleep=nullcontext)
         except RequestFailed as failed:
-            if not failed.failure.context_overflow or len(texts[0]) <= _FEWEST_CHARACTERS:
+            is_single, half = len(texts) == 1, len(texts) // 2
+            if not failed.failure.context_overflow or (is_single and len(sent[0]) <= _FEWEST_CHARACTERS):
                 raise self._explained(failed, texts) from failed
-            if len(texts) == 1:
-                return await self._ask(client, [texts[0][: len(texts[0]) // 2]])
-            half = len(texts) // 2
-            return [*await self._ask(client, texts[:half]), *await self._ask(client, texts[half:])]
+            if is_single:
+                await self._pay_for(client, texts, known, len(sent[0]) // 2)
+            else:
+                await self._pay_for(client, texts[:half], known, most)
+                await self._pay_for(client, texts[half:], known, most)
+            return
         assert isinstance(answer, Embedded)
-        return list(answer.vectors)
+        await asyncio.gather(*map(self._keep, texts, answer.vectors))
+        known.update(zip(texts, answer.vectors, strict=True))
 
     def _explained(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
         return EndpointError(

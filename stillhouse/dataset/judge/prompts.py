@@ -98,7 +98,7 @@ def _said(messages: Sequence[Message]) -> Iterator[str]:
             yield f"[{number}] {role}:\n{text}"
         call: Any
         for call in message.get("tool_calls") or ():
-            callers[call["id"]] = call["function"]["name"]
+            callers[call.get("id", "")] = call["function"]["name"]
             yield f"[{number}] {role} calls {call['function']['name']}:\n{call['function']['arguments']}"
 
 

@@ -134,7 +134,7 @@ def test_a_text_too_long_for_the_model_is_cut_and_others_of_its_batch_are_not(tm
 
     long, short = "far too long " * 1000, "s" * 2999
     with SimulatedProvider(small) as provider:
-        vectors, _ = embed(provider.url, tmp_path, [long, short, TEXTS[0]])
+        vectors, _ = embed(provider.url, tmp_path, [TEXTS[0], short, long])
     assert set(vectors) == {long, short, TEXTS[0]}
     billed = [text for text in inputs(provider) if len(text) <= 3000]
     assert long[: MAX_CHARACTERS // 4] in billed
@@ -166,6 +166,14 @@ def test_a_refused_key_ends_it_at_once(tmp_path: Path) -> None:
         pytest.raises(AuthenticationError, match="the API key was refused"),
     ):
         embed(provider.url, tmp_path, TEXTS[:1])
+
+
+def test_once_a_request_has_failed_for_good_no_other_is_begun(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(400)]
+    with SimulatedProvider(lambda _: error(401, "bad key", code="invalid_api_key")) as provider:
+        with pytest.raises(AuthenticationError):
+            embed(provider.url, tmp_path, texts, batch_size=2)
+        assert len(provider.ledger) <= 32
 
 
 def test_two_at_once_pay_for_each_text_once(tmp_path: Path) -> None:
