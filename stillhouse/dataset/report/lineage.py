@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import DatasetSummary
 from stillhouse.store.fingerprint import digest
+from stillhouse.tracking.report.conversation import cut
 
 if TYPE_CHECKING:
     from stillhouse.rollouts.endpoint import Price
@@ -26,7 +27,7 @@ def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str
 
 def _named(summary: DatasetSummary, column: str) -> list[tuple[str, str]]:
     known = [(kind, split) for kind, split in summary.findings.categories[column].rows() if kind is not None]
-    return [(column, f"{kind} ({split.total:,} rows)") for kind, split in known]
+    return [(column, f"{cut(kind, 200)} ({split.total:,} rows)") for kind, split in known]
 
 
 def _price(price: "Price | None") -> str:

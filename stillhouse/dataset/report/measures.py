@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from stillhouse.dataset.report.columns import numbers
 from stillhouse.dataset.report.distribution import Distribution
+from stillhouse.tracking.report.conversation import cut
 
 Unit = Literal["count", "usd", "seconds", "number"]
 
@@ -95,7 +96,7 @@ class Measurements:
     def every(self) -> list[tuple[Measure, Parts]]:
         """Measures that some row has, in the order of `MEASURES`, then scores in that of their names."""
         columns = ((measure, self._columns[measure.column]) for measure in MEASURES)
-        scores = ((Measure(name, name, "number"), self._scores[name]) for name in sorted(self._scores))
+        scores = ((Measure(name, cut(name, 60), "number"), self._scores[name]) for name in sorted(self._scores))
         return [(measure, parts) for measure, parts in (*columns, *scores) if parts.num_values]
 
 

@@ -62,13 +62,13 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: Samples) -> st
 def _title(summary: DatasetSummary) -> str:
     teachers = [name for name, _ in summary.findings.categories["teacher"].rows() if name is not None]
     source = f"{len(teachers)} teachers" if len(teachers) > 1 else cut(teachers[0], 80) if teachers else "no teacher"
-    return f"{summary.num_kept:,} rows from {source}"
+    return f"{summary.num_kept:,} row{'' if summary.num_kept == 1 else 's'} from {source}"
 
 
 def _pictures(summary: DatasetSummary) -> list[Picture]:
     drawn = [(m, parts) for m, parts in summary.measurements.every() if m.is_drawn][:_MOST_PICTURES]
     made = [(m, parts, histogram(m, parts, f"h{place}")) for place, (m, parts) in enumerate(drawn)]
-    return [Picture(cut(m.label, 60), sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
+    return [Picture(m.label, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
 
 
 def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
         "verifiers": sections.verifier_rows(summary),
         "duplicates": _by_name(summary.findings.duplicates),
         "overlaps": _by_name(summary.findings.overlaps),
-        "measures": [(cut(m.label, 60), sections.measure_row(m, parts)) for m, parts in summary.measurements.every()],
+        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measurements.every()],
         "categories": sections.categories(summary),
         "usage": sections.usage_rows(summary),
         "lineage": lineage_rows(summary, origin),

@@ -57,4 +57,6 @@ class Usage:
         return Usage([total + other.totals[name] for name, total in self.totals.items()])
 
     def __getitem__(self, name: str) -> float | None:
-        return self.totals[name].value
+        """The total of a column; None if a part of it is unknown. Tokens are whole."""
+        value = self.totals[name].value
+        return value if value is None or name == "cost_usd" else round(value)

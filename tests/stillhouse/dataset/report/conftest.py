@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from stillhouse.config import DatasetConfig
+from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
+from stillhouse.rollouts.endpoint import Price
 
 Row = dict[str, Any]
+MakeRow = Callable[..., Row]
 WriteDataset = Callable[[Path, Iterable[Row]], Path]
 _TAGS = ("arithmetic", "algebra", "geometry", "probability", "word problems, two steps", None)
 _TOOLS = ("calculator", "browse", "python")
@@ -76,10 +80,11 @@ def _encoded(name: str, value: Any) -> Any:
     return json.dumps(value) if value is not None and name in JSON_COLUMNS else value
 
 
-def realistic_rows(count: int) -> list[Row]:
-    """Rows as a run with tools, judge and all labels leaves them; the same at each call."""
+@pytest.fixture(scope="session")
+def realistic_rows() -> list[Row]:
+    """Rows as a run with tools, judge and all labels leaves them."""
     draw = random.Random(7)
-    return [_realistic(number, draw) for number in range(count)]
+    return [_realistic(number, draw) for number in range(2000)]
 
 
 def _realistic(number: int, draw: random.Random) -> Row:
@@ -206,6 +211,31 @@ def _conversation(number: int, num_calls: int, answer: int, draw: random.Random)
 
 
 @pytest.fixture(scope="session")
-def realistic(tmp_path_factory: pytest.TempPathFactory, write_dataset: WriteDataset) -> Path:
-    """The folder of a dataset of 3,000 rows."""
-    return write_dataset(tmp_path_factory.mktemp("realistic"), realistic_rows(3000))
+def realistic(tmp_path_factory: pytest.TempPathFactory, write_dataset: WriteDataset, realistic_rows: list[Row]) -> Path:
+    """The folder of a dataset of 2,000 rows."""
+    return write_dataset(tmp_path_factory.mktemp("realistic"), realistic_rows)
+
+
+@pytest.fixture(scope="session")
+def kept() -> MakeRow:
+    """Makes a kept row from its number and what differs."""
+    return row
+
+
+@pytest.fixture(scope="session")
+def rejected() -> MakeRow:
+    """Makes a dropped row from its number, its reasons and what differs."""
+    return dropped
+
+
+@pytest.fixture(scope="session")
+def origin() -> Origin:
+    """The origin of all datasets here."""
+    return Origin(
+        config=DatasetConfig(),
+        code_version="1.2.3",
+        student="Qwen/Qwen3-1.7B",
+        max_tokens=2048,
+        price=Price(0.1, 0.8),
+        lineage={"prompts": "a" * 64, "rollouts": "b" * 64},
+    )

@@ -1,0 +1,76 @@
+"""The page in a real browser, on a wide screen and on a telephone."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.summary import summarise
+from stillhouse.dataset.report.write import REPORT_FILE, write_report
+
+_BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(_BROWSER is None, reason="no Chromium on this machine: apt-get install chromium"),
+]
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=_BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+def opened(browser: Any, folder: Path, width: int, scheme: str) -> tuple[Any, list[str]]:
+    """The page, and what its console says from now on."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    console: list[str] = []
+    page.on("console", lambda message: console.append(message.text))
+    page.on("request", lambda request: console.append(request.url) if "report.html" not in request.url else None)
+    page.goto((folder / REPORT_FILE).as_uri())
+    return page, console
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_fits_its_screen_and_asks_for_nothing(
+    browser: Any, realistic: Path, origin: Origin, width: int, scheme: str
+) -> None:
+    write_report(realistic, summarise(realistic, num_repeated=12), origin)
+    page, console = opened(browser, realistic, width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for one in page.locator("details").all():
+        one.locator("summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#dropped .messages").first.is_visible()
+    assert console == []
+
+
+def test_hostile_rows_stay_in_their_place(
+    browser: Any,
+    tmp_path: Path,
+    write_dataset: Callable[[Path, Iterable[Row]], Path],
+    kept: Callable[..., Row],
+    origin: Origin,
+) -> None:
+    attack = "\u202e<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">" + "W" * 5000
+    messages = [{"role": "user", "content": attack}, {"role": "assistant", "content": attack}]
+    folder = write_dataset(tmp_path, [kept(1, messages=messages, tag=attack, teacher=attack, verified=True)])
+    write_report(folder, summarise(folder, num_repeated=0), origin)
+    page, console = opened(browser, folder, 390, "light")
+    page.locator("#kept summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.title().startswith("1 row from")
+    assert console == []

@@ -1,0 +1,222 @@
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.page import render_page
+from stillhouse.dataset.report.samples import draw_samples
+from stillhouse.dataset.report.summary import summarise
+from stillhouse.dataset.report.write import write_report
+
+Row = dict[str, Any]
+MakeRow = Callable[..., Row]
+WriteDataset = Callable[[Path, Iterable[Row]], Path]
+_SECTIONS = ["funnel", "accuracy", "distributions", "kinds", "duplicates", "contamination", "usage", "lineage"]
+
+
+class Page(HTMLParser):
+    """What a browser would fetch, run or show of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.handlers: list[str] = []
+        self.rows: list[list[str]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        if tag == "tr":
+            self.rows.append([])
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            elif name in ("src", "href", "srcset", "data", "action"):
+                self.references.append(value or "")
+            elif name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_data(self, data: str) -> None:
+        if text := data.strip():
+            self.texts.append(text)
+            if self.rows:
+                self.rows[-1].append(text)
+
+    def row(self, first: str) -> list[str]:
+        return next(row for row in self.rows if row and row[0] == first)
+
+
+def page_of(folder: Path, origin: Origin, *, num_repeated: int = 0) -> str:
+    return render_page(summarise(folder, num_repeated=num_repeated), origin, draw_samples(folder))
+
+
+@pytest.fixture(scope="module")
+def whole(realistic: Path, origin: Origin) -> str:
+    return page_of(realistic, origin, num_repeated=12)
+
+
+def test_a_page_has_all_sections_and_twenty_rows_of_each_kind(whole: str) -> None:
+    page = Page(whole)
+    assert set(_SECTIONS) | {"kept", "dropped"} <= set(page.ids)
+    assert page.tags["details"] == 20 + 20 + 10 + 10 + 2
+    assert page.tags["svg"] > 10
+    assert "20 dropped rows, drawn at random" in page.texts
+
+
+def test_nothing_is_fetched_and_every_reference_stays_on_the_page(whole: str) -> None:
+    page = Page(whole)
+    assert page.tags["script"] == page.tags["iframe"] == page.tags["img"] == 0
+    assert page.handlers == []
+    assert [name for name, times in Counter(page.ids).items() if times > 1] == []
+    targets = re.findall(r"url\(([^)]*)\)", whole) + [one for one in page.references if one != "data:,"]
+    assert {target.removeprefix("#") for target in targets} <= set(page.ids)
+    assert all(target.startswith("#") for target in targets)
+    assert "@import" not in whole
+
+
+def test_equal_datasets_have_equal_pages(realistic: Path, origin: Origin, whole: str) -> None:
+    assert page_of(realistic, origin, num_repeated=12) == whole
+
+
+def test_the_funnel_tells_rows_and_tokens(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow, rejected: MakeRow
+) -> None:
+    rows = [kept(1, num_tokens=300, completion_tokens=20), rejected(2, "wrong", num_tokens=100, completion_tokens=5)]
+    page = Page(page_of(write_dataset(tmp_path, rows), origin, num_repeated=3))
+    assert page.row("Rollouts") == ["Rollouts", "5"]
+    assert page.row("Distinct") == ["Distinct", "3", "2", "400", "25"]
+    assert page.row("Not wrong") == ["Not wrong", "1", "1", "300", "20"]
+    assert page.row("Kept")[:4] == ["Kept", "1", "300", "20"]
+    assert not any(row and row[0] == "Short enough" for row in page.rows)
+
+
+def test_accuracy_is_told_by_tag_with_its_interval(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
+) -> None:
+    rows = [kept(number, tag="sums", verified=True, verifier="numeric") for number in range(10)]
+    page = Page(page_of(write_dataset(tmp_path, rows), origin))
+    assert page.row("sums")[:4] == ["sums", "100.0\u202f%", "72.2\u2013100.0\u202f%", "10"]
+    assert page.row("numeric")[:4] == ["numeric", "10", "0", "0"]
+
+
+def test_a_hit_names_its_match(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow, rejected: MakeRow
+) -> None:
+    overlap = {"set": "gsm8k", "row": 7, "part": "prompt", "ngram": 8, "text": "a b c d e f g h"}
+    near = {"duplicate_of": "f" * 64, "duplicate_kind": "near", "duplicate_similarity": 0.912, "duplicate_source": "y1"}
+    rows = [kept(1, contamination=[overlap]), rejected(2, "near_duplicate", **near)]
+    page = Page(page_of(write_dataset(tmp_path, rows), origin))
+    assert "gsm8k row 7, prompt: \u201ca b c d e f g h\u201d" in page.texts
+    assert "repeats row ffffffffffff of y1 (near, similarity 0.91)" in page.texts
+    assert page.row("gsm8k")[:4] == ["gsm8k", "8", "1", "0"]
+    assert page.row("near")[:4] == ["near", "y1", "0", "1"]
+
+
+def test_what_was_not_measured_is_said_and_not_zero(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
+) -> None:
+    nothing = replace(origin, student=None, max_tokens=None, price=None)
+    page = Page(page_of(write_dataset(tmp_path, [kept(number) for number in range(3)]), nothing))
+    assert set(_SECTIONS) <= set(page.ids)
+    assert page.tags["svg"] == 1
+    assert "No answer is verified: no prompt came with something to compare with." in page.texts
+    assert "No row repeats another one." in page.texts
+    assert page.row("Cost")[:7] == [
+        "Cost",
+        "\u2013",
+        "\u2013",
+        "$0.00",
+        "\u2013",
+        "3",
+        "A dash is an unknown number, not a zero.",
+    ]
+    assert "Student tokens kept" not in page.texts
+    assert "none: dataset.labels.render is off" in page.texts
+    assert page.row("Distinct") == ["Distinct", "3"]
+
+
+def test_a_dataset_without_a_kept_row_has_a_page(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, rejected: MakeRow
+) -> None:
+    page = Page(page_of(write_dataset(tmp_path, [rejected(1, "wrong")]), origin))
+    assert "0 rows from teacher" in page.texts
+    assert "kept" not in page.ids
+
+
+_TEXTS = (
+    *("tag", "language", "teacher", "sampling", "verifier", "verification", "expected_answer", "refusal"),
+    *("format_problem", "template_problem", "duplicate_of", "duplicate_kind", "duplicate_source"),
+)
+ATTACK = "</script></style></title><script>document.title='owned'</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+
+
+def test_markup_in_rows_is_text_wherever_it_stands(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow, rejected: MakeRow
+) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": ATTACK, "arguments": {ATTACK: ATTACK}}}
+    texts = dict.fromkeys(_TEXTS, ATTACK)
+    overlap = {"set": ATTACK, "row": 7, "part": ATTACK, "ngram": 8, "text": ATTACK}
+    about = {
+        **texts,
+        "verified": True,
+        "messages": [
+            {"role": "user", "content": ATTACK},
+            {"role": "assistant", "content": ATTACK, "reasoning": ATTACK, "tool_calls": [call]},
+            {"role": "tool", "content": [{"type": "text", "text": ATTACK}]},
+        ],
+        "num_tool_calls": 1,
+        "providers": [ATTACK],
+        "private_data": [ATTACK],
+        "objections": [ATTACK],
+        "scores": {ATTACK: 1.0},
+        "judge": {"scores": {ATTACK: 0.5}, "explanation": ATTACK},
+        "contamination": [overlap],
+        "error": {"kind": ATTACK, "message": ATTACK},
+    }
+    rows = [kept(1, **about), rejected(2, "wrong", **(about | {"scores": {ATTACK: 2.0}}))]
+    html = page_of(write_dataset(tmp_path, rows), replace(origin, student=ATTACK, lineage={ATTACK: ATTACK}))
+    page = Page(html)
+    assert page.tags["script"] == page.tags["img"] == 0
+    assert page.handlers == []
+    assert (page.tags["style"], page.tags["title"]) == (1, 1)
+    assert ATTACK in page.texts
+
+
+def test_a_huge_row_is_cut_and_says_so(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
+) -> None:
+    huge = "x" * 2_000_000
+    messages = [{"role": "user", "content": huge}, *({"role": "assistant", "content": huge} for _ in range(9))]
+    about = {"messages": messages, "tag": huge, "expected_answer": huge, "teacher": huge, "scores": {huge: 1.0}}
+    html = page_of(write_dataset(tmp_path, [kept(1, **about), kept(2, scores={huge: 2.0})]), origin)
+    assert len(html) < 200_000
+    assert "more characters]" in html
+
+
+def test_what_no_browser_can_show_is_replaced(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
+) -> None:
+    odd = "lone \ud800 surrogate, bell \x07, \u202ereversed, \u0627\u0644"
+    messages = [{"role": "user", "content": odd}]
+    html = page_of(write_dataset(tmp_path, [kept(1, messages=messages)]), origin)
+    html.encode("utf-8")
+    assert "lone \ufffd surrogate, bell \ufffd, \u202ereversed, \u0627\u0644" in html
+
+
+def test_card_and_page_are_written_beside_the_files(
+    realistic: Path, origin: Origin, whole: str, tmp_path: Path
+) -> None:
+    for file in realistic.glob("*.parquet"):
+        (tmp_path / file.name).symlink_to(file)
+    write_report(tmp_path, summarise(tmp_path, num_repeated=12), origin)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == whole
+    assert (tmp_path / "README.md").read_text(encoding="utf-8").startswith("---\nconfigs:\n")
