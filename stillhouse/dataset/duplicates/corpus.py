@@ -1,5 +1,5 @@
 """All rows that are compared, from shards and from earlier datasets, as a few arrays: about 200 bytes a row, most of it
-ids. Texts and signatures stay on disk.
+ids, and twice that while they are sorted. Texts and signatures stay on disk.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,10 @@
 """What is kept of each row to find its duplicates by: hashes of its texts and MinHash signatures of their shingles.
 
-`rensa` computes the signatures (R-MinHash, after Fast Similarity Sketching, Dahlgaard et al. 2017, arXiv:1704.04370).
+`rensa` computes the signatures (R-MinHash, after Fast Similarity Sketching, Dahlgaard et al. 2017, arXiv:1704.04370):
+128 hashes of 350 shingles in 2.5 us, which leaves the splitting into words as the cost. Over sets of 5 to 3000 at
+similarities of 0.5 to 0.95, the share of equal values missed the true Jaccard by 0.003 or less on average and spread
+less than that of independent permutations, `sqrt(J (1 - J) / 128)`. `benchmarks/near_duplicates.py` sets all of it
+beside `datasketch`, which takes five times as long.
 """
 
 import hashlib
