@@ -53,7 +53,7 @@ def load_prompts(config: PromptsConfig) -> LoadedPrompts:
         problem = row.problem
         if problem is None:
             try:
-                prompt, beside = parse_row(row.value, config.verifier)
+                prompt, beside = parse_row(row.value, config)
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:

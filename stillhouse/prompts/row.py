@@ -5,11 +5,11 @@ from typing import Any, Final, get_args
 
 import orjson
 
-from stillhouse.config import PromptsConfig
+from stillhouse.config import PromptsConfig, Verifier
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
-VERIFIERS: Final[tuple[str, ...]] = get_args(PromptsConfig.model_fields["verifier"].annotation)
+VERIFIERS: Final[tuple[str, ...]] = get_args(Verifier)
 _ANSWER_KEYS: Final = ("expected_answer", "answer", "ground_truth")
 _ROLES: Final = ("system", "user", "assistant", "tool")
 
@@ -18,11 +18,15 @@ class RowProblem(ValueError):
     """A row is not a prompt; the message says what was seen and what was expected."""
 
 
-def parse_row(row: Mapping[str, Any], default_verifier: str) -> tuple[Prompt, PromptMetadata]:
+def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
     """The prompt in a row and its metadata.
 
     `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). Every key that is not a
-    prompt's own, of the row or of its `metadata`, ends up in the metadata; where both have one, `metadata` wins.
+    prompt's own, of the row or of its `metadata`, ends up in the metadata; where both have one, `metadata` wins. An
+    expected answer that is a list or an object is kept as JSON text.
+
+    The verifier is the row's own, else that of its tag, else `python` for a row that has test cases and no expected
+    answer, else the config's.
 
     Raises:
         RowProblem: the row has no prompt in it, or a key has a value of the wrong kind.
@@ -33,9 +37,14 @@ def parse_row(row: Mapping[str, Any], default_verifier: str) -> tuple[Prompt, Pr
     rest: JsonObject = {key: value for key, value in row.items() if key not in own} | _metadata(row.get("metadata"))
     expected_answer = _take_answer(rest)
     tag = _take_text(rest, "tag")
-    verifier = _take_text(rest, "verifier") or default_verifier
+    verifier = _take_text(rest, "verifier")
+    if verifier is None:
+        tested = expected_answer is None and bool(rest.get("test_cases"))
+        verifier = config.verifier_by_tag.get(tag or "") or ("python" if tested else config.verifier)
     if verifier not in VERIFIERS:
         raise RowProblem(f"expected metadata.verifier to be one of {', '.join(VERIFIERS)}, saw {verifier!r}")
+    if verifier == "regex" and expected_answer is not None:
+        _check_pattern(expected_answer)
     prompt = Prompt(id=prompt_id(messages, tools), messages=messages, tools=tools)
     return prompt, PromptMetadata(prompt.id, expected_answer, tag, verifier, rest)
 
@@ -110,10 +119,24 @@ def _metadata(value: Any) -> JsonObject:
 
 def _take_answer(rest: JsonObject) -> str | None:
     for key in _ANSWER_KEYS:
+        if isinstance(rest.get(key), dict | list):
+            return orjson.dumps(rest.pop(key)).decode()
         answer = _take_text(rest, key)
         if answer is not None:
             return answer
     return None
+
+
+def _check_pattern(expected_answer: str) -> None:
+    import regex  # type: ignore[import-untyped]
+
+    try:
+        regex.compile(expected_answer)
+    except regex.error as error:
+        raise RowProblem(
+            f"expected the answer of a prompt under `regex` to be a regular expression, saw {_brief(expected_answer)}: "
+            f"{error}"
+        ) from error
 
 
 def _take_text(rest: JsonObject, key: str) -> str | None:

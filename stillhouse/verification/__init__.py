@@ -1,1 +1,23 @@
 """Whether an answer is right: right, wrong, or unverified."""
+
+from stillhouse.verification.answers import final_answer
+from stillhouse.verification.endings import (
+    INFRASTRUCTURE_STOPS,
+    examine,
+    verify,
+    verify_ending,
+    verify_trajectory,
+)
+from stillhouse.verification.finding import Verdict
+from stillhouse.verification.numbers import last_number
+
+__all__ = [
+    "INFRASTRUCTURE_STOPS",
+    "Verdict",
+    "examine",
+    "final_answer",
+    "last_number",
+    "verify",
+    "verify_ending",
+    "verify_trajectory",
+]

@@ -97,6 +97,46 @@ def test_metadata_of_row_and_of_its_metadata_travels_whole(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("row", "verifier"),
+    [
+        ({"verifier": "list", "tag": "math"}, "list"),
+        ({"tag": "math"}, "math"),
+        ({"tag": "math", "test_cases": ["assert f()"]}, "math"),
+        ({"ground_truth": "", "tag": "KodCode", "test_cases": '[{"assert_code": "assert f()"}]'}, "python"),
+        ({"answer": "4", "test_cases": ["assert f()"]}, "numeric"),
+        ({"tag": "other", "test_cases": []}, "numeric"),
+        ({}, "numeric"),
+    ],
+)
+def test_verifier_is_the_rows_own_then_its_tags_then_the_configs(
+    tmp_path: Path, row: dict[str, object], verifier: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "p", **row}))
+    (entry,) = load(path, verifier="numeric", verifier_by_tag={"math": "math"}).metadata.values()
+    assert entry.verifier == verifier
+    assert entry.metadata.get("test_cases") == row.get("test_cases")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (["b", 1], '["b",1]'),
+        ({"b": 1, "a": None}, '{"b":1,"a":null}'),
+        (True, "true"),
+        (2.0, "2"),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_expected_answers_of_all_kinds_are_kept_as_text(tmp_path: Path, answer: object, expected: str | None) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "p", "ground_truth": answer}))
+    (entry,) = load(path).metadata.values()
+    assert entry.expected_answer == expected
+
+
 def test_editing_metadata_leaves_the_prompt_id_and_other_tools_change_it(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     ids = []
@@ -133,8 +173,9 @@ BAD_LINES = [
     ('{"prompt": "x", "tools": "calculator"}', "tools"),
     ('{"prompt": "x", "tools": [{"a": 1}]}', "tool names"),
     ('{"prompt": "x", "metadata": [1]}', "metadata to be an object"),
-    ('{"prompt": "x", "answer": {"a": 1}}', "answer to be text or a number"),
-    ('{"prompt": "x", "metadata": {"verifier": "guess"}}', "numeric, exact, contains"),
+    ('{"prompt": "x", "tag": {"a": 1}}', "tag to be text or a number"),
+    ('{"prompt": "x", "answer": "a(", "verifier": "regex"}', "under `regex` to be a regular expression, saw str 'a('"),
+    ('{"prompt": "x", "metadata": {"verifier": "guess"}}', "one of exact, normalised, contains"),
     ('{"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "1"}]}]}', "tool_calls"),
     ('{"prompt": "torn', "may be cut off"),
 ]  # fmt: skip

@@ -1,0 +1,127 @@
+r"""The answer in what a model wrote: apart from its thinking, and apart from the words around it.
+
+Where a model marks its answer, the mark is believed: `\boxed{}`, `<answer>` tags, a closing line `#### 72` as in
+GSM8K (https://arxiv.org/abs/2110.14168), or a line `Answer: 72`. Of several marks the last one stands.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from stillhouse.types import Message
+
+_OPEN: Final = "<think>"
+_CLOSE: Final = "</think>"
+# Escaped braces are no braces.
+_BRACES: Final = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+_WORDED: Final = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf)\s*\{([^{}]*)\}")
+_TAG: Final = re.compile(r"<(/?)answer>", re.IGNORECASE)
+# In Markdown four of them also make a heading, which never ends a text.
+_HASHES: Final = re.compile(r"^####[ \t]+(\S[^\n]*)\s*\Z", re.MULTILINE)
+_LABELLED: Final = re.compile(
+    r"^[ \t>*_#-]*(?:the[ \t]+)?(?:(?:final|correct)[ \t]+)?answer[ \t]*[*_]*[ \t]*(?::|\n)[\s*_]*(\S[^\n]*)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SPOKEN: Final = re.compile(r"\banswer(?:[ \t]+to[ \t][^\n.]{0,80}?)?[ \t]+is\b[ \t]*:?\s*(\S[^\n]*)", re.IGNORECASE)
+
+
+def final_answer(messages: Sequence[Message]) -> str | None:
+    """The text of the last message, without thinking, if it is the assistant's and calls no tool.
+
+    None otherwise, or if nothing is left of it.
+    """
+    last = messages[-1] if messages else None
+    if last is None or last["role"] != "assistant" or last.get("tool_calls"):
+        return None
+    content = last.get("content")
+    if isinstance(content, list):
+        content = "".join(part.get("text") or "" for part in content if part.get("type") == "text")
+    if not content:
+        return None
+    answer = without_thinking(content) if _CLOSE in content or _OPEN in content else content
+    return None if not answer or answer.isspace() else answer
+
+
+def without_thinking(text: str) -> str:
+    """The text after its leading `<think>` block, and nothing if that never ends.
+
+    The opening tag may be missing, since some chat templates write it into the prompt. Tags further on are words.
+    """
+    while True:
+        opened = text.lstrip().startswith(_OPEN)
+        before, close, after = text.partition(_CLOSE)
+        if not close:
+            return "" if opened else text
+        if not opened and _OPEN in before:
+            return text
+        text = after
+
+
+def stated_answer(text: str) -> str | None:
+    """The answer that the text marks as such; None where it marks none."""
+    found: list[tuple[int, str]] = []
+    for pattern in (_HASHES, _LABELLED):
+        last = _last(pattern, text)
+        if last is not None:
+            found.append((last.start(1), bare(last[1])))
+    found += [mark for mark in (_last_boxed(text), _last_tagged(text)) if mark is not None]
+    return max(found)[1] if found else None
+
+
+def spoken_answer(text: str) -> str | None:
+    """What follows the last `answer is`, to the end of its line: weaker than a mark."""
+    last = _last(_SPOKEN, text)
+    return None if last is None else bare(last[1])
+
+
+def whole_answers(text: str) -> Iterator[str]:
+    """The readings of a text as nothing but an answer: all of it, then what it marks, else what it says it is."""
+    yield text
+    stated = stated_answer(text)
+    if stated is not None:
+        yield stated
+        return
+    spoken = spoken_answer(text)
+    if spoken is not None:
+        yield spoken
+
+
+def bare(text: str) -> str:
+    r"""A text without the Markdown emphasis, the dollars and the `\text{}` around it."""
+    bare = text.strip().strip("*_").strip().removeprefix("$").removesuffix("$").strip()
+    worded = _WORDED.fullmatch(bare)
+    return worded[1].strip() if worded else bare
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = deque(pattern.finditer(text), maxlen=1)
+    return found[0] if found else None
+
+
+def _last_boxed(text: str) -> tuple[int, str] | None:
+    """Place and content of the box that closes last; boxes that never close are passed over."""
+    found = None
+    opened: list[int | None] = []
+    for brace in _BRACES.finditer(text):
+        kind = brace[0]
+        if kind[0] == "\\" and kind[-1] == "{" and len(kind) > 2:
+            opened.append(brace.end())
+        elif kind == "{":
+            opened.append(None)
+        elif kind == "}" and opened:
+            start = opened.pop()
+            if start is not None:
+                found = (start, bare(text[start : brace.start()]))
+    return found
+
+
+def _last_tagged(text: str) -> tuple[int, str] | None:
+    """Place and content of the last `<answer>` that is closed."""
+    found, start = None, None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            start = tag.end()
+        elif start is not None:
+            found, start = (start, bare(text[start : tag.start()])), None
+    return found

@@ -1,0 +1,166 @@
+"""Multiple choice: which option the answer commits itself to."""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.types import PromptMetadata
+from stillhouse.verification.answers import spoken_answer, stated_answer
+from stillhouse.verification.finding import Finding, expected_text
+from stillhouse.verification.text import normalised_text
+
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_OPTION_KEYS: Final = ("options", "choices")
+_NAMED: Final = r"(?:option|choice|answer)\s+"
+# A letter that is set apart: "(B)", "**B**", "B)", "B.", "B:", or alone on its line.
+_SET_APART: Final = re.compile(
+    rf"(?im:(?:{_NAMED})?)(?:\((?P<round>[A-Za-z])\)|\[(?P<square>[A-Z])\]|\*\*\(?(?P<bold>[A-Z])\b(?:[).:][^\n*]*)?\*\*"
+    r"|(?m:^[ \t>*_-]*(?P<line>[A-Z])(?:[).:](?=\s|\Z|[*_])|[ \t*_]*$)))"
+)
+_SPOKEN: Final = re.compile(
+    rf"(?i:\b(?:{_NAMED}|(?:choose|pick|select)\s+(?:{_NAMED})?))(?P<after>[A-Z])\b(?!['\u2019])"
+    r"|\b(?P<before>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+)
+_LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>\W.*|)\Z", re.DOTALL)
+_REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
+
+
+def choice(answer: str, metadata: PromptMetadata) -> Finding:
+    """Compares the option that the answer commits itself to with the expected one.
+
+    The expected answer is a letter, the text of an option, or an index from 0 into the options. Options are
+    `metadata["options"]` or `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the
+    lists `label` and `text`. Without options the expected answer has to be a letter.
+
+    The answer's option is the one it marks as its answer, else the last letter set apart as a choice, as in `(B)`,
+    `**B**`, `B) Paris` or `option B`, else the only option whose text it names. A letter amid prose is a word.
+    """
+    try:
+        options = _options(metadata)
+    except ValueError as error:
+        return Finding(None, str(error))
+    expected = _expected_letter(expected_text(metadata), options)
+    if expected is None:
+        return Finding(None, f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text")
+    chosen = _chosen(answer, options)
+    if chosen is None:
+        return Finding(False, "the answer commits itself to no option")
+    return Finding(chosen == expected, None if chosen == expected else f"chose {chosen}")
+
+
+def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
+    for reading in (stated_answer(answer), spoken_answer(answer), answer):
+        if reading is not None:
+            letter = _leading_letter(reading, options) or _option_named(reading, options, whole=True)
+            if letter is not None:
+                return letter
+    return _last_set_apart(answer, options) or _option_named(answer, options, whole=False)
+
+
+def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter that a text is, or begins with as the label of what follows."""
+    found = _LEADING.match(text)
+    if found is None:
+        return None
+    letter, rest = found["letter"], found["rest"]
+    if not rest.strip(" \t\n.*_)]}$:'\""):
+        return _known(letter, options)
+    if letter.islower() and rest[0] not in ").":
+        return None
+    labels = rest[0] in ").:]}*-,\n" or _REASON.match(rest) is not None or letter not in "AI"
+    return _known(letter, options) if labels or _is_text_of(letter, rest, options) else None
+
+
+def _is_text_of(letter: str, rest: str, options: Mapping[str, str]) -> bool:
+    return normalised_text(rest) == normalised_text(options.get(letter, "\0"))
+
+
+def _last_set_apart(text: str, options: Mapping[str, str]) -> str | None:
+    found = [*_SET_APART.finditer(text), *_SPOKEN.finditer(text)]
+    for match in sorted(found, key=lambda match: match.end(), reverse=True):
+        letter = _known(next(group for group in match.groups() if group), options)
+        if letter is not None:
+            return letter
+    return None
+
+
+def _option_named(text: str, options: Mapping[str, str], *, whole: bool) -> str | None:
+    """The option whose text this is or, if not `whole`, the only one whose text it contains."""
+    seen = normalised_text(text)
+    if whole:
+        named = [letter for letter, option in options.items() if normalised_text(option) == seen]
+    else:
+        named = [
+            letter
+            for letter, option in options.items()
+            if re.search(rf"(?<!\w){re.escape(normalised_text(option))}(?!\w)", seen)
+        ]
+    return named[0] if len(named) == 1 else None
+
+
+def _known(letter: str, options: Mapping[str, str]) -> str | None:
+    letter = letter.upper()
+    return letter if not options or letter in options else None
+
+
+@lru_cache(maxsize=1024)
+def _letter_alone(text: str) -> str | None:
+    found = _LEADING.match(text)
+    return found["letter"].upper() if found and not found["rest"].strip(" \t\n.*_)]}:") else None
+
+
+def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
+    named = _option_named(expected, options, whole=True)
+    if named is not None:
+        return named
+    letter = _letter_alone(expected)
+    if letter is not None:
+        return _known(letter, options)
+    index = expected.strip()
+    if index.isdecimal() and int(index) < len(options):
+        return list(options)[int(index)]
+    # As in the answer: a label and its text.
+    return _leading_letter(expected, options) if options else None
+
+
+def _options(metadata: PromptMetadata) -> dict[str, str]:
+    """Texts of the options by letter; empty where the prompt brings none.
+
+    Raises:
+        ValueError: they are of another form.
+    """
+    value = next((metadata.metadata[key] for key in _OPTION_KEYS if metadata.metadata.get(key)), None)
+    if isinstance(value, str):
+        # A column of text holds JSON as text.
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise ValueError(f"expected metadata.options to be JSON, saw {value[:80]!r}") from None
+    if value is None:
+        return {}
+    options = _labelled(value)
+    if options is None or len(options) > len(_LETTERS):
+        raise ValueError(f"expected metadata.options to be a list of texts or texts by letter, saw {str(value)[:80]}")
+    return options
+
+
+def _labelled(value: Any) -> dict[str, str] | None:
+    if isinstance(value, dict) and isinstance(value.get("text"), list):
+        value = value["text"]
+    if isinstance(value, list) and all(isinstance(option, str | int | float) for option in value):
+        return dict(zip(_LETTERS, _without_labels(map(str, value)), strict=False))
+    if isinstance(value, dict) and all(len(key) == 1 and key.isalpha() for key in value):
+        return {key.upper(): str(option) for key, option in value.items()}
+    return None
+
+
+def _without_labels(options: Iterable[str]) -> list[str]:
+    """Texts of options that may carry their own label, as `A) Paris`."""
+    texts = list(options)
+    labelled = [
+        re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL) for letter, text in zip(_LETTERS, texts, strict=False)
+    ]
+    return [match[1] for match in labelled if match] if all(labelled) else texts

@@ -1,0 +1,117 @@
+"""The forms in which datasets write tests of code, as programs to run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stillhouse.types import JsonObject
+
+FORMS: Final = (
+    'code, a list of assert statements, a list of {"input", "output"}, an object with "inputs" and "outputs" and, for '
+    'calls, "fn_name", or a list of {"assert_code"}'
+)
+_STDIN: Final = ("input", "stdin")
+_STDOUT: Final = ("output", "expected_stdout", "expected_output", "stdout")
+_SOURCE: Final = ("assert_code", "code", "test")
+_NAMES: Final = ("fn_name", "func_name", "entry_point")
+
+
+def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject]:
+    """What to run for `test_cases`, as `run_program` takes it with what to expect.
+
+    Args:
+        test_cases: one of `FORMS`, or its JSON text.
+        metadata: where the name of the function under test may stand: `fn_name`, `func_name` or `entry_point`.
+
+    Raises:
+        ValueError: they are of another form, or none.
+    """
+    value = _decoded(test_cases)
+    name = function_name(value, metadata)
+    programs: list[JsonObject] = []
+    if isinstance(value, str) and value.strip():
+        programs = [_tests(value, name)]
+    elif isinstance(value, dict):
+        programs = _of_columns(value, name) if "inputs" in value else [_of_item(value, name)]
+    elif isinstance(value, list):
+        if all(isinstance(item, str) and item.lstrip().startswith("assert") for item in value):
+            value = ["\n".join(value)] if value else []
+        programs = [_of_item(item, name) for item in value]
+    if not programs:
+        raise ValueError(f"expected test_cases to be {FORMS}; saw {_brief(value)}")
+    return programs
+
+
+def function_name(test_cases: Any, metadata: Mapping[str, Any]) -> str | None:
+    """The name of the function under test, where the test cases or the metadata give one."""
+    places = (test_cases, metadata) if isinstance(test_cases, dict) else (metadata,)
+    names = (place.get(key) for place in places for key in _NAMES)
+    return next((name for name in names if isinstance(name, str) and name), None)
+
+
+def _decoded(value: Any) -> Any:
+    """The value of a JSON text; other text is code."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
+    inputs, outputs = value.get("inputs"), value.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise ValueError("expected inputs and outputs of test_cases to be lists of one length")
+    if value.get("fn_name"):
+        calls = [_call(str(name), args, expected) for args, expected in zip(inputs, outputs, strict=True)]
+        return [{"calls": calls}] if calls else []
+    return [_script(given, expected) for given, expected in zip(inputs, outputs, strict=True)]
+
+
+def _of_item(item: Any, name: str | None) -> JsonObject:
+    if isinstance(item, str):
+        return _tests(item, name)
+    if isinstance(item, dict):
+        source = _first(item, _SOURCE)
+        if isinstance(source, str):
+            return _tests(source, name)
+        given, expected = _first(item, _STDIN), _first(item, _STDOUT)
+        if expected is not None:
+            if item.get("fn_name"):
+                return {"calls": [_call(item["fn_name"], given, expected)]}
+            if item.get("testtype") == "functional" and name:
+                # LiveCodeBench (https://arxiv.org/abs/2403.07974) writes each argument as a line of JSON.
+                args = [json.loads(line) for line in str(given).splitlines()]
+                return {"calls": [_call(name, args, json.loads(str(expected)))]}
+            return _script(given, expected)
+    raise ValueError(
+        f"expected each of test_cases to be an assert or an object with input and output; saw {_brief(item)}"
+    )
+
+
+def _tests(source: str, name: str | None) -> JsonObject:
+    return {"tests": source, "entry_point": name}
+
+
+def _call(name: str, args: Any, expected: Any) -> JsonObject:
+    return {"name": name, "args": args if isinstance(args, list) else [args], "expected": expected}
+
+
+def _script(given: Any, expected: Any) -> JsonObject:
+    return {"stdin": _lines(given), "stdout": _lines(expected)}
+
+
+def _lines(value: Any) -> str:
+    """Text of a stream, which some datasets write as a list of lines."""
+    if value is None:
+        return ""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((item[key] for key in keys if item.get(key) is not None), None)
+
+
+def _brief(value: Any) -> str:
+    return f"{type(value).__name__} {str(value)[:80]!r}"

@@ -1,0 +1,75 @@
+"""Whether a trajectory ended with the right answer: True, False, or None where nobody can say.
+
+Failures of the infrastructure are never wrong answers: neither those of the rollout nor those of a verifier.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
+from stillhouse.verification.answers import final_answer
+from stillhouse.verification.finding import Finding, Verdict
+from stillhouse.verification.registry import JUDGE, STANDS_IN, VERIFIERS
+
+INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
+"""Ends of a trajectory that say nothing about the model that was sampled."""
+
+
+def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None) -> Verdict:
+    """Whether a conversation that stopped for `stop_reason` ended with the right answer, and why not.
+
+    Unverified if there is nothing to compare with, the infrastructure failed, or a judge has to decide; wrong if the
+    model did not come to an answer. It never raises because of what a model wrote.
+
+    Args:
+        messages: the conversation, empty where nothing was sampled.
+        stop_reason: why it ended.
+        metadata: that of the prompt.
+    """
+    if metadata is None:
+        return Verdict(None, None)
+    finding = _ending(messages, stop_reason, metadata)
+    return Verdict(finding.verified, metadata.verifier, finding.note)
+
+
+def verify_ending(
+    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
+) -> bool | None:
+    """The state alone of what `examine` finds."""
+    return examine(messages, stop_reason, metadata).verified
+
+
+def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -> bool | None:
+    """Whether a trajectory ended with the right answer; see `examine`."""
+    # Without a turn the last assistant message is the prompt's own.
+    return verify_ending(trajectory.messages if trajectory.turns else [], trajectory.stop_reason, metadata)
+
+
+def verify(answer: str, metadata: PromptMetadata) -> bool | None:
+    """Whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
+    return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
+
+
+def _ending(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata) -> Finding:
+    obstacle = _obstacle(metadata)
+    if obstacle is not None:
+        return Finding(None, obstacle)
+    if stop_reason in INFRASTRUCTURE_STOPS:
+        return Finding(None, f"the trajectory stopped for {stop_reason}")
+    if stop_reason is not StopReason.ANSWERED:
+        return Finding(False, f"the trajectory stopped for {stop_reason} before it came to an answer")
+    answer = final_answer(messages)
+    if answer is None:
+        return Finding(False, "the last message holds no answer")
+    return VERIFIERS[metadata.verifier](answer, metadata)
+
+
+def _obstacle(metadata: PromptMetadata) -> str | None:
+    """Why no answer to this prompt can be verified here; None where answers can be."""
+    if metadata.verifier == JUDGE:
+        return "left to the judge"
+    if metadata.verifier not in VERIFIERS:
+        return f"expected a verifier among {', '.join(VERIFIERS)}, saw {metadata.verifier!r}"
+    if metadata.expected_answer is None and not metadata.metadata.get(STANDS_IN.get(metadata.verifier, "")):
+        return "no answer is expected"
+    return None

@@ -1,0 +1,142 @@
+"""Answers compared as JSON values: `json`."""
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from stillhouse.types import PromptMetadata
+from stillhouse.verification.answers import stated_answer
+from stillhouse.verification.finding import Finding
+
+_FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
+_OPENING: Final = re.compile(r"[\[{]")
+_MAX_STARTS: Final = 100
+"""Brackets in prose that are tried as the start of a JSON value."""
+_MAX_DIGITS: Final = 400
+"""Digits of a whole number that a schema sees as one; a double holds no longer ones."""
+
+
+def json_value(answer: str, metadata: PromptMetadata) -> Finding:
+    """Right where the JSON in the answer equals the expected answer and meets `metadata["answer_schema"]`.
+
+    One of the two suffices. The answer is JSON alone, holds it in what it marks as its answer or in a fenced block, or
+    amid prose; the last value found in the first of these places counts. The order of keys and the form of numbers
+    (`1`, `1.0`, `1e0`) do not matter, the order of lists does.
+    """
+    expected: Any = None
+    if metadata.expected_answer is not None:
+        try:
+            expected = _parsed(metadata.expected_answer)
+        except ValueError as error:
+            return Finding(None, f"the expected answer is no JSON: {error}")
+    seen = next(_values(answer), None)
+    if seen is None:
+        return Finding(False, "the answer holds no JSON")
+    if metadata.expected_answer is not None and not _equal(seen[0], expected):
+        return Finding(False)
+    schema = metadata.metadata.get("answer_schema")
+    return Finding(True) if schema is None else _meets(seen[0], schema)
+
+
+def _values(answer: str) -> Iterator[tuple[Any]]:
+    """The JSON values of an answer, best first, each in a tuple of one: a value may be null."""
+    stated = stated_answer(answer)
+    fenced = reversed(_FENCED.findall(answer))
+    for text in (answer, *fenced, *([stated] if stated else [])):
+        try:
+            yield (_parsed(text),)
+        except ValueError:
+            continue
+    amid = _amid_prose(answer)
+    if amid is not None:
+        yield amid
+
+
+def _amid_prose(text: str) -> tuple[Any] | None:
+    """The last object or list that begins outside of any other."""
+    found = None
+    place = 0
+    for _ in range(_MAX_STARTS):
+        opening = _OPENING.search(text, place)
+        if opening is None:
+            break
+        place = opening.end()
+        try:
+            value, place = _DECODER.raw_decode(text, opening.start())
+        except (ValueError, RecursionError):
+            continue
+        found = (value,)
+    return found
+
+
+def _number(text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        raise ValueError(f"{text[:40]} is too large") from None
+    if not number.is_finite():
+        raise ValueError(f"{text[:40]} is no number of JSON")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse_constant=_number)
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text, its numbers as `Decimal`.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _equal(seen: Any, expected: Any) -> bool:
+    if isinstance(seen, dict) and isinstance(expected, dict):
+        return seen.keys() == expected.keys() and all(_equal(seen[key], expected[key]) for key in seen)
+    if isinstance(seen, list) and isinstance(expected, list):
+        return len(seen) == len(expected) and all(map(_equal, seen, expected))
+    # In Python True is a number.
+    return isinstance(seen, bool) == isinstance(expected, bool) and bool(seen == expected)
+
+
+def _meets(value: Any, schema: Any) -> Finding:
+    """Whether a value meets a schema, given as an object or as its JSON text."""
+    from jsonschema.exceptions import SchemaError
+    from referencing.exceptions import Unresolvable
+
+    try:
+        validator = _validator(schema if isinstance(schema, str) else json.dumps(schema, sort_keys=True))
+        problem = next(validator.iter_errors(_plain(value)), None)
+    except (ValueError, SchemaError, Unresolvable) as error:
+        return Finding(None, f"metadata.answer_schema cannot be used: {str(error).splitlines()[0]}")
+    except RecursionError:
+        return Finding(False, "the answer is nested too deeply")
+    return Finding(True) if problem is None else Finding(False, f"at {problem.json_path}: {problem.message[:200]}")
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    loaded = json.loads(schema)
+    kind: Any = validator_for(loaded)
+    kind.check_schema(loaded)
+    # A registry of its own: the default one fetches what a reference names from the network.
+    return kind(loaded, registry=Registry())
+
+
+def _plain(value: Any) -> Any:
+    """`value` with the numbers that jsonschema knows."""
+    if isinstance(value, Decimal):
+        return int(value) if value.adjusted() < _MAX_DIGITS and value == value.to_integral_value() else float(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,69 @@
+"""Numbers as people and models write them."""
+
+import re
+from decimal import Decimal, localcontext
+from typing import Final
+
+RELATIVE_TOLERANCE: Final = Decimal("1e-6")
+"""Largest relative difference of numbers that are not both whole; whole numbers must be equal."""
+
+_SEPARATOR: Final = "[,_\u00a0\u202f]"
+_MINUS: Final = "[-\u2212]"
+# A minus after a digit or a closing bracket subtracts; a comma separates thousands only before exactly three digits.
+NUMBER: Final = re.compile(
+    rf"(?:(?<![\w)\]]){_MINUS})?"
+    rf"(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{{1,3}}(?![\w.]))?"
+    r"(?:/\d+(?![/\d]))?"
+)
+_SEPARATORS: Final = re.compile(_SEPARATOR)
+_LATEX_SEPARATOR: Final = re.compile(r"\{,\}|\\[,;!](?=\d{3})")
+_LATEX_SPACE: Final = re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm)\s*(?=\{)|[{}$]|\\(?=%)")
+_LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number written in `text`: signed, with thousands separators, decimals, an exponent, or a fraction."""
+    found = NUMBER.findall(plain_digits(text))
+    return number_of(found[-1]) if found else None
+
+
+def plain_digits(text: str) -> str:
+    r"""`text` without the LaTeX around its numbers: separators of thousands, fractions of whole numbers, `\text{}`."""
+    if "\\" not in text and "{" not in text:
+        return text
+    return _LATEX_SPACE.sub(" ", _LATEX_FRACTION.sub(r"\1/\2", _LATEX_SEPARATOR.sub(",", text)))
+
+
+def number_of(match: str) -> Decimal:
+    """The value of something `NUMBER` matches."""
+    numerator, _, denominator = _SEPARATORS.sub("", match).replace("\u2212", "-").partition("/")
+    below = Decimal(denominator) if denominator else Decimal(1)
+    return Decimal(numerator) / below if below else Decimal(numerator)
+
+
+def plain_number(text: str) -> Decimal | None:
+    """The value of a text that is one number and nothing else."""
+    text = text.strip()
+    return number_of(text) if NUMBER.fullmatch(text) else None
+
+
+def same_number(
+    seen: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
+) -> bool:
+    """Whether two numbers are equal, up to whichever of the tolerances given allows more.
+
+    Without one, whole numbers must be equal and others may differ by `RELATIVE_TOLERANCE` of the larger.
+    """
+    with localcontext(prec=50):
+        if seen == expected:
+            return True
+        if tolerance is None and relative_tolerance is None:
+            if _is_whole(seen) and _is_whole(expected):
+                return False
+            relative_tolerance = RELATIVE_TOLERANCE
+        allowed = (relative_tolerance or Decimal(0)) * max(abs(seen), abs(expected))
+        return abs(seen - expected) <= max(allowed, tolerance or Decimal(0))
+
+
+def _is_whole(number: Decimal) -> bool:
+    return number == number.to_integral_value()

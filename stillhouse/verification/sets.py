@@ -1,0 +1,133 @@
+"""Answers of several elements: `list`, and `set` where order and repeats do not count."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.types import PromptMetadata
+from stillhouse.verification.answers import spoken_answer, stated_answer
+from stillhouse.verification.finding import Finding, expected_text
+from stillhouse.verification.numbers import NUMBER, number_of, plain_number, same_number
+from stillhouse.verification.text import normalised_text
+
+_Element = str | Decimal
+_BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
+_AND: Final = re.compile(r"(?:[,;]\s*)?\b(?:and|&)\s+", re.IGNORECASE)
+_BULLET: Final = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
+
+
+def list_(answer: str, metadata: PromptMetadata) -> Finding:
+    """Right where the answer has the expected elements in the expected order.
+
+    The expected answer is a JSON list, or text separated by semicolons, lines, or commas. Elements are compared as
+    numbers where both are, else as `normalised` compares. The answer may give them in any of these forms, as bullets,
+    after a colon, or in what it marks as its answer; it is right if one of these readings is.
+    """
+    expected = _expected(expected_text(metadata))
+    if not expected:
+        return Finding(None, "the expected answer holds no elements")
+    return Finding(any(_same_list(reading, expected) for reading in _readings(answer, expected)))
+
+
+def set_(answer: str, metadata: PromptMetadata) -> Finding:
+    """As `list_`, but neither order nor repeats count."""
+    expected = _expected(expected_text(metadata))
+    if not expected:
+        return Finding(None, "the expected answer holds no elements")
+    return Finding(any(_same_set(reading, expected) for reading in _readings(answer, expected)))
+
+
+def _same_list(seen: list[_Element], expected: list[_Element]) -> bool:
+    return len(seen) == len(expected) and all(map(_same, seen, expected))
+
+
+def _same_set(seen: list[_Element], expected: list[_Element]) -> bool:
+    # Most elements are equal as they stand; only the others are held against all.
+    return _within(seen, expected) and _within(expected, seen)
+
+
+def _within(elements: list[_Element], others: list[_Element]) -> bool:
+    known = set(others)
+    return all(element in known or any(_same(element, other) for other in others) for element in elements)
+
+
+def _same(seen: _Element, expected: _Element) -> bool:
+    if isinstance(seen, Decimal) and isinstance(expected, Decimal):
+        return same_number(seen, expected)
+    return seen == expected
+
+
+@lru_cache(maxsize=1024)
+def _expected(text: str) -> list[_Element]:
+    values = _json_list(text)
+    return _elements(_split(text) if values is None else values)
+
+
+def _readings(answer: str, expected: list[_Element]) -> Iterator[list[_Element]]:
+    stated = stated_answer(answer)
+    texts = [answer] if stated is None else [stated, answer]
+    for text in texts:
+        whole = _json_list(text)
+        if whole is not None:
+            yield _elements(whole)
+    for found in reversed(_JSON_LIST.findall(answer)):
+        yield _elements(_json_list(found) or _split(found))
+        break
+    bullets = _BULLET.findall(answer)
+    if bullets:
+        yield _elements(bullets)
+    spoken = None if stated else spoken_answer(answer)
+    last_line = answer.rstrip().rpartition("\n")[2]
+    for text in (*texts, *([spoken] if spoken else []), last_line.rpartition(":")[2]):
+        yield _elements(_split(text))
+        yield _elements(_split(_AND.sub(", ", text)))
+    if all(isinstance(element, Decimal) for element in expected):
+        yield [number_of(number) for number in NUMBER.findall(last_line)]
+
+
+def _json_list(text: str) -> list[Any] | None:
+    text = text.strip()
+    if not text.startswith("["):
+        return None
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a text between its semicolons, else its lines, else its commas."""
+    text = text.strip().removesuffix(".").replace("\\{", "{").replace("\\}", "}").strip("$ ")
+    if text and _BRACKETS.get(text[0]) == text[-1]:
+        text = text[1:-1]
+    for separator in (";", "\n"):
+        if separator in text.strip():
+            return text.split(separator)
+    return _split_at_commas(text)
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """The parts between commas, those that separate thousands left alone: `1,000, 2,000`."""
+    if ", " in text:
+        return text.split(", ")
+    return text.split(",")
+
+
+def _elements(values: list[Any]) -> list[_Element]:
+    return [element for element in map(_element, values) if element != ""]
+
+
+def _element(value: Any) -> _Element:
+    if isinstance(value, bool) or value is None:
+        return "true" if value else "false" if value is False else "null"
+    if isinstance(value, dict | list):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    text = normalised_text(str(value).strip().strip("*_$"))
+    number = plain_number(text)
+    return text if number is None else number

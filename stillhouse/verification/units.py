@@ -1,0 +1,65 @@
+"""Units of quantities, read and converted by pint."""
+
+import re
+from decimal import Decimal
+from functools import cache, lru_cache
+from typing import Any, Final
+
+_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
+_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
+_EXPONENT_OF_LENGTH: Final = re.compile(r"\b([munckµ]?m|in|ft|yd|mi)([23])\b")
+# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
+_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
+
+
+def unit_after(text: str, place: int) -> str | None:
+    """The unit written at `place` of a text, right after a number; None where no unit of pint's stands there.
+
+    The longest run of words that is a unit counts. A word of prose counts as a unit only where nothing follows it.
+    """
+    found = _UNIT.match(_EXPONENT_OF_LENGTH.sub(r"\1^\2", text[place : place + 80]))
+    if found is None:
+        return None
+    words = found[1]
+    while True:
+        if words.casefold() not in _PROSE or words == found[1].strip():
+            unit = known_unit(words)
+            if unit is not None:
+                return unit
+        shorter = re.sub(rf"(?:\s?[/*·⋅]\s?|\s){_WORD}\Z", "", words)
+        if shorter == words:
+            return None
+        words = shorter
+
+
+@lru_cache(maxsize=4096)
+def known_unit(text: str) -> str | None:
+    """Pint's name of a unit, tried as written and in lower case; None where pint knows none."""
+    for spelling in (text, text.lower()):
+        try:
+            return str(_registry().parse_units(spelling.replace("·", "*").replace("⋅", "*")))
+        # Pint meets what is no unit with errors of many kinds, of its tokenizer and of arithmetic among them.
+        except Exception:
+            continue
+    return None
+
+
+def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
+    """`number` of `unit` in the unit `wanted`; None where the two measure different things."""
+    from pint import DimensionalityError
+
+    if unit == wanted:
+        return number
+    registry = _registry()
+    try:
+        magnitude = registry.Quantity(number, unit).to(wanted).magnitude
+    except DimensionalityError:
+        return None
+    return magnitude if isinstance(magnitude, Decimal) else Decimal(str(magnitude))
+
+
+@cache
+def _registry() -> Any:
+    import pint
+
+    return pint.UnitRegistry(non_int_type=Decimal)

@@ -1,0 +1,101 @@
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+
+from stillhouse.config import Verifier
+from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason, Trajectory
+from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
+from stillhouse.verification.registry import JUDGE, VERIFIERS
+
+
+def prompt(expected: str | None, verifier: str = "numeric", **metadata: object) -> PromptMetadata:
+    return PromptMetadata("p", expected, None, verifier, metadata)
+
+
+def said(text: str) -> list[Message]:
+    return [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
+
+
+def test_every_verifier_of_the_config_exists() -> None:
+    assert {*VERIFIERS, JUDGE} == set(get_args(Verifier))
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "verdict"),
+    [
+        (StopReason.ANSWERED, True),
+        (StopReason.LENGTH, False),
+        (StopReason.MAX_TURNS, False),
+        (StopReason.CONTEXT_OVERFLOW, False),
+        (StopReason.BUDGET, False),
+        (StopReason.INVALID, False),
+        (StopReason.ERROR, None),
+        (StopReason.TIMEOUT, None),
+        (StopReason.CONTENT_FILTER, None),
+    ],
+)
+def test_only_the_model_itself_can_be_wrong(
+    make_trajectory: Callable[..., Trajectory], stop_reason: StopReason, verdict: bool | None
+) -> None:
+    assert verify_trajectory(make_trajectory(stop_reason=stop_reason), prompt("5")) is verdict
+
+
+def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory: Callable[..., Trajectory]) -> None:
+    error: ErrorRecord = {"kind": "permanent", "message": "x"}
+    trajectory = make_trajectory(turns=[], error=error)
+    assert verify_trajectory(trajectory, prompt("5")) is False
+    assert verify_trajectory(trajectory, None) is None
+
+
+@pytest.mark.parametrize(
+    ("messages", "stop_reason", "metadata", "verdict"),
+    [
+        (said("5"), StopReason.ANSWERED, prompt("5"), Verdict(True, "numeric")),
+        (said("6"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric")),
+        (said("5"), StopReason.ANSWERED, None, Verdict(None, None)),
+        (said("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
+        (said("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
+        (said("5"), StopReason.ERROR, prompt("5"), Verdict(None, "numeric", "the trajectory stopped for error")),
+        (
+            said("5"),
+            StopReason.LENGTH,
+            prompt("5"),
+            Verdict(False, "numeric", "the trajectory stopped for length before it came to an answer"),
+        ),
+        (
+            said("<think>5"),
+            StopReason.ANSWERED,
+            prompt("5"),
+            Verdict(False, "numeric", "the last message holds no answer"),
+        ),
+        (
+            said("{}"),
+            StopReason.ANSWERED,
+            prompt(None, "json", answer_schema={"type": "object"}),
+            Verdict(True, "json"),
+        ),
+    ],
+)
+def test_verdict_names_its_verifier_and_says_why(
+    messages: list[Message], stop_reason: StopReason, metadata: PromptMetadata | None, verdict: Verdict
+) -> None:
+    assert examine(messages, stop_reason, metadata) == verdict
+    assert verify_ending(messages, stop_reason, metadata) is verdict.verified
+
+
+def test_unknown_verifier_leaves_answers_unverified() -> None:
+    verdict = examine(said("5"), StopReason.ANSWERED, prompt("5", "guess"))
+    assert verdict.verified is None
+    assert verdict.note is not None
+    assert "expected a verifier among exact, " in verdict.note
+    assert verify("5", prompt("5", "guess")) is None
+
+
+@pytest.mark.parametrize("verifier", sorted(VERIFIERS))
+@pytest.mark.parametrize(
+    "answer", ["", "\0", "{" * 3000, "[" * 100_000, "\\boxed{" * 3000, "1e999/0", "\ud800", "9" * 9999]
+)
+def test_no_text_makes_a_verifier_raise(verifier: str, answer: str) -> None:
+    expected = {"json": "{}", "regex": "zzz", "python": "assert f()"}.get(verifier, "B")
+    assert verify(answer, prompt(expected, verifier)) in (False, None)

@@ -1,0 +1,61 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillhouse.verification.finding import Finding
+
+Find = Callable[..., Finding]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("Paris", "Paris", True),
+        ("  Paris\n", "Paris ", True),
+        ("Let me see.\n\nAnswer: Paris", "Paris", True),
+        ("\\boxed{Paris}", "Paris", True),
+        ("paris", "Paris", False),
+        ("Paris.", "Paris", False),
+        ("I think Paris", "Paris", False),
+    ],
+)
+def test_exact_compares_to_the_letter(find: Find, answer: str, expected: str, verdict: bool) -> None:
+    assert find("exact", answer, expected).verified is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("  Paris. ", "paris", True),
+        ('"New\n York"', "new york", True),
+        ("\uff11\uff12", "12", True),
+        ("STRASSE", "stra\u00dfe", True),
+        ("The answer is Paris.", "paris", True),
+        ("So:\n**Answer:** Paris", "paris", True),
+        ("Paris, France", "paris", False),
+        ("Answer: Rome\nThe answer is not Paris", "paris", False),
+    ],
+)
+def test_normalised_ignores_form_only(find: Find, answer: str, expected: str, verdict: bool) -> None:
+    assert find("normalised", answer, expected).verified is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("It is PARIS, of course", "Paris", True),
+        ("The answer is 14", "4", False),
+        ("It costs $5 (five)", "$5", True),
+        ("a + b", "+", True),
+    ],
+)
+def test_contains_looks_for_whole_words(find: Find, answer: str, expected: str, verdict: bool) -> None:
+    assert find("contains", answer, expected).verified is verdict
+
+
+@pytest.mark.parametrize("verifier", ["exact", "normalised", "contains"])
+@given(answer=st.text())
+def test_a_text_equals_itself(find: Find, verifier: str, answer: str) -> None:
+    assert find(verifier, answer, answer).verified is True
