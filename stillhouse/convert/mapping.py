@@ -13,6 +13,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject
 
 NO_COUNTERPART: Final = "a key that has no counterpart here"
+_ELSEWHERE: Final = "refers to what is not in this file"
 _SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 
 
@@ -83,6 +84,9 @@ class ConfigMapper:
         if is_secret(key, value):
             self.leave(_SECRET, key, value)
             return
+        if isinstance(value, str) and "${" in value:
+            self.leave(_ELSEWHERE, key, value)
+            return
         try:
             converted = rule.convert(value)
         except ValueError as error:
@@ -93,15 +97,14 @@ class ConfigMapper:
                 self.set(target, converted, key, value)
 
     def body(self) -> JsonObject:
-        """The body of a config that loads. Values it would refuse are unmapped, with what is wrong with them.
+        """The body of a config that loads, in the order of its fields. Values it would refuse are unmapped, and why.
 
         Raises:
             ConfigError: values that are right each by itself do not go together.
         """
         while True:
-            body = _nested(self._values)
             try:
-                DistillConfig.model_validate(body)
+                config = DistillConfig.model_validate(_nested(self._values))
             except ValidationError as error:
                 wrong = {self._target(item["loc"]): str(item["msg"]) for item in error.errors(include_url=False)}
                 if None in wrong:
@@ -111,7 +114,7 @@ class ConfigMapper:
                     del self._values[str(target)]
                     self.leave(f"{target}: {message[:1].lower()}{message[1:]}", key, origin)
             else:
-                return body
+                return config.model_dump(mode="json", exclude_unset=True)
 
     def _target(self, location: tuple[int | str, ...]) -> str | None:
         parts = [str(part) for part in location]
@@ -120,10 +123,9 @@ class ConfigMapper:
 
 
 def _nested(values: Mapping[str, Any]) -> JsonObject:
-    """Dotted keys as sections, in the order of the config's own fields."""
-    order = {name: place for place, name in enumerate(DistillConfig.model_fields)}
+    """Dotted keys as sections."""
     body: JsonObject = {}
-    for target in sorted(values, key=lambda target: order.get(target.partition(".")[0], len(order))):
+    for target in values:
         *sections, name = target.split(".")
         inside = body
         for section in sections:

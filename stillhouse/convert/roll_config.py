@@ -9,18 +9,18 @@ from stillhouse.convert.mapping import ConfigMapper, Table, To, to
 from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
-_WORKERS: Final = {"student_train": "actor_train", "student_infer": "actor_infer"}
-"""Names of pure distillation, and what ROLL itself makes of them."""
 _CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
 _REWARDS: Final = "the advantage is the reverse KL alone: rewards do not enter it"
+_MAX_REFERENCES: Final = 8
+"""Longest chain of references followed: one that leads back to itself has no end."""
 _BATCHES: Final = "steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory"
 _SAMPLING: Final = "the student is sampled from its own distribution, which its log-probabilities are of"
 
 
 def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     """Maps the keys of a config; the data files it names."""
-    body = {_WORKERS.get(key, key): value for key, value in resolved(body).items()}
+    body = resolved(body)
     teacher, rewards = body.pop("teacher", None), body.pop("rewards", None)
     mapper.set("sft.enabled", False, "sft.enabled", False)
     _map_teacher(teacher, body, mapper)
@@ -30,6 +30,8 @@ def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
         mapper.set("student.parameters", "full")
     if isinstance(rewards, dict):
         _map_rewards(rewards, mapper)
+    elif rewards is not None:
+        mapper.leave("expected reward workers by name", "rewards", rewards)
     return files
 
 
@@ -47,7 +49,7 @@ def resolved(body: JsonObject) -> JsonObject:
             return {key: fill(part, depth) for key, part in value.items()}
         if isinstance(value, list):
             return [fill(part, depth) for part in value]
-        if not isinstance(value, str) or depth > len(body):
+        if not isinstance(value, str) or depth > _MAX_REFERENCES:
             return value
         whole = _REFERENCE.fullmatch(value)
         if whole is not None and (found := value_of(whole[1])) is not None:
@@ -75,21 +77,24 @@ def _map_teacher(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
         )
     if mixed:
         mapper.leave(f"mixes rewards with the reverse KL. {_REWARDS}", "use_opd", mixed)
-    if body.pop("pure_opd_pipeline_type", "rlvr") == "rlvr" and (pure or mixed or is_one):
+    if (pipeline := body.pop("pure_opd_pipeline_type", "rlvr")) != "rlvr":
+        mapper.leave("set on_policy.max_turns, and tools in place of environments", "pure_opd_pipeline_type", pipeline)
+    elif pure or mixed or is_one:
         mapper.set("on_policy.max_turns", 1, "pure_opd_pipeline_type", "rlvr")
 
 
 def _take_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
-    worker = body.get("actor_train")
-    data = worker.get("data_args") if isinstance(worker, dict) else None
-    if not isinstance(data, dict):
-        return []
-    named = data.pop("file_name", None)
-    files = [named] if isinstance(named, str) else named
-    if files is not None and not (isinstance(files, list) and all(isinstance(name, str) for name in files)):
-        mapper.leave("expected a file or a list of them", "actor_train.data_args.file_name", named)
-        return []
-    return files or []
+    files: list[str] = []
+    for name in ("student_train", "actor_train"):
+        worker = body.get(name)
+        data = worker.get("data_args") if isinstance(worker, dict) else None
+        named = data.pop("file_name", None) if isinstance(data, dict) else None
+        listed = [named] if isinstance(named, str) else named or []
+        if isinstance(listed, list) and all(isinstance(file, str) for file in listed):
+            files += listed
+        else:
+            mapper.leave("expected a file or a list of them", f"{name}.data_args.file_name", named)
+    return files
 
 
 def _map_rewards(rewards: Mapping[str, Any], mapper: ConfigMapper) -> None:
@@ -100,11 +105,10 @@ def _map_rewards(rewards: Mapping[str, Any], mapper: ConfigMapper) -> None:
         if verifier is None or not isinstance(worker, dict):
             mapper.leave("a reward worker that no verifier stands for: write it as @reward", f"rewards.{name}", worker)
             continue
-        by_tag |= dict.fromkeys(worker.get("tag_included") or [name], verifier)
-        rest = {key: value for key, value in worker.items() if key not in ("worker_cls", "tag_included")}
-        mapper.apply(
-            {name: rest}, {f"rewards.{name}": f"{_REWARDS}; answers are verified by prompts.verifier"}, "rewards."
-        )
+        tags = worker.get("tag_included")
+        by_tag |= dict.fromkeys(map(str, tags) if isinstance(tags, list) and tags else [name], verifier)
+        if rest := {key: value for key, value in worker.items() if key not in ("worker_cls", "tag_included")}:
+            mapper.leave("answers are verified by prompts.verifier_by_tag, on this machine", f"rewards.{name}", rest)
     if by_tag:
         mapper.set("prompts.verifier_by_tag", by_tag, "rewards", by_tag)
 
@@ -124,7 +128,7 @@ def _positive(value: Any) -> Any:
     return value if isinstance(value, int | float) and value > 0 else None
 
 
-_TABLE: Final[Table] = {
+_KEYS: Final[Table] = {
     "exp_name": to("tracking.experiment"),
     "seed": to("on_policy.seed"),
     "pretrain": to("student.model"),
@@ -202,4 +206,11 @@ _TABLE: Final[Table] = {
     "checkpoint_config": _FILES,
     "resume_from_checkpoint": "training resumes by itself",
     "system_envs": "environment variables are the shell's; their values are never copied",
+}
+
+_TABLE: Final[Table] = dict(_KEYS) | {
+    # What pure distillation calls them.
+    key.replace("actor_", "student_", 1): rule
+    for key, rule in _KEYS.items()
+    if key.startswith("actor_")
 }

@@ -75,6 +75,8 @@ def _example(example: Example, indent: str, width: int) -> list[str]:
         subsequent_indent=f"{indent}  ",
         max_lines=_EXAMPLE_LINES,
         placeholder=" ...",
+        # A path stays one word, to be copied.
+        break_long_words=False,
         break_on_hyphens=False,
     )
 

@@ -209,9 +209,9 @@ def test_every_key_of_a_roll_config_is_written_or_listed(tmp_path: Path, write: 
     (prompt,) = load_prompts(config.prompts).prompts
     assert prompt.messages == [{"role": "user", "content": "3x + 5 = 14"}]
     assert unmapped.keys() >= {
-        "actor_infer.generating_args.top_p",
-        "actor_train.training_args.gradient_accumulation_steps",
-        "actor_train.strategy_args",
+        "student_infer.generating_args.top_p",
+        "student_train.training_args.gradient_accumulation_steps",
+        "student_train.strategy_args",
         "teacher.device_mapping",
         "rewards.ifeval",
         "tracker_kwargs",
@@ -239,6 +239,23 @@ def test_mixed_rewards_and_several_teachers_are_told_of(tmp_path: Path, write: W
     config, unmapped = _converted(write(tmp_path / "none/rlvr.yaml", yaml.safe_dump(several)))
     assert not config.on_policy.enabled
     assert "there is no teacher" in unmapped["teacher"]["reason"]
+
+
+def test_references_are_followed_but_not_in_circles(tmp_path: Path, write: Write) -> None:
+    body = {
+        "base": "Qwen",
+        "pretrain": "${base}/Qwen3-8B",
+        "student_train": {"model_args": {"model_name_or_path": "${pretrain}"}},
+        "teacher": {"model_args": {"model_name_or_path": "${student_train.model_args.model_name_or_path}"}},
+        "loop": {"one": "${loop}", "two": "${loop}"},
+        "exp_name": "${oc.env:USER}",
+        "pure_opd_pipeline_type": "agentic",
+        "rewards": ["math_rule"],
+    }
+    config, unmapped = _converted(write(tmp_path / "opd.yaml", yaml.safe_dump(body)))
+    assert (config.student.model, config.teacher.model) == ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B")
+    assert unmapped["exp_name"]["reason"] == "refers to what is not in this file"
+    assert unmapped.keys() >= {"base", "loop", "rewards", "pure_opd_pipeline_type"}
 
 
 def test_a_file_that_is_no_known_config_is_refused(tmp_path: Path, write: Write) -> None:
