@@ -84,9 +84,9 @@ class RoundTrip:
         for was, reads in zip(said, heard, strict=True):
             if was != reads:
                 return f"the call {_shown(was)} reads as {_shown(reads)}"
-        content = _content(message)
-        if content != _content(read):
-            return f"the content {_cut(content)!r} reads as {_cut(_content(read))!r}"
+        content, heard_content = _content(message), _text(read).strip()
+        if content != heard_content:
+            return f"the content {_cut(content)!r} reads as {_cut(heard_content)!r}"
         return None
 
 
@@ -127,10 +127,14 @@ def _canonical(arguments: Any) -> str:
 
 def _content(message: Message) -> str:
     """The answer's text, without reasoning that is written into it."""
+    return _text(parse_completion(_text(message), with_calls=False)).strip()
+
+
+def _text(message: Message) -> str:
     content: Any = message.get("content") or ""
     if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content if part.get("type") == "text")
-    return (parse_completion(content, with_calls=False)["content"] or "").strip()
+        return "".join(part.get("text", "") for part in content if part.get("type") == "text")
+    return str(content)
 
 
 def _parts(value: Any) -> Iterator[Any]:

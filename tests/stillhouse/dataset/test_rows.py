@@ -3,10 +3,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import MALFORMED_CALL
+from stillhouse.chat.template import render_sample
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.read import original_messages
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, LABEL_COLUMNS
@@ -24,6 +27,11 @@ SPELT_OBJECTS = st.builds(
     indent=st.sampled_from([None, 2]),
     ensure_ascii=st.booleans(),
 )
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
 
 
 def with_arguments(*arguments: Any, name: str = "f") -> Trajectory:
@@ -115,3 +123,11 @@ def test_a_call_that_an_endpoint_wrote_otherwise_is_kept_as_it_is(call: JsonObje
     row = candidate_row(trajectory, None, {}, None)
     assert row["arguments"] == ['{"b": 2}', None]
     assert original_messages(read_back(row)) == trajectory.messages
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(SPELT_OBJECTS | TEXTS | st.sampled_from(['{"x": NaN}', '{"x": 1180591620717411303424}']), min_size=1))
+def test_stored_messages_render_as_the_trajectorys_do(tokenizer: PreTrainedTokenizerBase, arguments: list[str]) -> None:
+    trajectory = with_arguments(*arguments)
+    stored = read_back(candidate_row(trajectory, None, {}, None))["messages"]
+    assert render_sample(tokenizer, stored, []) == render_sample(tokenizer, trajectory.messages, [])

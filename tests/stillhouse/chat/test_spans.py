@@ -1,0 +1,147 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.template import TemplateError, render_sample, render_spans, tokenise_spans
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.embedded.shop import CALCULATOR_SCHEMA
+from stillhouse.types import Message
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
+    ["a b", "<|im_end|>", "<think>\nhm\n</think>\n\nyes", "caf\u00e9 \U0001f600", "\n\n3\n"]
+)
+CALLS = st.builds(
+    lambda name, arguments: {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}},
+    st.sampled_from(["calculator", "f", "malformed_tool_call"]),
+    st.dictionaries(TEXTS, TEXTS | st.integers() | st.none(), max_size=2).map(json.dumps) | TEXTS,
+)
+ASSISTANT = st.builds(
+    lambda content, reasoning, calls: {
+        "role": "assistant", "content": content,
+        **({"reasoning_content": reasoning} if reasoning else {}), **({"tool_calls": calls} if calls else {}),
+    },
+    st.none() | TEXTS, st.none() | TEXTS, st.lists(CALLS, max_size=2),
+)  # fmt: skip
+OTHERS = st.builds(lambda role, content: {"role": role, "content": content}, st.sampled_from(["user", "tool"]), TEXTS)
+CONVERSATIONS = st.lists(ASSISTANT | OTHERS, min_size=1, max_size=6)
+# Earlier answers vanish, as reasoning does in some templates.
+REWRITING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.last or m.role != 'assistant' %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEMPLATES = [
+    None,
+    REWRITING,
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{{ m.content }}"
+    "<|im_end|>{% endfor %}",
+    "{{ messages[0].content }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}",
+]  # fmt: skip
+
+
+def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> Any:
+    """The plain way: every start rendered by itself, every span tokenised by itself, the whole tokenised again."""
+
+    def text(part: list[Message], prompt: bool) -> str:
+        shown = [spelt(message) for message in part]
+        try:
+            return tokenizer.apply_chat_template(
+                shown, tools=[CALCULATOR_SCHEMA], add_generation_prompt=prompt, tokenize=False
+            )
+        except Exception as error:
+            raise TemplateError(str(error)) from error
+
+    def rest(start: str, whole: str) -> list[int]:
+        if not whole.startswith(start):
+            raise TemplateError("not prefix preserving")
+        return tokenizer(whole[len(start) :], add_special_tokens=False)["input_ids"]
+
+    ids: list[int] = []
+    mask: list[bool] = []
+    done = ""
+    special = {place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before, after = text(messages[:index], True), text(messages[: index + 1], False)
+            prompt, span = rest(done, before), rest(before, after)
+            ends = [place for place, token in enumerate(span) if token in special]
+            if not ends:
+                raise TemplateError("no end of turn")
+            ids += prompt + span
+            mask += [False] * len(prompt) + [place <= ends[-1] for place in range(len(span))]
+            done = after
+    full = text(messages, False)
+    tail = rest(done, full)
+    ids += tail
+    mask += [False] * len(tail)
+    if ids != tokenizer(full, add_special_tokens=False)["input_ids"] and tokenizer.decode(ids) != full:
+        raise TemplateError("decodes to another text")
+    return ids, mask
+
+
+def spelt(message: Any) -> dict[str, Any]:
+    """The message with arguments that are objects as objects, and malformed calls in its text."""
+    pieces, calls = [message.get("content") or ""], []
+    for call in message.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        if name == "malformed_tool_call":
+            pieces.append(arguments)
+            continue
+        try:
+            value = json.loads(arguments)
+        except ValueError:
+            value = None
+        calls.append({**call, "function": {"name": name, "arguments": value if isinstance(value, dict) else arguments}})
+    if not message.get("tool_calls"):
+        return dict(message)
+    return {**message, "content": "\n".join(filter(None, pieces)) or None, "tool_calls": calls or None}
+
+
+@pytest.fixture(scope="module", params=TEMPLATES, ids=["student", "rewriting", "refusing", "no end of turn"])
+def any_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = request.param or tokenizer.chat_template
+    return tokenizer
+
+
+@settings(max_examples=25, deadline=None)
+@given(conversations=st.lists(CONVERSATIONS, min_size=1, max_size=3))
+def test_many_conversations_at_once_give_what_each_gives_one_by_one(
+    any_tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]
+) -> None:
+    expected: list[Any] = []
+    spans = []
+    for messages in conversations:
+        try:
+            expected.append(one_by_one(any_tokenizer, messages))
+        except TemplateError:
+            with pytest.raises(TemplateError):
+                render_sample(any_tokenizer, messages, [CALCULATOR_SCHEMA])
+            continue
+        spans.append(render_spans(any_tokenizer, messages, [CALCULATOR_SCHEMA]))
+    assert tokenise_spans(any_tokenizer, spans) == expected
+
+
+def test_spans_name_the_message_that_says_them(tokenizer: PreTrainedTokenizerBase) -> None:
+    messages: list[Message] = [
+        {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"},
+        {"role": "assistant", "content": "b"}, {"role": "user", "content": "s"},
+    ]  # fmt: skip
+    spans = render_spans(tokenizer, messages, None)
+    assert [(span.message, span.text.split("<|im_end|>")[0]) for span in spans if span.message] == [(1, "a"), (3, "b")]
+    assert spans[-1].text.endswith("s<|im_end|>\n")
+    whole = tokenizer.apply_chat_template(messages, tokenize=False)  # type: ignore[arg-type]
+    assert "".join(span.text for span in spans) == whole
+
+
+@pytest.mark.parametrize("call", [{"id": "c"}, {"id": "c", "function": {"name": "f"}}, "f()"])
+def test_a_call_that_is_not_in_the_openai_form_is_a_problem_of_its_conversation(
+    call: Any, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(TemplateError, match="not in the OpenAI form"):
+        render_spans(tokenizer, messages, None)

@@ -1,0 +1,61 @@
+from collections.abc import Callable
+
+import pytest
+
+from stillhouse.chat.template import render_sample
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.dataset.labelling.rendering import RenderLabels
+from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.errors import ConfigError
+from stillhouse.types import Trajectory
+
+MakeTrajectory = Callable[..., Trajectory]
+
+
+@pytest.fixture(scope="module")
+def render_labels() -> RenderLabels:
+    return RenderLabels("embedded:student")
+
+
+def test_lengths_are_those_of_the_sample_that_is_trained_on(
+    render_labels: RenderLabels, make_trajectory: MakeTrajectory
+) -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    trajectories = [make_trajectory(number, answer="yes " * number) for number in range(5)]
+    labels = render_labels([Subject.of(one, None) for one in trajectories])
+    samples = [render_sample(tokenizer, one.messages, one.tools) for one in trajectories]
+    assert labels["num_tokens"] == [len(sample.token_ids) for sample in samples]
+    assert labels["num_supervised_tokens"] == [sum(sample.loss_mask) for sample in samples]
+    assert labels["template_problem"] == [None] * 5
+
+
+def test_a_row_that_cannot_be_rendered_stands_between_rows_that_can(
+    render_labels: RenderLabels, make_trajectory: MakeTrajectory
+) -> None:
+    sound = make_trajectory()
+    bad = make_trajectory(messages=sound.messages[1:])
+    labels = render_labels([Subject.of(one, None) for one in (sound, bad, sound)])
+    assert labels["num_tokens"][1] is None
+    assert labels["num_supervised_tokens"][1] is None
+    assert "refuses a conversation" in labels["template_problem"][1]
+    assert labels["num_tokens"][0] == labels["num_tokens"][2] > 0
+    assert labels["template_problem"][::2] == [None, None]
+
+
+def test_a_call_that_would_be_learnt_as_another_is_a_problem_of_a_row_with_lengths(
+    render_labels: RenderLabels, make_trajectory: MakeTrajectory
+) -> None:
+    trajectory = make_trajectory()
+    trajectory.messages[1]["tool_calls"][0]["function"]["arguments"] = "2 + 3"
+    labels = render_labels([Subject.of(trajectory, None)])
+    assert labels["num_tokens"][0] > 0
+    assert "message 1 is rendered as something else: the call calculator" in labels["template_problem"][0]
+
+
+def test_no_rows_have_no_labels(render_labels: RenderLabels) -> None:
+    assert set(map(tuple, render_labels([]).values())) == {()}
+
+
+def test_a_student_without_a_tokenizer_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="/no/such/student"):
+        RenderLabels("/no/such/student")
