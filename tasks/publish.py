@@ -22,7 +22,7 @@ from stillhouse.store.records import read_jsonl, read_metadata, read_trajectorie
 from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
-from stillhouse.verification.verify import verify_trajectory
+from stillhouse.verification import verify_trajectory
 from tasks.caching import artifacts_in
 from tasks.prompts import metadata_file
 from tasks.run import Run, StageOutcome, start

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stillhouse.chat.template import TemplateError, render_sample
 from stillhouse.config import DatasetConfig
-from stillhouse.verification.verify import final_answer, verify_trajectory
+from stillhouse.verification import final_answer, verify_trajectory
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.verification.verify import verify_ending
+from stillhouse.verification import verify_ending
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import Generator
 from stillhouse.training.advantages import distillation_advantages

@@ -6,7 +6,7 @@ from typing import Any
 
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
-from stillhouse.verification.verify import final_answer
+from stillhouse.verification import final_answer
 
 
 @dataclass(frozen=True, slots=True)
