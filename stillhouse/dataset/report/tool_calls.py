@@ -1,17 +1,18 @@
 """Which tools the teacher called, and how often."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from stillhouse.dataset.report.columns import iter_columns
 
-_BATCH_ROWS: Final = 2048
+_BATCH_ROWS: Final = 8192
 
 
 def count_tool_calls(path: Path) -> Counter[str]:
@@ -22,25 +23,24 @@ def count_tool_calls(path: Path) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for batch in iter_columns(path, ("messages", "num_tool_calls"), batch_rows=_BATCH_ROWS):
-        limits = batch.column("num_tool_calls").fill_null(0).to_numpy()
-        messages = batch.column("messages")
-        # Few messages call tools: the others are not parsed.
-        calling = pc.match_substring(messages.flatten(), '"tool_calls"')
-        texts = messages.flatten().filter(calling).to_pylist()
-        rows = pc.list_parent_indices(messages).filter(calling).to_numpy()
-        for start, end in _runs(rows):
-            names = [name for text in texts[start:end] for name in _names(orjson.loads(text))]
-            limit = int(limits[rows[start]])
-            # Calls in the prompt's own messages come before those that were sampled.
-            counts.update(names[max(0, len(names) - limit) :])
-    return counts
+        _add(counts, batch.column("messages"), batch.column("num_tool_calls").fill_null(0))
+    return +counts
 
 
-def _runs(rows: "np.ndarray[Any, np.dtype[np.int64]]") -> list[tuple[int, int]]:
-    """Start and end of each stretch of equal numbers."""
-    edges = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
-    return [(start, end) for start, end in pairwise(edges) if end > start]
+def _add(counts: Counter[str], messages: pa.Array, num_sampled: pa.Array) -> None:
+    texts = messages.flatten()
+    # Few messages call tools: the others are not parsed.
+    calling = pc.match_substring(texts, '"tool_calls"')
+    names = [_names(text) for text in texts.filter(calling).to_pylist()]
+    counts.update(chain.from_iterable(names))
+    rows = pc.list_parent_indices(messages).filter(calling).to_numpy()
+    sizes = np.fromiter(map(len, names), dtype=np.int64, count=len(names))
+    num_given = np.bincount(rows, weights=sizes, minlength=len(messages)) - num_sampled.to_numpy()
+    for row in np.flatnonzero(num_given > 0):
+        # Calls in the prompt's own messages come before those that were sampled.
+        start, end = np.searchsorted(rows, (row, row + 1))
+        counts.subtract([*chain.from_iterable(names[start:end])][: int(num_given[row])])
 
 
-def _names(message: dict[str, Any]) -> list[str]:
-    return [str(call["function"]["name"]) for call in message.get("tool_calls") or ()]
+def _names(text: str) -> list[str]:
+    return [call["function"]["name"] for call in orjson.loads(text).get("tool_calls") or ()]
