@@ -104,7 +104,11 @@ def _read(row: JsonObject, unmapped: list[Unmapped]) -> Read:
         last_excluded = max(excluded, default=-1)
         if last_excluded >= start:
             found.num_prompt = last_excluded + 1 + first_answer(messages[last_excluded + 1 :])
-            unmapped.append(Unmapped("a turn of weight 0: all before it is context, not trained on", "messages"))
+            trained = [index for index in range(start, last_excluded) if messages[index]["role"] == "assistant"]
+            if lost := [messages[index] for index in trained if index not in excluded]:
+                unmapped.append(
+                    Unmapped("turns before one of weight 0: they are context, not trained on", "messages", lost)
+                )
         if found.num_prompt == len(messages):
             return Read(
                 unmapped=[*unmapped, Unmapped("no turn of the assistant has a weight: nothing to train on", "messages")]
@@ -119,8 +123,11 @@ def _take_weights(messages: Sequence[Any]) -> list[int]:
 
 def _tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
     """Removes the row's tools; their names and, where the row has them, their schemas."""
-    functions = row.pop("functions", None)
-    tools = row.pop("tools", None) or [{"type": "function", "function": function} for function in functions or ()]
+    functions, tools = row.pop("functions", None), row.pop("tools", None)
+    if isinstance(tools, str):
+        with suppress(orjson.JSONDecodeError):
+            tools = orjson.loads(tools)
+    tools = tools or [{"type": "function", "function": function} for function in functions or ()]
     if not tools:
         return None, None
     if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):

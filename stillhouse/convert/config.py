@@ -30,7 +30,7 @@ def write_config(source: Path, output: Path, out: Output, read_files: ReadFiles)
 
     Raises:
         ConfigError: the values do not go together.
-        InputError: the file is not YAML, or a data file cannot be read.
+        InputError: the file is not YAML.
     """
     form = out.account.form
     mapper = ConfigMapper()

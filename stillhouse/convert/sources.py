@@ -39,15 +39,18 @@ def _by_number(path: Path) -> list[Any]:
 
 
 def read_rows(path: Path) -> Iterator[SourceRow]:
-    """Every row of one file in order. A row that cannot be read carries a problem and does not end the reading.
+    """Every row of one file in order.
 
-    Raises:
-        InputError: the file cannot be opened, is not what its ending says, or has none of the endings of `READERS`.
+    A row that cannot be read carries a problem and does not end the reading; what is wrong with the file as a whole is
+    the problem of its last row, so that one torn file of many costs itself alone.
     """
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: expected a name ending in {', '.join(READERS)}")
-    return reader(path)
+    try:
+        reader = READERS.get(path.suffix.lower())
+        if reader is None:
+            raise InputError(f"expected a name ending in {', '.join(READERS)}")
+        yield from reader(path)
+    except InputError as error:
+        yield SourceRow(str(path), {}, str(error))
 
 
 def _read_jsonl(path: Path) -> Iterator[SourceRow]:
@@ -59,7 +62,7 @@ def _read_json(path: Path) -> Iterator[SourceRow]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise InputError(f"the file cannot be read: {error.strerror or error}") from error
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -83,7 +86,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
         with pq.ParquetFile(path) as file:
             yield from _table_rows(path, file.iter_batches(_BATCH_ROWS))
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
+        raise InputError(f"the file cannot be read as Parquet: {error}") from error
 
 
 def _read_arrow(path: Path) -> Iterator[SourceRow]:
@@ -94,7 +97,7 @@ def _read_arrow(path: Path) -> Iterator[SourceRow]:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
             yield from _table_rows(path, batches)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as an Arrow stream: {error}") from error
+        raise InputError(f"the file cannot be read as an Arrow stream: {error}") from error
 
 
 def _table_rows(path: Path, batches: Any) -> Iterator[SourceRow]:

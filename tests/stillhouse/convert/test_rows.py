@@ -175,6 +175,27 @@ def test_turns_of_weight_0_are_context(
     assert trajectory.messages == [USER, FOUR, OTHER, SIX]
 
 
+def test_turns_before_one_of_weight_0_are_listed(tmp_path: Path, write: Write) -> None:
+    result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, FOUR, OTHER, {**SIX, "weight": 0}, USER, FOUR]}))
+    (trajectory,) = result.trajectories
+    assert len(trajectory.turns) == 1
+    assert result.listed("messages") == [[FOUR]]
+
+
+def test_one_torn_file_of_many_costs_itself_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3):
+        pq.write_table(pa.Table.from_pylist([DISTILABEL]), folder / f"train-{number}.parquet")
+    whole = (folder / "train-0.parquet").read_bytes()
+    (folder / "train-0.parquet").write_bytes(whole[:-20])
+    result = Result(folder)
+    assert (result.account.files, result.account.rows, result.account.rows_left_out) == (3, 3, 1)
+    (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
+    assert told["place"].endswith("train-0.parquet")
+    assert "cannot be read as Parquet" in told["value"]
+
+
 def test_a_row_without_a_turn_to_train_on_is_left_out(tmp_path: Path, write: Write) -> None:
     excluded = {"messages": [USER, FOUR, OTHER, {**SIX, "weight": 0}]}
     result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, FOUR]}, excluded))
