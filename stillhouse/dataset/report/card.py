@@ -136,7 +136,7 @@ def _accuracy(summary: DatasetSummary) -> list[str]:
     return [
         "## Accuracy of the teacher\n",
         _table(("tag", "right", "95 % interval", "verified"), rows),
-        *([f"{num_more:,} more tags are not listed.\n"] if num_more else []),
+        *([f"{num_more:,} rarer tags are not listed.\n"] if num_more else []),
     ]
 
 

@@ -118,9 +118,13 @@ def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
 
 
 def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
-    """The teacher's accuracy by tag, and how many tags are too many to list."""
-    found = [("(no tag)" if tag is None else cut(tag, _NAME_CHARS), a) for tag, a in summary.verdicts.by_tag().items()]
-    return found[:_MOST_TAGS], max(0, len(found) - _MOST_TAGS)
+    """The teacher's accuracy by tag, in alphabetical order, and how many rarer tags are not listed."""
+    by_tag = summary.verdicts.by_tag()
+    common = sorted(by_tag, key=lambda tag: -by_tag[tag].right - by_tag[tag].wrong)[:_MOST_TAGS]
+    listed = [
+        ("(no tag)" if tag is None else cut(tag, _NAME_CHARS), one) for tag, one in by_tag.items() if tag in common
+    ]
+    return listed, len(by_tag) - len(listed)
 
 
 def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
@@ -132,7 +136,7 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 
 
 def categories(summary: DatasetSummary) -> list[Category]:
-    """Kinds of rows by what tells them apart; what all rows share is left out."""
+    """Kinds of rows by what tells them apart, where that is known."""
     findings = summary.findings
     named = [(title, findings.categories[name], missing) for title, name, missing in _CATEGORIES]
     named.insert(2, ("Tool calls", summary.tool_calls, ""))
@@ -183,13 +187,13 @@ def usage_rows(summary: DatasetSummary) -> list[list[str]]:
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count
-        total = (summary.usage_kept.totals[column] + summary.usage_dropped.totals[column]).num_unknown
+        num_unknown = summary.usage.totals[column].num_unknown
         rows.append(
             [
                 column.replace("_", " ").replace("usd", "").strip().capitalize(),
                 *(form(usage[column]) for usage in (summary.usage, summary.usage_kept, summary.usage_dropped)),
                 in_unit(summary.per_kept_row(column), "usd" if column == "cost_usd" else "count"),
-                formats.count(total) if total else "",
+                formats.count(num_unknown) if num_unknown else "",
             ]
         )
     return rows

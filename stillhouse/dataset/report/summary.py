@@ -1,7 +1,7 @@
 """What a dataset's files hold, counted in one pass over their label columns.
 
-Memory is that of a batch, a few kilobytes a measure, 29 bytes a row for prompts, clusters and verdicts, and 16 for each
-set of their hashes while distinct ones are counted.
+Memory is that of a batch, some kilobytes for each measure, and 29 bytes a row: hashes of its prompt and cluster, and
+its verdict.
 """
 
 from collections import Counter

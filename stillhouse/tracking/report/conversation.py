@@ -85,7 +85,7 @@ def _messages(messages: Sequence[Message]) -> list[MessageView]:
 
 def _message(message: Message) -> MessageView:
     calls: list[Any] = [*(message.get("tool_calls") or ())]
-    shown = [_call(call["function"]["name"], call["function"]["arguments"]) for call in calls[:_MAX_CALLS]]
+    shown = [_call(call["function"]["name"], call["function"].get("arguments")) for call in calls[:_MAX_CALLS]]
     if len(calls) > _MAX_CALLS:
         shown.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
     return MessageView(

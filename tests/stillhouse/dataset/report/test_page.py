@@ -108,6 +108,16 @@ def test_accuracy_is_told_by_tag_with_its_interval(
     assert page.row("numeric")[:4] == ["numeric", "10", "0", "0"]
 
 
+def test_of_many_tags_the_frequent_ones_are_listed(
+    tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow
+) -> None:
+    tags = [f"rare {number}" for number in range(60)] + ["common"] * 2
+    rows = [kept(number, tag=tag, verified=True) for number, tag in enumerate(tags)]
+    page = Page(page_of(write_dataset(tmp_path, rows), origin))
+    assert page.row("common")[3] == "2"
+    assert "21 more tags, none of them with more rows, are not listed." in page.texts
+
+
 def test_a_hit_names_its_match(
     tmp_path: Path, write_dataset: WriteDataset, origin: Origin, kept: MakeRow, rejected: MakeRow
 ) -> None:
