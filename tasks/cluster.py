@@ -1,7 +1,7 @@
 """Stages whose shards are worked on by a Dask cluster."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prefect import Task
@@ -14,7 +14,13 @@ from tasks.run import Run
 
 
 def recall_on_dask(
-    stage: Stage, task: Task[..., Any], run: Run, shards: Sequence[Artifact], **inputs: Any
+    stage: Stage,
+    task: Task[..., Any],
+    run: Run,
+    shards: Sequence[Artifact],
+    *,
+    own_inputs: Callable[[Artifact], Mapping[str, Any]],
+    **inputs: Any,
 ) -> list[tuple[Artifact, bool]]:
     """As `tasks.caching.recall_shards`, in the workers of a cluster, which need the store under the same path.
 
@@ -24,7 +30,7 @@ def recall_on_dask(
     with _task_runner(run.context.runtime) as runner:
 
         def start(shard: Artifact, *, refresh: bool = False) -> Any:
-            arguments = arguments_of(stage, run, {"shard": shard, **inputs})
+            arguments = arguments_of(stage, run, {"shard": shard, **own_inputs(shard), **inputs})
             return runner.submit(configured(task, stage, run, refresh=refresh), arguments)
 
         def finished(shard: Artifact, future: Any) -> tuple[Artifact, bool]:

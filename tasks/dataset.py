@@ -1,8 +1,10 @@
 """Dataset: rollouts measured, compared with each other, selected, split and written as Parquet."""
 
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from prefect import task
 
 from stillhouse.chat.refs import model_identity
@@ -46,16 +48,16 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         FailureBudgetExceeded, EndpointError: a judge, the student or an endpoint of embeddings failed too often.
     """
     dataset = config.dataset
-    labels = list(label(rollouts, prompts, config, run).shards)
+    labels = label(rollouts, config, run)
     render = dataset.labels.render
     artifact: Artifact = call_stage(
         DATASET,
         dataset_task,
         run,
         labels=labels,
-        judge=judge(rollouts.shards, prompts, config, run),
-        difficulty=measure_difficulty(rollouts.shards, prompts, config, run),
-        embeddings=embed(rollouts.shards, prompts, config, run),
+        judge=judge(rollouts, config, run),
+        difficulty=measure_difficulty(rollouts, config, run),
+        embeddings=embed(rollouts, config, run),
         duplicates=_find_duplicates(labels, dataset.duplicates, run),
         dataset=dataset,
         max_tokens=most_tokens(dataset, config.student.max_length),
@@ -104,7 +106,11 @@ def duplicates_task(
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         parts = find_duplicates([_shard(artifact) for artifact in labels], duplicates, folder)
-        return sum(artifact.num_rows for artifact in labels), {"parts": [part.name for part in parts]}
+        kinds = Counter(
+            kind for part in parts for kind in pq.read_table(part, columns=["duplicate_kind"])[0].to_pylist()
+        )
+        facts = {"parts": [part.name for part in parts], "exact": kinds["exact"], "near": kinds["near"]}
+        return sum(artifact.num_rows for artifact in labels), facts
 
     return context.store.write(DUPLICATES.name, digest(key), fill)
 

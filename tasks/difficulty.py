@@ -1,7 +1,7 @@
 """Difficulty: how hard rows are for the student before it is trained. A task run is a shard of trajectories."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prefect import task
@@ -12,24 +12,23 @@ from stillhouse.dataset.difficulty.pass_rate import pass_rates, student_prompts,
 from stillhouse.dataset.difficulty.rows import write_difficulty
 from stillhouse.dataset.shards import DIFFICULTY_FILE
 from stillhouse.store import digest
-from stillhouse.store.records import read_trajectories
+from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Trajectory
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.models import base_student, endpoint_of
 from tasks.progress import PartProgress, rollout_stage
-from tasks.prompts import PromptSets
+from tasks.prompts import metadata_file
+from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
-from tasks.shards import metadata_of, note_shards
+from tasks.shards import note_shards
 
 DIFFICULTY = Stage("difficulty", version=1)
 
 
-def measure_difficulty(
-    shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run
-) -> list[Artifact] | None:
+def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
     """How hard each shard's rows are for the student, as folders that hold `DIFFICULTY_FILE`; None if not measured.
 
     Raises:
@@ -46,19 +45,24 @@ def measure_difficulty(
     def skipped(artifact: Artifact) -> None:
         PartProgress("difficulty", artifact.uri, artifact.num_rows * steps).skip()
 
-    asked = recall_shards(DIFFICULTY, difficulty_task, run, shards, skipped=skipped, **_inputs(config, prompts))
-    with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in shards)):
+    def own_inputs(shard: Artifact) -> Mapping[str, Artifact | None]:
+        return rollouts.metadata_of(shard) if labels.student_samples else {"metadata": None}
+
+    asked = recall_shards(
+        DIFFICULTY, difficulty_task, run, rollouts.shards, skipped=skipped, own_inputs=own_inputs, **_inputs(config)
+    )
+    with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in rollouts.shards)):
         results = run_until_done(asked)
     return note_shards(DIFFICULTY, results, run, seconds=time.monotonic() - started)
 
 
-def _inputs(config: DistillConfig, prompts: PromptSets) -> JsonObject:
+def _inputs(config: DistillConfig) -> JsonObject:
     """What difficulty depends on; None for what only the half that is off would need."""
     labels = config.dataset.labels
     inputs: JsonObject = {
         "model": base_student(config.student),
         "max_length": config.student.max_length if labels.student_nll else None,
-        **dict.fromkeys(("rollouts", "tools", "tool_schemas", "metadata")),
+        **dict.fromkeys(("rollouts", "tools", "tool_schemas")),
     }
     if labels.student_samples:
         inputs |= {
@@ -66,7 +70,6 @@ def _inputs(config: DistillConfig, prompts: PromptSets) -> JsonObject:
             # Rewards score trajectories and sample none.
             "tools": config.tools.model_copy(update={"rewards_file": None}),
             "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),
-            "metadata": prompts.train_metadata,
         }
     return inputs
 
@@ -115,7 +118,7 @@ async def _pass_rates(
 ) -> tuple[dict[str, float], JsonObject]:
     """The student's pass rates by prompt id, and the figures of its rollouts."""
     prompts = student_prompts(trajectories)
-    about = metadata_of(metadata, prompts)
+    about = read_metadata(metadata_file(metadata))
     asked = list(prompts.values())
     part = PartProgress("difficulty", f"{key}/answers", len(asked) * rollouts.num_samples)
     async with endpoint_of(model, None, context.runtime) as endpoint:

@@ -1,7 +1,6 @@
 """Embeddings: prompts as vectors. A task run is a shard of trajectories; shards share an event loop and a limit."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress, rollout_stage
-from tasks.prompts import PromptSets
+from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards, with_key
@@ -29,7 +28,7 @@ from tasks.shards import note_shards, with_key
 EMBEDDINGS = Stage("embeddings", version=1)
 
 
-def embed(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run) -> list[Artifact] | None:
+def embed(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
     """The prompts of each shard's trajectories as vectors, as folders that hold `EMBEDDINGS_FILE`.
 
     None where no endpoint is named.
@@ -47,8 +46,9 @@ def embed(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig
     def skipped(artifact: Artifact) -> None:
         PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
 
-    with rollout_stage("embeddings", sum(shard.num_rows for shard in shards)):
-        results = run_until_done(recall_shards(EMBEDDINGS, embeddings_task, run, shards, skipped=skipped, **inputs))
+    with rollout_stage("embeddings", sum(shard.num_rows for shard in rollouts.shards)):
+        work = recall_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, skipped=skipped, **inputs)
+        results = run_until_done(work)
     return note_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
 
 

@@ -1,7 +1,7 @@
 """Rollouts that were sampled elsewhere: the trajectories of a file, in shards like those sampled here."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -12,10 +12,10 @@ from stillhouse.errors import InputError
 from stillhouse.rollouts.summary import add_up, summarise
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
-from stillhouse.store.records import read_jsonl, read_prompts, trajectory_from_json, write_jsonl
+from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json, write_jsonl
 from stillhouse.types import Artifact, Trajectory
 from tasks.caching import CACHED_STAGE, Stage, call_stage
-from tasks.prompts import PromptSets, prompts_file
+from tasks.prompts import PromptSets, metadata_file, write_metadata
 from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
@@ -45,7 +45,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
         label="rollouts",
         path=path,
         sha256=file_sha256(file),
-        prompts=prompts.train,
+        metadata=prompts.train_metadata,
         failure_budget=failure_budget,
         shard_rows=run.context.runtime.shard_size,
     )
@@ -54,18 +54,27 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
 
 @task(name="import", **CACHED_STAGE)
 def import_task(
-    path: str, sha256: str, prompts: Artifact, failure_budget: float, shard_rows: int, key: str, context: RunContext
+    path: str,
+    sha256: str,
+    metadata: Artifact,
+    failure_budget: float,
+    shard_rows: int,
+    key: str,
+    context: RunContext,
 ) -> Rollouts:
     """Reads, checks and splits into shards; a row left out is told of with its line."""
-    known = {prompt.id for prompt in read_prompts(prompts_file(prompts))}
+    known = read_metadata(metadata_file(metadata))
     source = _Source(Path(path), known)
     trajectories = iter(source)
-    shards = []
+    shards: list[Artifact] = []
+    about: list[Artifact] = []
     while rows := list(islice(trajectories, shard_rows)):
         shards.append(_write_shard(rows, digest([key, len(shards)]), context))
+        prompt_ids = dict.fromkeys(one.prompt_id for one in rows)
+        about.append(write_metadata(context.store, [known[prompt_id] for prompt_id in prompt_ids]))
     source.check(failure_budget)
     facts = {**add_up([shard.facts for shard in shards]), "other_prompts": source.num_strangers}
-    return Rollouts(shards=tuple(shards), sampling=None, facts=facts)
+    return Rollouts(shards=tuple(shards), metadata=tuple(about), sampling=None, facts=facts)
 
 
 def _write_shard(rows: list[Trajectory], key: str, context: RunContext) -> Artifact:
@@ -77,7 +86,7 @@ def _write_shard(rows: list[Trajectory], key: str, context: RunContext) -> Artif
 class _Source:
     """The trajectories of a file that belong to known prompts, and an account of the other rows."""
 
-    def __init__(self, path: Path, known: set[str]) -> None:
+    def __init__(self, path: Path, known: Container[str]) -> None:
         self._path = path
         self._known = known
         self._problems: list[str] = []

@@ -16,21 +16,22 @@ from stillhouse.dataset.shards import JUDGE_FILE
 from stillhouse.rollouts.batch import require_batchable
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_trajectories
+from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import Artifact, Model, Trajectory
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress, rollout_stage
-from tasks.prompts import PromptSets
+from tasks.prompts import metadata_file
+from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
-from tasks.shards import metadata_of, note_shards, with_key
+from tasks.shards import note_shards, with_key
 
 JUDGE = Stage("judge", version=1)
 
 
-def judge(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig, run: Run) -> list[Artifact] | None:
+def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
     """What the judge says of each shard's trajectories, as folders that hold `JUDGE_FILE`; None where it is not asked.
 
     Raises:
@@ -45,17 +46,16 @@ def judge(shards: Sequence[Artifact], prompts: PromptSets, config: DistillConfig
     # What cannot be asked is told of before anything is.
     require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig())
     started = time.monotonic()
-    inputs: dict[str, Any] = {
-        "metadata": prompts.train_metadata,
-        "judge": judging,
-        "model": teacher_model(judging.model),
-    }
+    inputs: dict[str, Any] = {"judge": judging, "model": teacher_model(judging.model)}
 
     def skipped(artifact: Artifact) -> None:
         PartProgress("judge", artifact.uri, artifact.num_rows * judging.num_samples).skip()
 
-    with rollout_stage("judge", judging.num_samples * sum(shard.num_rows for shard in shards)):
-        results = run_until_done(recall_shards(JUDGE, judge_task, run, shards, skipped=skipped, **inputs))
+    work = recall_shards(
+        JUDGE, judge_task, run, rollouts.shards, skipped=skipped, own_inputs=rollouts.metadata_of, **inputs
+    )
+    with rollout_stage("judge", judging.num_samples * sum(shard.num_rows for shard in rollouts.shards)):
+        results = run_until_done(work)
     return note_shards(JUDGE, results, run, seconds=time.monotonic() - started)
 
 
@@ -83,7 +83,7 @@ async def judge_task(
 
 def _questions(trajectories: Path, metadata: Artifact, judge: JudgeConfig) -> list[Question | None]:
     """What to ask about each trajectory."""
-    about = metadata_of(metadata, {one.prompt_id for one in read_trajectories(trajectories)})
+    about = read_metadata(metadata_file(metadata))
     return [question_of(one, about.get(one.prompt_id), judge) for one in read_trajectories(trajectories)]
 
 

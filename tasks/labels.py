@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prefect import task
-from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, DuplicatesConfig, RuntimeConfig, ToolsConfig
@@ -24,10 +24,11 @@ from stillhouse.types import Artifact, JsonObject
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
 from tasks.progress import progress
-from tasks.prompts import PromptSets, metadata_file
+from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
+from tasks.shards import note_shards
 
 LABELS = Stage("labels", version=1)
 
@@ -36,18 +37,8 @@ _WORTH_PROCESSES: Final = 4000
 _pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
 
 
-class Labelled(BaseModel):
-    """The candidates of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    shards: tuple[Artifact, ...]
-    """One for each shard of rollouts, in their order."""
-    facts: JsonObject
-
-
-def label(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Labelled:
-    """The rollouts of a run with everything measured of them that needs no other model.
+def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]:
+    """Each shard's trajectories with everything measured of them that needs no other model.
 
     Raises:
         ConfigError: a file or a tokenizer that the config names cannot be used.
@@ -56,20 +47,25 @@ def label(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: R
     started = time.monotonic()
     runtime = run.context.runtime
     labelling = labelling_of(config, rollouts.sampling)
-    inputs = {"metadata": prompts.train_metadata, "labelling": labelling, "behind": _identities_behind(labelling)}
+    inputs = {"labelling": labelling, "behind": _identities_behind(labelling)}
     if runtime.task_runner == "dask":
         from tasks.cluster import recall_on_dask
 
-        results = recall_on_dask(LABELS, label_task, run, rollouts.shards, **inputs)
+        results = recall_on_dask(LABELS, label_task, run, rollouts.shards, own_inputs=rollouts.metadata_of, **inputs)
     else:
         with _processes(runtime, sum(shard.num_rows for shard in rollouts.shards)) as at_once:
-            work = recall_shards(LABELS, label_task, run, rollouts.shards, skipped=_show, at_once=at_once, **inputs)
+            work = recall_shards(
+                LABELS,
+                label_task,
+                run,
+                rollouts.shards,
+                skipped=_show,
+                own_inputs=rollouts.metadata_of,
+                at_once=at_once,
+                **inputs,
+            )
             results = run_until_done(work)
-    shards = tuple(shard for shard, _ in results)
-    labelled = Labelled(shards=shards, facts={"rows": sum(shard.num_rows for shard in shards)})
-    cached = all(cached for _, cached in results)
-    run.note_stage("labels", labelled, cached=cached, seconds=time.monotonic() - started)
-    return labelled
+    return note_shards(LABELS, results, run, seconds=time.monotonic() - started)
 
 
 def labelling_of(config: DistillConfig, sampling: str | None) -> Labelling:
@@ -126,8 +122,8 @@ async def label_task(
     pool = _pool.get()
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
-        if pool is None:
-            return label_file(*arguments, folder), {}
-        return pool.submit(label_file, *arguments, folder).result(), {}
+        work = partial(label_file, *arguments, folder)
+        num_rows = work() if pool is None else pool.submit(work).result()
+        return num_rows, {"rows": num_rows}
 
     return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)

@@ -1,6 +1,7 @@
 """Prompts: read, checked, split into those trained on and those held out."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import task
@@ -57,21 +58,22 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
     }
     store = context.store
     return PromptSets(
-        train=_write_prompts(store, train),
-        train_metadata=_write_metadata(store, train, loaded.metadata),
-        held_out=_write_prompts(store, held_out),
-        held_out_metadata=_write_metadata(store, held_out, loaded.metadata),
+        train=write_prompts(store, train),
+        train_metadata=write_metadata(store, [loaded.metadata[prompt.id] for prompt in train]),
+        held_out=write_prompts(store, held_out),
+        held_out_metadata=write_metadata(store, [loaded.metadata[prompt.id] for prompt in held_out]),
         facts=facts,
     )
 
 
-def _write_prompts(store: ArtifactStore, prompts: list[Prompt]) -> Artifact:
+def write_prompts(store: ArtifactStore, prompts: Sequence[Prompt], stage: str = "prompts") -> Artifact:
+    """An artifact named by its prompts, under `stage`."""
     key = digest([prompt.id for prompt in prompts])
-    return store.write("prompts", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
+    return store.write(stage, key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
 
 
-def _write_metadata(store: ArtifactStore, prompts: list[Prompt], metadata: dict[str, PromptMetadata]) -> Artifact:
-    rows = [metadata[prompt.id] for prompt in prompts]
+def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Artifact:
+    """An artifact named by its rows."""
     key = digest([[row.prompt_id, row.expected_answer, row.tag, row.verifier, row.metadata] for row in rows])
     return store.write("metadata", key, lambda folder: (write_jsonl(folder / "metadata.jsonl", rows), {}))
 

@@ -14,7 +14,7 @@ from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
+from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
@@ -22,7 +22,7 @@ from tasks.interruption import run_until_done
 from tasks.live import LivePage
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress, rollout_stage
-from tasks.prompts import PromptSets, metadata_file, prompts_file
+from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
@@ -35,9 +35,15 @@ class Rollouts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shards: tuple[Artifact, ...]
+    metadata: tuple[Artifact, ...]
+    """Of the prompts of each shard: a changed expected answer concerns its own shard alone."""
     sampling: str | None
     """Hash of teacher, sampling and tools; None for trajectories that were sampled elsewhere."""
     facts: JsonObject
+
+    def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
+        """The input `metadata` of a stage that goes over the shards."""
+        return {"metadata": self.metadata[self.shards.index(shard)]}
 
 
 class Wanted(BaseModel):
@@ -78,30 +84,28 @@ def sample_teacher(
     require_batchable(teacher, rollouts, tools)
     started = time.monotonic()
     toolbox = Toolbox.from_config(tools)
-    inputs = {
-        "model": teacher_model(teacher),
-        "teacher": teacher,
-        # A shard does not depend on how many there are.
-        "rollouts": rollouts.model_copy(update={"max_prompts": None}),
-        # Rewards score trajectories and sample none.
-        "tools": tools.model_copy(update={"rewards_file": None}),
-        "tool_schemas": digest(toolbox.schemas()),
-        # Only where a tool or a filter is told of it: else a changed expected answer would sample everything anew.
-        "metadata": prompts.train_metadata if toolbox.takes_context or wanted else None,
-    }
+    inputs = _inputs(config, toolbox)
     # A batch takes hours whatever its size.
     shard_size = max(1, MAX_REQUESTS // rollouts.num_samples) if teacher.batch else run.context.runtime.shard_size
-    shards = _write_shards(prompts.train, rollouts.max_prompts, shard_size, run)
+    parts = _write_shards(prompts, rollouts.max_prompts, shard_size, run)
+    shards, metadata = [shard for shard, _ in parts], [about for _, about in parts]
     total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
-    own = {} if wanted is None else dict(zip((shard.fingerprint for shard in shards), wanted(shards), strict=True))
+    owed = [None] * len(shards) if wanted is None else wanted(shards)
+    # A changed expected answer samples anew only where a tool or a filter is told of it.
+    told = [about if toolbox.takes_context or wanted else None for about in metadata]
+    own = {
+        shard.fingerprint: {"wanted": one, "metadata": about}
+        for shard, one, about in zip(shards, owed, told, strict=True)
+    }
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
         work = recall_shards(
             ROLLOUTS, rollouts_task, run, shards, skipped=_skip,
-            own_inputs=lambda shard: {"wanted": own.get(shard.fingerprint)}, **inputs,
+            own_inputs=lambda shard: own[shard.fingerprint], **inputs,
         )  # fmt: skip
         results = run_until_done(work)
     collected = Rollouts(
         shards=tuple(shard for shard, _ in results),
+        metadata=tuple(metadata),
         sampling=_sampling_digest(inputs),
         facts=add_up([shard.facts for shard, _ in results]),
     )
@@ -110,17 +114,39 @@ def sample_teacher(
     return collected
 
 
-def _write_shards(prompts: Artifact, max_prompts: int | None, shard_size: int, run: Run) -> list[Artifact]:
-    """Shards of nearly equal size, each an artifact named by its prompts."""
-    rows = list(islice(read_prompts(prompts_file(prompts)), max_prompts))
-    num_shards = -(-len(rows) // shard_size)
-    bounds = [len(rows) * index // num_shards for index in range(num_shards + 1)]
-    return [_write_shard(rows[bounds[index] : bounds[index + 1]], run) for index in range(num_shards)]
+def _inputs(config: DistillConfig, toolbox: Toolbox) -> dict[str, Any]:
+    """What every shard depends on."""
+    return {
+        "model": teacher_model(config.teacher),
+        "teacher": config.teacher,
+        # A shard does not depend on how many there are.
+        "rollouts": config.rollouts.model_copy(update={"max_prompts": None}),
+        # Rewards score trajectories and sample none.
+        "tools": config.tools.model_copy(update={"rewards_file": None}),
+        "tool_schemas": digest(toolbox.schemas()),
+    }
 
 
-def _write_shard(prompts: list[Prompt], run: Run) -> Artifact:
-    key = digest([prompt.id for prompt in prompts])
-    return run.context.store.write("shards", key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
+def _write_shards(
+    prompts: PromptSets, max_prompts: int | None, shard_size: int, run: Run
+) -> list[tuple[Artifact, Artifact]]:
+    """Shards of nearly equal size, each an artifact named by its prompts, with the metadata of those prompts."""
+    store = run.context.store
+    num_prompts = min(prompts.train.num_rows, max_prompts or prompts.train.num_rows)
+    num_shards = -(-num_prompts // shard_size)
+    # Both files have a row for each prompt, in the same order.
+    rows = zip(
+        read_prompts(prompts_file(prompts.train)),
+        read_metadata_rows(metadata_file(prompts.train_metadata)),
+        strict=True,
+    )
+    shards = []
+    for index in range(num_shards):
+        size = num_prompts * (index + 1) // num_shards - num_prompts * index // num_shards
+        part = list(islice(rows, size))
+        shard = write_prompts(store, [prompt for prompt, _ in part], "shards")
+        shards.append((shard, write_metadata(store, [about for _, about in part])))
+    return shards
 
 
 def _sampling_digest(inputs: Mapping[str, Any]) -> str:

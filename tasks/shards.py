@@ -1,14 +1,12 @@
 """What the stages that go over the trajectories shard by shard have in common."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.rollouts.summary import add_up
-from stillhouse.store.records import read_jsonl
-from stillhouse.types import Artifact, JsonObject, PromptMetadata
+from stillhouse.types import Artifact, JsonObject
 from tasks.caching import Stage
-from tasks.prompts import metadata_file
 from tasks.run import Run, RunContext
 
 
@@ -34,12 +32,6 @@ def note_shards(stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run
     collected = Shards(shards=shards, facts=add_up([shard.facts for shard in shards]))
     run.note_stage(stage.name, collected, cached=all(cached for _, cached in results), seconds=seconds)
     return list(shards)
-
-
-def metadata_of(metadata: Artifact, prompt_ids: Collection[str]) -> dict[str, PromptMetadata]:
-    """The metadata of some prompts, by their ids; that of all others is read past."""
-    rows = read_jsonl(metadata_file(metadata))
-    return {row["prompt_id"]: PromptMetadata(**row) for row in rows if row["prompt_id"] in prompt_ids}
 
 
 def with_key(context: RunContext, variable: str | None) -> RunContext:

@@ -48,9 +48,14 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
     return (Prompt(**row) for row in read_jsonl(path))
 
 
+def read_metadata_rows(path: Path) -> Iterator[PromptMetadata]:
+    """Metadata written by `write_jsonl`, in order."""
+    return (PromptMetadata(**row) for row in read_jsonl(path))
+
+
 def read_metadata(path: Path) -> dict[str, PromptMetadata]:
     """Metadata written by `write_jsonl`, by prompt id."""
-    return {row["prompt_id"]: PromptMetadata(**row) for row in read_jsonl(path)}
+    return {row.prompt_id: row for row in read_metadata_rows(path)}
 
 
 def trajectory_from_json(row: JsonObject) -> Trajectory:

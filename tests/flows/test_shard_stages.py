@@ -18,7 +18,7 @@ from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, T
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
 from tasks.judging import judge
-from tasks.prompts import PromptSets
+from tasks.rollouts import Rollouts
 from tasks.run import Run, start
 from tasks.sampling import TRAJECTORIES_FILE
 
@@ -42,20 +42,21 @@ def trajectory(number: int) -> Trajectory:
     return Trajectory(f"{number:064x}", f"p{number}", 0, messages, [], turns, StopReason.ANSWERED, "m")
 
 
-def inputs(store: ArtifactStore) -> tuple[list[Artifact], PromptSets]:
+def rollouts(store: ArtifactStore) -> Rollouts:
     numbers = [range(shard * NUM_ROWS, (shard + 1) * NUM_ROWS) for shard in range(NUM_SHARDS)]
     shards = [artifact(store, "rollouts", TRAJECTORIES_FILE, list(map(trajectory, part))) for part in numbers]
-    about = [PromptMetadata(f"p{number}", None, None, "exact", {}) for number in range(NUM_SHARDS * NUM_ROWS)]
-    metadata = artifact(store, "metadata", "metadata.jsonl", about)
-    empty = artifact(store, "prompts", "prompts.jsonl", [])
-    return shards, PromptSets(train=empty, train_metadata=metadata, held_out=empty, held_out_metadata=empty, facts={})
+    metadata = [
+        artifact(store, "metadata", "metadata.jsonl", [PromptMetadata(f"p{n}", None, None, "exact", {}) for n in part])
+        for part in numbers
+    ]
+    return Rollouts(shards=tuple(shards), metadata=tuple(metadata), sampling=None, facts={})
 
 
 @flow
 def over_shards(config: DistillConfig) -> tuple[Run, list[list[Artifact] | None]]:
     run = start(config, "over shards")
-    shards, prompts = inputs(run.context.store)
-    return run, [stage(shards, prompts, config, run) for stage in (judge, embed, measure_difficulty)]
+    sampled = rollouts(run.context.store)
+    return run, [stage(sampled, config, run) for stage in (judge, embed, measure_difficulty)]
 
 
 @pytest.fixture

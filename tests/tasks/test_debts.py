@@ -14,7 +14,7 @@ def gave(*shards: tuple[int, int]) -> Rollouts:
         Artifact(uri="", fingerprint=str(index), num_rows=candidates, facts={"accepted": a, "trajectories": candidates})
         for index, (a, candidates) in enumerate(shards)
     ]
-    return Rollouts(shards=tuple(artifacts), sampling=None, facts={})
+    return Rollouts(shards=tuple(artifacts), metadata=(), sampling=None, facts={})
 
 
 def owed(debts: Debts) -> list[tuple[int, int | None]]:

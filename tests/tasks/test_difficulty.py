@@ -12,7 +12,6 @@ from stillhouse.dataset.shards import DIFFICULTY_FILE
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.difficulty import DIFFICULTY, _inputs, difficulty_task
 from tasks.models import base_student
-from tasks.prompts import PromptSets
 from tasks.run import RunContext
 
 MakeAnswered = Callable[..., Trajectory]
@@ -78,11 +77,7 @@ def test_the_student_answers_each_prompt_once_for_all_its_rows_and_the_journal_k
 def test_likelihoods_do_not_depend_on_what_only_the_students_answers_need() -> None:
     def key(**sections: Any) -> str:
         config = DistillConfig(**{"dataset": {"labels": {"student_nll": True}}, **sections})
-        artifact = Artifact(uri="", fingerprint=sections.get("rollouts", {}).get("system_prompt", "m"), num_rows=0)
-        prompts = PromptSets(
-            train=artifact, train_metadata=artifact, held_out=artifact, held_out_metadata=artifact, facts={}
-        )
-        return DIFFICULTY.key(_inputs(config, prompts))
+        return DIFFICULTY.key(_inputs(config))
 
     assert key() == key(rollouts={"max_tokens": 7, "system_prompt": "s"}) == key(tools={"builtin": ["calculator"]})
     assert key() != key(student={"max_length": 99})
