@@ -1,0 +1,113 @@
+"""A row of a dataset as a line of other trainers' chat files.
+
+Arguments are the model's own text in each of them. None has a place for reasoning that all its readers know, so
+reasoning is left out; the Parquet forms keep it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from stillhouse.dataset.read import original_messages
+from stillhouse.types import JsonObject
+
+_KEYS: Final = {
+    "system": ("role", "content", "name"),
+    "user": ("role", "content", "name"),
+    "assistant": ("role", "content", "name", "refusal", "tool_calls"),
+    "tool": ("role", "content", "tool_call_id"),
+}
+_FUNCTION_KEYS: Final = ("name", "description", "parameters", "strict")
+_NEXT_RESULT: Final = "\n</tool_response>\n<tool_response>\n"
+
+
+def openai_line(row: JsonObject) -> JsonObject:
+    """`{"messages", "tools"}` as OpenAI's fine-tuning takes it, with no key that it does not name.
+
+    Source: OpenAI's guide to supervised fine-tuning, "Formatting your data", with tool calls.
+    """
+    line: JsonObject = {"messages": _openai_messages(row)}
+    if row["tools"]:
+        functions = [_kept(tool["function"], _FUNCTION_KEYS) for tool in row["tools"]]
+        line["tools"] = [{"type": "function", "function": function} for function in functions]
+    return line
+
+
+def rnow_line(row: JsonObject) -> JsonObject:
+    """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name."""
+    known = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
+    facts = {"teacher": row["teacher"], "turns": row["turns"]}
+    # The teacher's facts come last: a prompt's own key of the same name must not pass for them.
+    line = {"messages": _openai_messages(row), "metadata": {**row["metadata"], **known, **facts}}
+    if row["tools"]:
+        line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
+    return line
+
+
+def sharegpt_line(row: JsonObject) -> JsonObject:
+    """`{"conversations", "system", "tools"}` as LLaMA-Factory and ms-swift read it.
+
+    LLaMA-Factory drops rows whose speakers do not alternate. So, as its own reader of OpenAI's form does, results of
+    one turn's calls become one observation, and content beside calls is left out.
+    """
+    messages: list[Any] = row["messages"]
+    system = [_text(message) for message in messages if message["role"] == "system"]
+    line: JsonObject = {"conversations": list(_turns([one for one in messages if one["role"] != "system"]))}
+    if system:
+        line["system"] = "\n\n".join(system)
+    if row["tools"]:
+        line["tools"] = json.dumps([tool["function"] for tool in row["tools"]], ensure_ascii=False)
+    return line
+
+
+def _turns(messages: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    results: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            results.append(_text(message))
+            continue
+        if results:
+            yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
+            results = []
+        yield _turn(message)
+    if results:
+        yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
+
+
+def _turn(message: JsonObject) -> JsonObject:
+    calls = [_kept(call["function"], ("name", "arguments")) for call in message.get("tool_calls") or ()]
+    if calls:
+        value = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False)
+        return {"from": "function_call", "value": value}
+    return {"from": "gpt" if message["role"] == "assistant" else "human", "value": _text(message)}
+
+
+def _openai_messages(row: JsonObject) -> list[JsonObject]:
+    return [_openai_message(message) for message in original_messages(row)]
+
+
+def _openai_message(message: Any) -> JsonObject:
+    kept = _kept(message, _KEYS[message["role"]])
+    kept = {key: value for key, value in kept.items() if value is not None or key == "content"}
+    if kept.get("tool_calls"):
+        kept["tool_calls"] = [_openai_call(call) for call in kept["tool_calls"]]
+    return kept
+
+
+def _openai_call(call: JsonObject) -> JsonObject:
+    function = call["function"]
+    arguments = function.get("arguments")
+    # An endpoint may have written an object, where OpenAI's form has text.
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": text}}
+
+
+def _kept(value: JsonObject, keys: Sequence[str]) -> JsonObject:
+    return {key: value[key] for key in keys if key in value}
+
+
+def _text(message: JsonObject) -> str:
+    content: Any = message.get("content") or ""
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if part.get("type") == "text")
+    return str(content)

@@ -1,0 +1,76 @@
+"""A dataset as a folder that `load_dataset` and the Hugging Face Hub understand: a card and `data/*.parquet`."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stillhouse.dataset.read import SplitName
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.store.atomic import sync_folder, temporary_name, unwritable
+
+_CARD: Final = "README.md"
+_PREFERENCES: Final = "preferences"
+
+
+def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
+    """Copies the files of a dataset to `output`, which appears whole or not at all; the number of rows of `splits`.
+
+    Raises:
+        ConfigError: `output` is there already.
+        InputError: `folder` is no dataset.
+        StoreError: No space or no permission.
+    """
+    if output.exists():
+        raise ConfigError(f"{output} is there already; name a folder that is not, or remove it")
+    names = [*splits, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
+    num_rows = sum(_num_rows(folder / f"{split}.parquet") for split in splits)
+    card = _card(folder / _CARD, splits, names)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        work = temporary_name(output)
+        try:
+            (work / "data").mkdir(parents=True)
+            for name in names:
+                shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
+            (work / _CARD).write_text(card, encoding="utf-8")
+            work.replace(output)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync_folder(output.parent)
+    except OSError as error:
+        raise unwritable(output, error) from error
+    return num_rows
+
+
+def _path(name: str) -> str:
+    return f"data/{name}-00000-of-00001.parquet"
+
+
+def _num_rows(path: Path) -> int:
+    try:
+        return pq.read_metadata(path).num_rows
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
+
+
+def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
+    """The dataset's card, whose metadata name the files where they now lie."""
+    from huggingface_hub import RepoCard
+
+    try:
+        card = RepoCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no dataset card: {error}; expected the README.md of a dataset") from error
+    configs: list[dict[str, Any]] = [
+        {"config_name": "default", "data_files": [{"split": split, "path": _path(split)} for split in splits]}
+    ]
+    if _PREFERENCES in names:
+        files = [{"split": "train", "path": _path(_PREFERENCES)}]
+        configs.append({"config_name": _PREFERENCES, "data_files": files})
+    card.data.configs = configs  # type: ignore[attr-defined]
+    return str(card)
