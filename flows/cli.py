@@ -138,10 +138,22 @@ def generate(
 
     published = _run(flow, config)
     if output is not None and published.dataset is not None:
-        from stillhouse.dataset.export import export_rows
+        typer.echo(f"{output}: {_write_rows(Path(published.dataset.uri), output)} rows")
 
-        num_rows = export_rows(Path(published.dataset.uri), output)
-        typer.echo(f"{output}: {num_rows} rows")
+
+def _write_rows(folder: Path, output: Path) -> int:
+    """The kept rows as one file: Parquet, or chat lines that keep both the schemas of tools and the metadata."""
+    from stillhouse.dataset.export import export_dataset
+    from stillhouse.dataset.export.chat_lines import openai_line, rnow_line
+    from stillhouse.dataset.read import read_rows
+    from stillhouse.store.atomic import replaced_atomically
+    from stillhouse.store.records import write_jsonl
+
+    if output.suffix == ".parquet":
+        return export_dataset(folder, output, "parquet")
+    rows = (row for split in ("train", "validation") for row in read_rows(folder, split))
+    with replaced_atomically(output) as work:
+        return write_jsonl(work, ({**openai_line(row), "metadata": rnow_line(row)["metadata"]} for row in rows))
 
 
 def _generate_config(source: Path, options: Mapping[str, object], overrides: list[str]) -> DistillConfig:

@@ -77,9 +77,7 @@ def export(
     dataset: Annotated[
         str, typer.Argument(metavar="DATASET", help="A dataset's folder, or a run as view takes it.")
     ] = "latest",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write; a folder for parquet and hf.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; for hf a new folder.")] = None,
     form: Annotated[
         ExportForm,
         typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}."),

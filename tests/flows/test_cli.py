@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from flows.cli import main
-from stillhouse.store.records import read_jsonl
+from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -63,6 +63,7 @@ def shell(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["stillhouse", *args])
         monkeypatch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+        monkeypatch.delenv("HF_TOKEN", raising=False)
         with pytest.raises(SystemExit) as end:
             main()
         captured = capsys.readouterr()
@@ -95,7 +96,7 @@ def test_help_of_every_verb_imports_nothing_heavy() -> None:
     program = f"""
 import sys
 from flows.cli import main
-from stillhouse.store.records import read_jsonl
+from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 for arguments in {[[], *([verb] for verb in VERBS)]!r}:
     sys.argv = ["stillhouse", *arguments, "--help"]
@@ -224,7 +225,9 @@ def test_generate_writes_rows_and_asks_nothing_again(
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 2
 
 
-def test_generate_offers_the_functions_of_a_tools_file(cli: Cli, tmp_path: Path, provider: SimulatedProvider) -> None:
+def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
+    cli: Cli, shell: Callable[..., tuple[int, str]], tmp_path: Path, provider: SimulatedProvider
+) -> None:
     (tmp_path / "prompts.txt").write_text("How warm is it in Rome?\n\nHow warm is it in Oslo?\n")
     (tmp_path / "tools.py").write_text(TOOLS)
 
@@ -242,6 +245,17 @@ def test_generate_offers_the_functions_of_a_tools_file(cli: Cli, tmp_path: Path,
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {row["messages"][-1]["content"] for row in rows} == {"It is 4 degrees."}
     assert {schema["function"]["name"] for row in rows for schema in row["tools"]} == {"warmth"}
+    assert {row["metadata"]["teacher"] for row in rows} == {"m"}
+    for form in ("openai", "rnow", "sharegpt"):
+        assert shell("export", "-o", f"{form}.jsonl", "--to", form) == (0, f"{form}.jsonl: 2 rows\n")
+    assert [row["messages"] for row in read_jsonl(tmp_path / "openai.jsonl")] == [row["messages"] for row in rows]
+    # What goes out as rnow's comes back with the teacher's name and its turns.
+    code, said = shell("convert", "rnow.jsonl", "-o", "back", "-t", "tools.py")
+    assert (code, "2 trajectories" in said) == (0, True)
+    back = list(read_trajectories(tmp_path / "back/trajectories.jsonl"))
+    assert [(one.model, len(one.turns), one.messages) for one in back] == [("m", 2, row["messages"]) for row in rows]
+    code, said = shell("export", "latest", "--push", "somebody/something")
+    assert (code, "HF_TOKEN" in said) == (2, True)
 
 
 def test_a_stage_that_fails_is_told_in_one_line_and_keeps_what_finished(
