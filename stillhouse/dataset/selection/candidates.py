@@ -46,7 +46,7 @@ class Candidates:
 
 
 def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
-    """All rows of `shards`; memory holds a batch of labels, and about 75 bytes for each row.
+    """All rows of `shards`; memory holds a batch of labels, and about 80 bytes for each row.
 
     Raises:
         InputError: a file lacks columns or rows, or a row's stop reason is unknown.

@@ -55,5 +55,10 @@ def test_the_right_row_of_a_pair_is_kept_and_wrong_rows_pair_even_if_they_are_ke
     assert len(pairs(select, rows, {"target_rows": 1})) == 1
 
 
+def test_a_repeated_row_makes_no_pair(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+    wrong = make_row("p", 1, verified=False, num_tokens=101)
+    assert pairs(select, [make_row("p", 0), wrong, wrong]) == []
+
+
 def test_there_are_no_pairs_unless_asked_for(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
     assert select([make_row("p", 0), make_row("p", 1, verified=False)]).pairs == []

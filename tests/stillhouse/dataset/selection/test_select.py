@@ -60,7 +60,7 @@ SAMPLES = st.lists(
 def trajectories(samples: list[Any], make_row: Callable[..., Row]) -> list[Row]:
     rows = []
     for number, (prompt, verified, score, turns, repeats, kind) in enumerate(samples):
-        row = make_row(f"p{prompt}", number, verified=verified, turns=turns, tag="xyz"[prompt % 3])
+        row = make_row(f"p{prompt}", number % 3, id=f"r{number}", verified=verified, turns=turns, tag="xyz"[prompt % 3])
         # A row repeats none, or one before it that repeats none.
         standing = rows[repeats] if repeats < number else None
         is_repeat = standing is not None and standing["duplicate_of"] is None

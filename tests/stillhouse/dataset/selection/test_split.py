@@ -67,9 +67,9 @@ def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_e
 
 def test_a_cluster_is_of_the_tag_of_the_prompt_it_is_named_after(frame: Callable[..., pd.DataFrame]) -> None:
     # Prompt 7 names the cluster it is in with prompt 3, whose hash is lower.
-    rows = frame(prompt=[3, 7, 8, 9], cluster=[7, 7, 8, 9], draw=[0.6, 0.6, 0.7, 0.8], tag=["b", "a", "a", "b"])
+    rows = frame(prompt=[3, 7, 8, 9], cluster=[7, 7, 8, 9], draw=[0.9, 0.9, 0.7, 0.8], tag=["b", "a", "a", "b"])
     kept = np.array([True, False, True, True])
-    assert np.flatnonzero(validates(rows, kept, 0.5)).tolist() == [0]
+    assert np.flatnonzero(validates(rows, kept, 0.5)).tolist() == [2]
 
 
 def test_no_fraction_no_validation(make_row: Callable[..., Row], select: Select) -> None:
