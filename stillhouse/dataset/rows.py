@@ -11,19 +11,14 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.dataset.schema import (
-    CANDIDATE_COLUMNS,
-    JSON_COLUMNS,
-    JSON_LIST_COLUMNS,
-    LABEL_COLUMNS,
-)
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS, LABEL_COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import totals_of
 from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
 
 __all__ = ["TableWriter", "candidate_row"]
 
-_LABELS: Final = tuple(column.name for column in LABEL_COLUMNS)
+_LABELS: Final = frozenset(column.name for column in LABEL_COLUMNS)
 
 
 def candidate_row(
@@ -40,7 +35,7 @@ def candidate_row(
     Raises:
         KeyError: `labels` names a column that is no label.
     """
-    if unknown := labels.keys() - set(_LABELS):
+    if unknown := labels.keys() - _LABELS:
         raise KeyError(f"no label columns: {', '.join(sorted(unknown))}")
     totals = totals_of(trajectory)
     row = {
