@@ -109,7 +109,7 @@ LABEL_COLUMNS: Final = (
     Column("contamination", Kind.JSONS, "overlaps with evaluation sets: set, row, part, ngram, text; null: not sought"),
     Column("num_tokens", Kind.WHOLE, "length under the student's chat template; null if not rendered"),
     Column("num_supervised_tokens", Kind.WHOLE, "tokens of it that are trained on; null if not rendered"),
-    Column("template_problem", Kind.TEXT, "why the student's chat template cannot render the row, or what it alters; else null"),
+    Column("template_problem", Kind.TEXT, "why the student's template refuses the row, or what it alters; else null"),
 )  # fmt: skip
 """What is measured of one trajectory on this machine."""
 
