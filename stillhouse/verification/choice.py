@@ -20,9 +20,10 @@ _SET_APART: Final = re.compile(
     rf"(?im:(?:{_NAMED})?)(?:\((?P<round>[A-Za-z])\)|\[(?P<square>[A-Z])\]|\*\*\(?(?P<bold>[A-Z])\b(?:[).:][^\n*]*)?\*\*"
     r"|(?m:^[ \t>*_-]*(?P<line>[A-Z])(?:[).:](?=\s|\Z|[*_])|[ \t*_]*$)))"
 )
-_SPOKEN: Final = re.compile(
-    rf"(?i:\b(?:{_NAMED}|(?:choose|pick|select)\s+(?:{_NAMED})?))(?P<after>[A-Z])\b(?!['\u2019])"
-    r"|\b(?P<before>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+_NAMED_LETTER: Final = re.compile(rf"(?i:\b{_NAMED})(?P<letter>[A-Z])\b(?!['\u2019])")
+_CHOSEN: Final = re.compile(
+    rf"(?i:\b(?:choose|pick|select)\s+(?:{_NAMED})?)\W*(?P<after>[A-Z])\b(?!['\u2019])"
+    r"|\b(?P<before>[A-Z])[)*\]]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 )
 _LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<rest>\W.*|)\Z", re.DOTALL)
 _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
@@ -35,8 +36,9 @@ def choice(answer: str, metadata: PromptMetadata) -> Finding:
     `metadata["options"]` or `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the
     lists `label` and `text`. Without options the expected answer has to be a letter.
 
-    The answer's option is the one it marks as its answer, else the last letter set apart as a choice, as in `(B)`,
-    `**B**`, `B) Paris` or `option B`, else the only option whose text it names. A letter amid prose is a word.
+    The answer's option is the one it marks as its answer, else the last one it says it chooses or calls correct, else
+    the last letter set apart, as in `(B)`, `**B**`, `B) Paris` or `option B`, else the only option whose text it names.
+    A letter amid prose is a word.
     """
     try:
         options = _options(metadata)
@@ -52,12 +54,18 @@ def choice(answer: str, metadata: PromptMetadata) -> Finding:
 
 
 def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
-    for reading in (stated_answer(answer), spoken_answer(answer), answer):
+    for reading in (stated_answer(answer), spoken_answer(answer)):
         if reading is not None:
             letter = _leading_letter(reading, options) or _option_named(reading, options, whole=True)
             if letter is not None:
                 return letter
-    return _last_set_apart(answer, options) or _option_named(answer, options, whole=False)
+    return (
+        _option_named(answer, options, whole=True)
+        or _last_letter(answer, (_CHOSEN,), options)
+        or _last_letter(answer, (_SET_APART, _NAMED_LETTER), options)
+        or _leading_letter(answer, options)
+        or _option_named(answer, options, whole=False)
+    )
 
 
 def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
@@ -78,8 +86,8 @@ def _is_text_of(letter: str, rest: str, options: Mapping[str, str]) -> bool:
     return normalised_text(rest) == normalised_text(options.get(letter, "\0"))
 
 
-def _last_set_apart(text: str, options: Mapping[str, str]) -> str | None:
-    found = [*_SET_APART.finditer(text), *_SPOKEN.finditer(text)]
+def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
+    found = [match for pattern in patterns for match in pattern.finditer(text)]
     for match in sorted(found, key=lambda match: match.end(), reverse=True):
         letter = _known(next(group for group in match.groups() if group), options)
         if letter is not None:

@@ -93,10 +93,13 @@ class _Helper:
             # Equal answers get equal verdicts, also where code prints a set.
             "PYTHONHASHSEED": "0",
         }
-        with theirs:
-            self._process = GuardedProcess(
-                module, [str(theirs.fileno())], environment, inherit_env=False, pass_fds=[theirs.fileno()]
-            )
+        number = theirs.fileno()
+        try:
+            with theirs:
+                self._process = GuardedProcess(module, [str(number)], environment, inherit_env=False, pass_fds=[number])
+        except OSError as error:
+            self._socket.close()
+            raise HelperFailed(f"a helper process cannot be started: {error}") from error
         try:
             self._receive(_START_TIMEOUT_S)
         except BaseException:

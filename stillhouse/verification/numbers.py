@@ -9,29 +9,36 @@ RELATIVE_TOLERANCE: Final = Decimal("1e-6")
 
 _SEPARATOR: Final = "[,_\u00a0\u202f]"
 _MINUS: Final = "[-\u2212]"
-# A minus after a digit or a closing bracket subtracts; a comma separates thousands only before exactly three digits.
+# A minus after a digit or a closing bracket subtracts; a comma separates thousands only before exactly three digits;
+# the power of a letter is part of a unit or a formula.
 NUMBER: Final = re.compile(
-    rf"(?:(?<![\w)\]]){_MINUS})?"
+    rf"(?:(?<![\w)\]^]){_MINUS})?(?<![A-Za-z]\^)(?<![A-Za-z]\^-)"
     rf"(?:\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{{1,3}}(?![\w.]))?"
     r"(?:/\d+(?![/\d]))?"
 )
 _SEPARATORS: Final = re.compile(_SEPARATOR)
 _LATEX_SEPARATOR: Final = re.compile(r"\{,\}|\\[,;!](?=\d{3})")
 _LATEX_SPACE: Final = re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm)\s*(?=\{)|[{}$]|\\(?=%)")
+_LATEX_POWER: Final = re.compile(r"\}?\^\s*\{(-?\d+)\}")
 _LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
 
 
 def last_number(text: str) -> Decimal | None:
     """The last number written in `text`: signed, with thousands separators, decimals, an exponent, or a fraction."""
-    found = NUMBER.findall(plain_digits(text))
-    return number_of(found[-1]) if found else None
+    # From the end, since a long answer may hold hundreds of numbers; none goes over the end of a line.
+    for line in reversed(plain_digits(text).splitlines()):
+        found = NUMBER.findall(line)
+        if found:
+            return number_of(found[-1])
+    return None
 
 
 def plain_digits(text: str) -> str:
     r"""`text` without the LaTeX around its numbers: separators of thousands, fractions of whole numbers, `\text{}`."""
     if "\\" not in text and "{" not in text:
         return text
-    return _LATEX_SPACE.sub(" ", _LATEX_FRACTION.sub(r"\1/\2", _LATEX_SEPARATOR.sub(",", text)))
+    plain = _LATEX_POWER.sub(r"^\1", _LATEX_SEPARATOR.sub(",", text))
+    return _LATEX_SPACE.sub(" ", _LATEX_FRACTION.sub(r"\1/\2", plain))
 
 
 def number_of(match: str) -> Decimal:

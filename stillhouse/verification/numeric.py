@@ -9,7 +9,7 @@ from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import stated_answer
 from stillhouse.verification.finding import Finding, expected_text
 from stillhouse.verification.numbers import NUMBER, last_number, number_of, plain_digits, same_number
-from stillhouse.verification.units import converted, unit_after
+from stillhouse.verification.units import converted, plain_units, unit_after
 
 _MAX_QUANTITIES: Final = 32
 """Numbers looked at for a unit, from the last one backwards."""
@@ -69,7 +69,7 @@ def _answered(text: str, wanted_unit: str | None) -> _Quantity | None:
 
 def _quantities(text: str) -> Iterator[_Quantity]:
     """The numbers of a text with their units, the last one first."""
-    plain = plain_digits(text)
+    plain = plain_units(plain_digits(text))
     for found in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
         yield _Quantity(number_of(found[0]), unit_after(plain, found.end()))
 

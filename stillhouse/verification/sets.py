@@ -16,7 +16,7 @@ from stillhouse.verification.text import normalised_text
 
 _Element = str | Decimal
 _BRACKETS: Final = {"[": "]", "(": ")", "{": "}"}
-_AND: Final = re.compile(r"(?:[,;]\s*)?\b(?:and|&)\s+", re.IGNORECASE)
+_AND: Final = re.compile(r"(?:[,;]\s*)?(?:\band\b|&)\s+", re.IGNORECASE)
 _BULLET: Final = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
 

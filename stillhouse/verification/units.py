@@ -7,9 +7,15 @@ from typing import Any, Final
 
 _WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
 _UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
-_EXPONENT_OF_LENGTH: Final = re.compile(r"\b([munckµ]?m|in|ft|yd|mi)([23])\b")
+_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
+_MAX_CHARS: Final = 80
 # Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
 _PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
+
+
+def plain_units(text: str) -> str:
+    """`text` with the powers of lengths written as such: `cm^2` for `cm2`."""
+    return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
 
 
 def unit_after(text: str, place: int) -> str | None:
@@ -17,12 +23,13 @@ def unit_after(text: str, place: int) -> str | None:
 
     The longest run of words that is a unit counts. A word of prose counts as a unit only where nothing follows it.
     """
-    found = _UNIT.match(_EXPONENT_OF_LENGTH.sub(r"\1^\2", text[place : place + 80]))
+    found = _UNIT.match(text, place, place + _MAX_CHARS)
     if found is None:
         return None
     words = found[1]
     while True:
-        if words.casefold() not in _PROSE or words == found[1].strip():
+        prose = not _PROSE.isdisjoint(words.casefold().replace(" per ", " ").split())
+        if not prose or words == found[1].casefold() in _PROSE:
             unit = known_unit(words)
             if unit is not None:
                 return unit

@@ -7,7 +7,7 @@ import select
 import signal
 import tempfile
 import time
-from typing import Any, Final, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
 from stillhouse.tools.sandbox.limits import (
     MAX_MEMORY_BYTES,
@@ -119,7 +119,8 @@ def _run_all(question: JsonObject) -> JsonObject:
 
 def _run_one(question: JsonObject, program: JsonObject) -> JsonObject | None:
     """What is wrong with one run; None if nothing is."""
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as report:
+    # Apart from the folder, which the code may fill.
+    with _memory_file() as stdin, _memory_file() as stdout, _memory_file() as report:
         stdin.write(program.get("stdin", "").encode(errors="replace"))
         stdin.seek(0)
         child = os.fork()
@@ -129,10 +130,10 @@ def _run_one(question: JsonObject, program: JsonObject) -> JsonObject | None:
             _keep_only(report.fileno())
             run_program(question["code"], program, report.fileno())
         code = os.waitstatus_to_exitcode(_wait_for(child))
-        told = _read(report)
-        if not told:
+        try:
+            found = json.loads(_read(report))
+        except ValueError:
             return _verdict(False, _how_it_ended(code, question["max_cpu_s"]))
-        found = json.loads(told)
         if "error" in found:
             return _verdict(None if found.get("bad_tests") else False, found["error"])
         return _difference(program, _read(stdout), found["values"])
@@ -160,11 +161,14 @@ def _wait_for(child: int) -> int:
             return status
 
 
-def _read(file: Any) -> bytes:
+def _memory_file() -> BinaryIO:
+    return os.fdopen(os.memfd_create("stillhouse"), "w+b")
+
+
+def _read(file: BinaryIO) -> bytes:
     # The child moved the place they share.
     file.seek(0)
-    content: bytes = file.read(_MAX_OUTPUT_BYTES)
-    return content
+    return file.read(_MAX_OUTPUT_BYTES)
 
 
 def _how_it_ended(code: int, max_cpu_s: int) -> str:

@@ -1,0 +1,13 @@
+from collections.abc import Callable
+
+import pytest
+
+from stillhouse.verification.finding import Finding
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jail(find: Callable[..., Finding]) -> None:
+    """Skips what needs namespaces where the kernel gives none."""
+    finding = find("python", "```python\npass\n```", "assert True")
+    if finding.verified is None and "cannot be kept from the network" in str(finding.note):
+        pytest.skip(str(finding.note))

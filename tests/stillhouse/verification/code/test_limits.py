@@ -1,0 +1,162 @@
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.tools.sandbox.limits import descendants
+from stillhouse.verification.finding import Finding
+
+Find = Callable[..., Finding]
+
+
+def finding_of(find: Find, code: str, tests: str = "assert True", **metadata: object) -> Finding:
+    return find("python", f"```python\n{code}\n```", tests, **{"time_limit_s": 1, **metadata})
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("while True: pass", "the code used more than 1 s of processor time"),
+        ("x = bytearray(3 << 30)", "solution.py, line 1: MemoryError"),
+        ("x = []\nwhile True: x.append(bytes(10**6))", "solution.py, line 2: MemoryError"),
+        ("import os\nwhile True:\n    if os.fork() == 0: import time; time.sleep(9)", "BlockingIOError"),
+        ("f = open('big', 'wb')\nwhile True: f.write(bytes(10**6))", "OSError"),
+        ("import ctypes\nctypes.string_at(0)", "the code was killed by SIGSEGV"),
+    ],
+)
+def test_code_that_wants_too_much_is_wrong(find: Find, code: str, note: str) -> None:
+    finding = finding_of(find, code)
+    assert finding.verified is False
+    assert note in str(finding.note)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["import time\ntime.sleep(600)", "import os\nwhile True: os.fork()"])
+def test_code_that_waits_or_multiplies_is_ended(find: Find, code: str) -> None:
+    started = time.monotonic()
+    assert finding_of(find, code).verified is False
+    assert time.monotonic() - started < 60
+
+
+def test_no_connection_arrives(find: Find) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        address = server.getsockname()
+        finding = finding_of(find, f"import socket\nsocket.create_connection({address!r}, timeout=1)")
+        assert finding.verified is False
+        assert "unreachable" in str(finding.note)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_unix_sockets_of_this_machine_are_out_of_reach(find: Find) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind("\0stillhouse-test")
+        server.listen()
+        code = "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0stillhouse-test')"
+        assert "ConnectionRefusedError" in str(finding_of(find, code).note)
+
+
+def test_files_are_written_to_a_folder_that_is_gone_afterwards(find: Find, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    home = Path.home() / ".stillhouse-test"
+    for target in (victim, home):
+        finding = finding_of(find, f"open({str(target)!r}, 'w').write('x')")
+        assert finding.verified is False
+    assert victim.read_text() == "untouched"
+    assert not home.exists()
+    code = "from pathlib import Path\nPath('stillhouse-note').write_text('x')\nfolder = str(Path.cwd())"
+    tests = "from pathlib import Path\nassert Path('stillhouse-note').read_text() == 'x'\nprint(folder)"
+    assert finding_of(find, code, tests).verified is True
+    assert finding_of(find, "import os", "assert os.listdir('.') == []").verified is True
+    assert not Path("/tmp/stillhouse-note").exists()
+
+
+def test_the_walls_cannot_be_taken_down_from_inside(find: Find, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "libc.unshare(0x10000000 | 0x20000)\n"
+        "for folder in (b'/', b'/tmp', b'/work'):\n"
+        "    libc.umount2(folder, 2)\n"
+        "    libc.mount(b'', folder, b'', 4096 | 32, None)\n"
+        f"open({str(victim)!r}, 'w')"
+    )
+    assert finding_of(find, code).verified is False
+    assert victim.read_text() == "untouched"
+
+
+def test_other_processes_and_secrets_are_out_of_sight(find: Find, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    tests = (
+        "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert os.listdir('/proc') == []\n"
+        f"try:\n    os.kill({os.getpid()}, 0)\nexcept ProcessLookupError:\n    pass\nelse:\n    assert False\n"
+    )
+    assert finding_of(find, "pass", tests) == Finding(True)
+
+
+def test_nothing_is_left_running(find: Find) -> None:
+    sleeper = (
+        "import subprocess, sys, os, time\n"
+        "subprocess.Popen(['sleep', '617'])\n"
+        "subprocess.Popen(['sleep', '617'], start_new_session=True)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(617)\n"
+    )
+    assert finding_of(find, "pass").verified is True
+    before = set(descendants(os.getpid()))
+    assert finding_of(find, sleeper).verified is True
+    assert set(descendants(os.getpid())) == before
+    assert finding_of(find, sleeper + "while True: pass").verified is False
+    assert set(descendants(os.getpid())) == before
+
+
+def test_code_dies_with_the_process_that_asked() -> None:
+    asking = (
+        "from stillhouse.types import PromptMetadata\nfrom stillhouse.verification import verify\n"
+        "code = '```python\\nimport time\\ntime.sleep(617)\\n```'\n"
+        "print('asking', flush=True)\nverify(code, PromptMetadata('p', 'assert True', None, 'python', {}))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", asking], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # The helper, the anchor, the first process of the namespaces, and the code.
+        assert wait_for(lambda: len(descendants(process.pid)) == 4)
+        started = descendants(process.pid)
+        process.send_signal(signal.SIGKILL)
+    assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
+def test_without_namespaces_nothing_is_run(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    code = f"```python\nopen({str(victim)!r}, 'w')\n```"
+    asking = (
+        "from stillhouse.types import PromptMetadata, StopReason\nfrom stillhouse.verification import examine\n"
+        f"messages = [{{'role': 'assistant', 'content': {code!r}}}]\n"
+        "print(*examine(messages, StopReason.ANSWERED, PromptMetadata('p', 'assert True', None, 'python', {})))\n"
+    )
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", sys.executable, "-c", asking]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.startswith(
+        "None python the code was not run, since it cannot be kept from the network here: unshare(2)"
+    )
+    assert not victim.exists()

@@ -1,0 +1,67 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillhouse.verification.finding import Finding
+
+Find = Callable[..., Finding]
+SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "maximum": 5}}}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ('{"b": [1, 2], "a": 1}', '{"a": 1.0, "b": [1e0, 2]}', True),
+        ('Here:\n```json\n{"a": 0.10}\n```\nDone.', '{"a": 0.1}', True),
+        ('```\n{"a": 2}\n```\nbetter:\n```\n{"a": 1}\n```', '{"a": 1}', True),
+        ('So it is {"a": {"b": []}} then.', '{"a": {"b": []}}', True),
+        ('Not {"a": 2} but {"a": 1}', '{"a": 1}', True),
+        ("the set {x} is [1, 2]", "[1, 2]", True),
+        ("Answer: 5", "5", True),
+        ('\\boxed{"x"}', '"x"', True),
+        ("null", "null", True),
+        ('{"a": 1}', '{"a": true}', False),
+        ('{"a": "1"}', '{"a": 1}', False),
+        ("[2, 1]", "[1, 2]", False),
+        ('{"a": 1, "b": 2}', '{"a": 1}', False),
+        ('{"a": 1', '{"a": 1}', False),
+        ("NaN", "5", False),
+        ("no JSON", '{"a": 1}', False),
+        ('{"a": 1}', "{a: 1}", None),
+    ],
+)
+def test_json_values_are_compared(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+    assert find("json", answer, expected).verified is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "schema", "verdict"),
+    [
+        ('{"a": 5}', None, SCHEMA, True),
+        ('{"a": 5.0}', None, json.dumps(SCHEMA), True),
+        ('{"a": 6}', None, SCHEMA, False),
+        ('{"a": 1e999999}', None, SCHEMA, False),
+        ('{"a": 5}', '{"a": 5}', SCHEMA, True),
+        ('{"a": 4}', '{"a": 5}', SCHEMA, False),
+        ('{"a": 5}', None, {"type": "nothing"}, None),
+        ('{"a": 5}', None, "{", None),
+        ('{"a": 5}', None, {"$ref": "http://127.0.0.1:9/schema"}, None),
+    ],
+)
+def test_schemas_are_checked(find: Find, answer: str, expected: str | None, schema: Any, verdict: bool | None) -> None:
+    assert find("json", answer, expected, answer_schema=schema).verified is verdict
+
+
+@given(VALUES)
+def test_a_value_equals_itself_however_it_is_written(find: Find, value: Any) -> None:
+    assert find("json", json.dumps(value, sort_keys=True, indent=2), json.dumps(value)).verified is True
+    assert find("json", json.dumps([value, 0]), json.dumps([value, 1])).verified is False

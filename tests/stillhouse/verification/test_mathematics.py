@@ -1,0 +1,76 @@
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from stillhouse.types import PromptMetadata
+from stillhouse.verification import verify
+from stillhouse.verification.finding import Finding
+
+Find = Callable[..., Finding]
+HALF = PromptMetadata("p", "\\frac{1}{2}", None, "math", {})
+
+
+def is_half(answer: str) -> bool | None:
+    return verify(answer, HALF)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("The answer is $\\frac{1}{2}$", "0.5", True),
+        ("\\boxed{x^2+2x+1}", "(x+1)^2", True),
+        ("\\boxed{3x+2}", "2x+3", False),
+        ("(x+1)^2", "x^2+2x+1", True),
+        ("2x+3", "2x + 3", True),
+        ("72 apples", "72", True),
+        ("Answer: 71", "72", False),
+        ("#### 72", "72", True),
+        ("sqrt(2)/2", "\\frac{\\sqrt{2}}{2}", True),
+        ("\\boxed{\\frac{\\sqrt2}{2}}", "sqrt(2)/2", True),
+        ("\\boxed{2\\pi}", "2*pi", True),
+        ("\\boxed{x=5}", "5", True),
+        ("\\boxed{50\\%}", "0.5", True),
+        ("\\boxed{10^{99}}", "10^{100}", False),
+        ("The distance is 1,234.5", "1234.50", True),
+        ("\\boxed{1} and \\boxed{2}", "\\{1,2\\}", True),
+        ("\\boxed{[1,2]}", "x \\in [1,2]", True),
+        ("\\boxed{(1, 2)}", "(1,2)", True),
+        ("\\boxed{(2, 1)}", "(1,2)", False),
+        ("\\boxed{\\text{even}}", "even", True),
+        ("red", "\\text{blue}", False),
+        ("I don't know", "3", False),
+        ("???", "???", True),
+        ("5", "???", None),
+    ],
+)
+def test_formulas_are_compared_by_what_they_mean(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+    assert find("math", answer, expected).verified is verdict
+
+
+@pytest.mark.slow
+def test_comparison_without_end_leaves_the_answer_unverified_and_the_next_one_goes_on(find: Find) -> None:
+    started = time.monotonic()
+    finding = find("math", "\\boxed{9^{9^{9^{9}}}}", "3")
+    assert time.monotonic() - started < 60
+    assert finding.verified is None
+    assert finding.note
+    assert find("math", "\\boxed{\\frac{2}{4}}", "\\frac12").verified is True
+
+
+def test_formulas_are_compared_in_threads_event_loops_and_forked_processes() -> None:
+    answers = ["0.5", "\\frac{2}{4}", "\\frac{2}{3}"] * 4
+    verdicts = [True, True, False] * 4
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(is_half, answers)) == verdicts
+
+    async def in_a_loop() -> list[bool | None]:
+        return await asyncio.gather(*(asyncio.to_thread(is_half, answer) for answer in answers))
+
+    assert asyncio.run(in_a_loop()) == verdicts
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as processes:
+        assert list(processes.map(is_half, answers)) == verdicts
+    assert is_half("\\frac{3}{6}") is True

@@ -1,0 +1,149 @@
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stillhouse.verification import last_number
+from stillhouse.verification.finding import Finding
+from stillhouse.verification.units import known_unit, unit_after
+
+Find = Callable[..., Finding]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("The answer is 10234.", "10234"),
+        ("First 3, then 1,234,567.50 coins", "1234567.50"),
+        ("it is -5", "-5"),
+        ("it is \u22125", "-5"),
+        ("10-5", "5"),
+        ("(3)-4", "4"),
+        ("about 1.5e3", "1500"),
+        ("1_000", "1000"),
+        ("one half is 1/2", "0.5"),
+        ("1/0", "1"),
+        ("12,34", "34"),
+        ("\\boxed{42}", "42"),
+        ("\\boxed{1{,}234}", "1234"),
+        ("1\\,234\\,567", "1234567"),
+        ("\\frac{1}{4}", "0.25"),
+        ("9.8 m/s^2", "9.8"),
+        ("9.8\\,\\text{m s}^{-2}", "9.8"),
+        ("2^10", "10"),
+        ("$7", "7"),
+        ("0.250", "0.25"),
+    ],
+)
+def test_last_number_reads_what_people_write(text: str, number: str) -> None:
+    assert last_number(text) == Decimal(number)
+
+
+def test_text_without_digits_has_no_number() -> None:
+    assert last_number("none at all") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("The answer is 1,234.", "1234", True),
+        ("The answer is 1234.0", "1234", True),
+        ("The answer is 1235.", "1234", False),
+        ("\\boxed{72}. She sold 72 clips in 2 months.", "72", True),
+        ("72 clips in 2 months", "72", False),
+        ("Answer: 48 + 24 = 72\n(in 2 months)", "72", True),
+        ("Answer: seventy-two, which is 72", "72", True),
+        ("I cannot say.", "1234", False),
+        ("100000001", "100000000", False),
+        ("0.33333333", "1/3", True),
+        ("0.33", "1/3", False),
+        ("1e999", "1e-999", False),
+        ("9" * 5000, "9" * 5000, True),
+        ("5 kilograms", "5", True),
+        ("5 clips", "72 clips", False),
+        ("5", "no number here", None),
+    ],
+)
+def test_numbers_are_compared(find: Find, answer: str, expected: str, verdict: bool | None) -> None:
+    assert find("numeric", answer, expected).verified is verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("It is 5000 m away.", "5 km", True),
+        ("5000 metres", "5 km", True),
+        ("5 km (3.1 miles)", "5 km", False),
+        ("5 kg", "5 m", False),
+        ("5", "5 km", True),
+        ("5000", "5 km", False),
+        ("5 in total", "5 km", True),
+        ("5 steps", "5 km", True),
+        ("5 km in 2 steps, in 1999", "5 km", True),
+        ("12 in.", "1 ft", True),
+        ("90 min", "1.5 hours", True),
+        ("36 km/h", "10 m/s", True),
+        ("10 meters per second", "10 m/s", True),
+        ("25 \u00b0C", "298.15 kelvin", True),
+        ("50\\%", "50%", True),
+        ("100 cm2", "0.01 m^2", True),
+        ("\\boxed{5000\\text{ m}}", "5 km", True),
+        ("9.81 m/s\u00b2", "9.81 m/s^2", True),
+        ("0.01 m^2", "100 cm2", True),
+        ("180 degrees", "3.14159265 radians", True),
+        ("5 KM", "5 km", True),
+    ],
+)
+def test_units_are_converted(find: Find, answer: str, expected: str, verdict: bool) -> None:
+    assert find("numeric", answer, expected).verified is verdict
+
+
+def test_units_of_another_kind_are_named(find: Find) -> None:
+    note = find("numeric", "5 kg", "5 m").note
+    assert note == "the answer is in kilogram, which does not measure what meter does"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "tolerances", "verdict"),
+    [
+        ("3.3", "3.33", {"tolerance": 0.05}, True),
+        ("3.2", "3.33", {"tolerance": 0.05}, False),
+        ("3.38", "3.33", {"tolerance": "0.05"}, True),
+        ("102", "100", {"relative_tolerance": 0.02}, True),
+        ("103", "100", {"relative_tolerance": 0.02}, False),
+        ("103", "100", {"relative_tolerance": 0.02, "tolerance": 3}, True),
+        ("1.000001", "1", {"tolerance": 0}, False),
+        ("5040 m", "5 km", {"tolerance": 0.05}, True),
+        ("5060 m", "5 km", {"tolerance": 0.05}, False),
+        ("5", "5", {"tolerance": "wide"}, None),
+        ("5", "5", {"tolerance": -1}, None),
+        ("5", "5", {"relative_tolerance": float("nan")}, None),
+        ("5", "5", {"tolerance": True}, None),
+    ],
+)
+def test_tolerances_of_the_row_stand_in_for_the_usual_one(
+    find: Find, answer: str, expected: str, tolerances: dict[str, object], verdict: bool | None
+) -> None:
+    assert find("numeric", answer, expected, **tolerances).verified is verdict
+
+
+def test_words_of_prose_are_units_only_at_the_end() -> None:
+    assert unit_after("5 in the box", 1) is None
+    assert unit_after("5 in", 1) == "inch"
+    assert unit_after("5 at most", 1) is None
+    assert unit_after("5 square meters of cloth", 1) == "meter ** 2"
+    assert known_unit("clips") is None
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9))
+def test_a_number_equals_itself_in_any_unit_of_its_kind(find: Find, number: Decimal) -> None:
+    assert find("numeric", f"{number}", f"{number}").verified is True
+    assert find("numeric", f"it is {number * 1000} m", f"{number} km").verified is True
+    assert find("numeric", f"it is {number} kg", f"{number} km").verified is False
+
+
+@given(st.integers(min_value=0, max_value=10**12), st.integers(min_value=1, max_value=10**6))
+def test_whole_numbers_that_differ_are_never_equal(find: Find, number: int, difference: int) -> None:
+    assert find("numeric", f"{number + difference}", f"{number}").verified is False
