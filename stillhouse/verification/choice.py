@@ -151,13 +151,14 @@ def _options(metadata: PromptMetadata) -> dict[str, str]:
         return {}
     options = _labelled(value)
     if options is None or len(options) > len(_LETTERS):
-        raise ValueError(f"expected metadata.options to be a list of texts or texts by letter, saw {str(value)[:80]}")
+        raise ValueError(f"expected metadata.options to be texts in a list or by letter, saw {str(value)[:80]}")
     return options
 
 
 def _labelled(value: Any) -> dict[str, str] | None:
     if isinstance(value, dict) and isinstance(value.get("text"), list):
-        value = value["text"]
+        labels, texts = value.get("label"), value["text"]
+        value = dict(zip(map(str, labels), texts, strict=False)) if isinstance(labels, list) else texts
     if isinstance(value, list) and all(isinstance(option, str | int | float) for option in value):
         return dict(zip(_LETTERS, _without_labels(map(str, value)), strict=False))
     if isinstance(value, dict) and all(len(key) == 1 and key.isalpha() for key in value):

@@ -53,14 +53,15 @@ def known_unit(text: str) -> str | None:
 
 def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
     """`number` of `unit` in the unit `wanted`; None where the two measure different things."""
-    from pint import DimensionalityError
+    from pint.errors import PintError
 
     if unit == wanted:
         return number
     registry = _registry()
     try:
         magnitude = registry.Quantity(number, unit).to(wanted).magnitude
-    except DimensionalityError:
+    # Other dimensions; no difference in temperature, nor a power beyond what a decimal holds, can be converted either.
+    except (PintError, ArithmeticError):
         return None
     return magnitude if isinstance(magnitude, Decimal) else Decimal(str(magnitude))
 

@@ -97,7 +97,13 @@ def test_options_come_in_the_forms_of_common_datasets(find: Find, metadata: dict
 
 @pytest.mark.parametrize(
     ("expected", "metadata"),
-    [("Paris", {}), ("Berlin", {"options": CITIES}), ("B", {"options": 5}), ("B", {"options": "Rome or Paris"})],
+    [
+        ("Paris", {}),
+        ("Berlin", {"options": CITIES}),
+        ("B", {"options": 5}),
+        ("1", {"options": {"label": ["1", "2"], "text": ["Rome", "Paris"]}}),
+        ("B", {"options": "Rome or Paris"}),
+    ],
 )
 def test_options_that_cannot_be_told_leave_the_answer_unverified(
     find: Find, expected: str, metadata: dict[str, object]

@@ -92,6 +92,7 @@ def test_numbers_are_compared(find: Find, answer: str, expected: str, verdict: b
         ("\\boxed{5000\\text{ m}}", "5 km", True),
         ("9.81 m/s\u00b2", "9.81 m/s^2", True),
         ("0.01 m^2", "100 cm2", True),
+        ("5 degC/m", "5 km", False),
         ("180 degrees", "3.14159265 radians", True),
         ("5 KM", "5 km", True),
     ],
