@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
+from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
@@ -86,11 +87,15 @@ def publish(run: Run) -> Published:
         evaluations=evaluations,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
-        pages={"report": _near(report), **pages},
+        pages={"report": _near(report), **_dataset_page(results), **pages},
     )
     _to_mlflow(run, published, results)
     _to_prefect(run, published)
     return published
+
+
+def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
+    return {"dataset": _near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
 
 
 def _results(run: Run) -> dict[str, Any]:
@@ -213,7 +218,8 @@ def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
         record.log_dataset(
             "dataset", published.dataset.uri, published.dataset.fingerprint, "training", published.dataset.num_rows
         )
-        record.log_artifact(Path(published.dataset.uri) / "README.md", "dataset")
+        for name in (CARD_FILE, REPORT_FILE):
+            record.log_artifact(Path(published.dataset.uri) / name, "dataset")
     samples = [
         {"model": s.stage, "stop_reason": s.stop_reason, "verified": s.verified, "messages": list(s.messages)}
         for s in _samples(run, results)
@@ -227,5 +233,9 @@ def _to_prefect(run: Run, published: Published) -> None:
     lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in published.summary]
     pages = "\n".join(f"- {purpose}: `{line}`" for purpose, line in published.pages.items())
     create_markdown_artifact("\n".join(lines) + f"\n\n{pages}\n", key="summary", description=f"Summary of {run.name}")
+    if published.dataset is not None:
+        card = (Path(published.dataset.uri) / CARD_FILE).read_text(encoding="utf-8")
+        # Without the front matter, which speaks to the hub.
+        create_markdown_artifact(card.split("---\n", 2)[2], key="dataset", description="Card of the dataset")
     if run.record.url is not None:
         create_link_artifact(run.record.url, link_text="MLflow run", key="mlflow-run")

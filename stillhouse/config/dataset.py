@@ -190,12 +190,19 @@ class DatasetConfig(Section):
     """Which trajectories become training rows. Labels measure; `kept` follows from labels and this section."""
 
     labels: LabelsConfig = LabelsConfig()
+    """What this machine measures of each trajectory."""
     judge: JudgeConfig = JudgeConfig()
+    """A language model that grades trajectories."""
     duplicates: DuplicatesConfig = DuplicatesConfig()
+    """How rows that repeat others are found."""
     contamination: ContaminationConfig = ContaminationConfig()
+    """Evaluation sets to look for."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    """An endpoint that embeds prompts."""
     filters: FiltersConfig = FiltersConfig()
+    """Thresholds of the labels."""
     selection: SelectionConfig = SelectionConfig()
+    """Choices among the rows that pass the filters."""
     validation_fraction: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of prompts whose rows are kept out of training to measure validation loss."""
     split_seed: int = 0
