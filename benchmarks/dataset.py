@@ -5,10 +5,10 @@ Claims
     linear   time follows the number of rows.
     free     other filters over 100,000 labelled rows take seconds and no request.
 
-All sides read the same files of trajectories, make the same labels with the same functions, drop the same rows and write
-Parquet; ours looks for near-duplicates as well and writes card and report. The script holds all rows in one DataFrame, as
-such scripts do; `datasets` maps in as many processes as we label in. Each side runs in a process of its own; its memory is
-the proportional set size of all its processes, looked at five times a second.
+All sides read the same files of trajectories, make the same labels with the same functions, drop the same rows and
+write Parquet; ours looks for near-duplicates as well and writes card and report. The script holds all rows in one
+DataFrame, as such scripts do; `datasets` maps in as many processes as we label in. Each side runs in a process of its
+own; its memory is the proportional set size of all its processes, looked at five times a second.
 
 Measured
 """
@@ -16,6 +16,7 @@ Measured
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ from benchmarks.rounds import publish
 from stillhouse.config import DatasetConfig, DuplicatesConfig, FiltersConfig, LabelsConfig, ToolsConfig
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.store.records import read_metadata, read_trajectories, write_jsonl
-from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory, Turn
+from stillhouse.types import Message, PromptMetadata, StopReason, ToolCall, Trajectory, Turn
 
 _SHARD_ROWS: Final = 2500
 _SAMPLES: Final = 4
@@ -61,11 +62,16 @@ def trajectories(count: int) -> Iterator[tuple[Trajectory, PromptMetadata]]:
         messages: list[Message] = [{"role": "user", "content": question}]
         turns = [Turn("stop", {"prompt_tokens": 90, "completion_tokens": 300}, 1.0, "m", cost_usd=0.0001)]
         if number % 3 == 0:
-            call = {"name": "calculator", "arguments": json.dumps({"expression": f"{number} % 997"})}
+            arguments = json.dumps({"expression": f"{number} % 997"})
+            call: ToolCall = {
+                "id": "c",
+                "type": "function",
+                "function": {"name": "calculator", "arguments": arguments},
+            }
             messages += [
-                {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]},  # type: ignore[typeddict-item]
+                {"role": "assistant", "content": None, "tool_calls": [call]},
                 {"role": "tool", "tool_call_id": "c", "content": answer},
-            ]  # fmt: skip
+            ]
             turns *= 2
         said = answer if number % 10 else "none"
         words = " ".join(chance.choices(vocabulary, k=240))
@@ -263,8 +269,6 @@ def main() -> None:
 
 
 def _one_size(count: int, work: Path, peer_rows: int) -> dict[str, dict[str, float]]:
-    import shutil
-
     shutil.rmtree(work, ignore_errors=True)
     write_shards(count, work / "source")
     found = {}

@@ -19,7 +19,7 @@ from tasks.run import Run, RunContext
 
 _logger = logging.getLogger("stillhouse.prompts")
 
-PROMPTS = Stage("prompts", version=1)
+PROMPTS = Stage("prompts", version=2)
 
 
 class PromptSets(BaseModel):

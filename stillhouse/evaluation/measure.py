@@ -11,8 +11,8 @@ from typing import Final
 from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.evaluation.pass_at_k import mean_pass_at_k
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
-from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
 from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
+from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
 
 _TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
 

@@ -4,8 +4,8 @@ A key is a digest over content alone. Its form is a promise: answers already pai
 is added later may enter only where it differs from its default and where it changes what is asked.
 
 Left out are how much is sampled (`num_samples`, `max_prompts`, `trajectories_file`: more samples owe only the missing
-ones), the failure budget, and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap has
-ended goes on from where it was once the cap is raised.
+ones), the failure budget, and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap
+has ended goes on from where it was once the cap is raised.
 """
 
 import hashlib

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.verification import verify_ending
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import Generator
 from stillhouse.training.advantages import distillation_advantages
@@ -22,6 +21,7 @@ from stillhouse.training.sampler import SampledTrajectory, Sampler
 from stillhouse.training.students import Student
 from stillhouse.training.teacher import Teacher
 from stillhouse.types import Prompt, PromptMetadata, Sample, StopReason
+from stillhouse.verification import verify_ending
 
 
 @dataclass(frozen=True, slots=True)

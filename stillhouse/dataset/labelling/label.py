@@ -1,7 +1,8 @@
 """Trajectories to a shard of labelled candidates.
 
-Labels measure and decide nothing, so that other thresholds can be tried without sampling, verifying or rendering anything
-again. A shard depends on its trajectories, their metadata and a `Labelling` alone; shards can be made in any process.
+Labels measure and decide nothing, so that other thresholds can be tried without sampling, verifying or rendering
+anything again. A shard depends on its trajectories, their metadata and a `Labelling` alone; shards can be made in any
+process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

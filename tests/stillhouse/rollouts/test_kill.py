@@ -43,7 +43,8 @@ PROGRAM = textwrap.dedent("""
     async def main():
         with Journal(store / "journal.sqlite3") as journal:
             collection = RolloutCollector(
-                EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(), toolbox=Toolbox([note]),
+                EverySample(prompts(), 1), endpoint=Endpoint(url, "m", "m"), config=RolloutsConfig(),
+                toolbox=Toolbox([note]),
                 journal=journal, runtime=RuntimeConfig(concurrency=concurrency, max_concurrency=concurrency),
                 progress=NoProgress())
             async for trajectory in collection:
