@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-demo mlflow prefect clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-demo mlflow prefect clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ bench: setup
 bench-rollouts: setup
 	$(BIN)/python -m benchmarks.rollouts
 	$(BIN)/python -m benchmarks.rollouts.acceptance --json runs/bench/rollouts/acceptance.json
+
+## bench-dataset  from 10k, 100k and 1M trajectories to a dataset, beside pandas and datasets.map
+bench-dataset: setup
+	$(BIN)/python -m benchmarks.dataset --json runs/bench/dataset.json
+	$(BIN)/python -m benchmarks.near_duplicates --json runs/bench/near_duplicates.json
 
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
