@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.labelling.subject import text_of
 from stillhouse.dataset.words import normalised
 from stillhouse.errors import InputError
@@ -59,21 +60,17 @@ def _first_sampled(messages: Sequence[Message], num_turns: int) -> int:
 
 def _written(message: Message) -> str:
     parts = [message.get("reasoning_content") or message.get("reasoning") or "", text_of(message)]
-    for call in message.get("tool_calls") or ():
-        parts += [call["function"]["name"], _arguments(call["function"]["arguments"])]
+    for call in calls_of(message):
+        parts += [call.name, _sorted(call.arguments)]
     return "\n".join(parts)
 
 
-def _arguments(value: Any) -> str:
-    if isinstance(value, str):
-        try:
-            parsed = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
-        if not isinstance(parsed, dict):
-            return value
-        value = parsed
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+def _sorted(arguments: str) -> str:
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else arguments
 
 
 def read_texts(path: Path, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[Texts]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from stillhouse.dataset.calls import Call, calls_of
 from stillhouse.dataset.read import original_messages
 from stillhouse.types import JsonObject
 
@@ -75,11 +76,17 @@ def _turns(messages: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 
 def _turn(message: JsonObject) -> JsonObject:
-    calls = [_kept(call["function"], ("name", "arguments")) for call in message.get("tool_calls") or ()]
+    calls = [_sharegpt_call(call) for call in message.get("tool_calls") or ()]
     if calls:
         value = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False)
         return {"from": "function_call", "value": value}
     return {"from": "gpt" if message["role"] == "assistant" else "human", "value": _text(message)}
+
+
+def _sharegpt_call(call: Any) -> JsonObject:
+    function = call.get("function") if isinstance(call, dict) else None
+    known = _kept(function, ("name", "arguments")) if isinstance(function, dict) else {}
+    return {"name": "", "arguments": {}, **known}
 
 
 def _openai_messages(row: JsonObject) -> list[JsonObject]:
@@ -90,16 +97,13 @@ def _openai_message(message: Any) -> JsonObject:
     kept = _kept(message, _KEYS[message["role"]])
     kept = {key: value for key, value in kept.items() if value is not None or key == "content"}
     if kept.get("tool_calls"):
-        kept["tool_calls"] = [_openai_call(call) for call in kept["tool_calls"]]
+        kept["tool_calls"] = [_openai_call(call) for call in calls_of(message)]
     return kept
 
 
-def _openai_call(call: JsonObject) -> JsonObject:
-    function = call["function"]
-    arguments = function.get("arguments")
-    # An endpoint may have written an object, where OpenAI's form has text.
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": text}}
+def _openai_call(call: Call) -> JsonObject:
+    # OpenAI's form has text even where a call has no arguments.
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
 
 
 def _kept(value: JsonObject, keys: Sequence[str]) -> JsonObject:

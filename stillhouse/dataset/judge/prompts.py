@@ -5,9 +5,10 @@ digest of all they enclose: text cannot contain its own digest, so nothing insid
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stillhouse.config import JudgeConfig
+from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.labelling.subject import text_of
 from stillhouse.store import digest, prompt_id
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory
@@ -96,10 +97,9 @@ def _said(messages: Sequence[Message]) -> Iterator[str]:
             yield f"[{number}] result of {called}:\n{text_of(message)}"
         elif (text := text_of(message)) or not message.get("tool_calls"):
             yield f"[{number}] {role}:\n{text}"
-        call: Any
-        for call in message.get("tool_calls") or ():
-            callers[call.get("id", "")] = call["function"]["name"]
-            yield f"[{number}] {role} calls {call['function']['name']}:\n{call['function']['arguments']}"
+        for call in calls_of(message):
+            callers[call.id] = call.name or "a tool"
+            yield f"[{number}] {role} calls {callers[call.id]}:\n{call.arguments}"
 
 
 def cut_middle(text: str, max_characters: int) -> str:

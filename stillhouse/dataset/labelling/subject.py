@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
 from stillhouse.verification import final_answer
@@ -55,8 +56,7 @@ def text_of(message: Message) -> str:
 
 def _written(message: Message) -> str:
     reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-    calls = (call["function"]["arguments"] for call in message.get("tool_calls") or ())
-    return _joined([reasoning, text_of(message), *calls])
+    return _joined([reasoning, text_of(message), *(call.arguments for call in calls_of(message))])
 
 
 def _joined(parts: Iterable[str]) -> str:

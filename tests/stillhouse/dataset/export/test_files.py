@@ -59,6 +59,29 @@ def test_sharegpt_speakers_alternate_and_calls_are_json(dataset: Path, tmp_path:
     assert (line["system"], json.loads(line["tools"])) == ("Be brief.", [CALCULATOR_SCHEMA["function"]])
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "arguments"),
+    [
+        ({"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}, "f", {"a": 1}),
+        ({"id": "c", "function": {"name": "f"}}, "f", {}),
+        ({"id": "c", "function": None}, "", {}),
+    ],
+)
+def test_a_call_that_an_endpoint_wrote_otherwise_is_exported_with_what_it_says(
+    dataset: Path, tmp_path: Path, call: Any, name: str, arguments: Any
+) -> None:
+    message = json.dumps({"role": "assistant", "content": None, "tool_calls": [call]})
+    with TableWriter(dataset / "train.parquet", COLUMNS) as writer:
+        odd = {"messages": [message], "tools": [], "metadata": "{}", "arguments": [None]}
+        writer.write({column.name: None for column in COLUMNS} | odd)
+    for form in ("openai", "sharegpt"):
+        export_dataset(dataset, tmp_path / form, form, splits=["train"])
+    ((openai,), (sharegpt,)) = lines(tmp_path / "openai"), lines(tmp_path / "sharegpt")
+    function = openai["messages"][0]["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == (name, arguments)
+    assert json.loads(sharegpt["conversations"][0]["value"]) == {"name": name, "arguments": arguments}
+
+
 def test_parquet_holds_the_rows_of_all_splits_with_all_columns(dataset: Path, tmp_path: Path) -> None:
     assert export_dataset(dataset, tmp_path / "out.parquet", "parquet", splits=["validation", "train"]) == 4
     assert pq.read_schema(tmp_path / "out.parquet").equals(pq.read_schema(dataset / "train.parquet"))

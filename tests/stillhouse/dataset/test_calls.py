@@ -1,0 +1,69 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stillhouse.config import Criterion, JudgeConfig
+from stillhouse.dataset.calls import Call, calls_of
+from stillhouse.dataset.duplicates.texts import texts_of
+from stillhouse.dataset.judge.prompts import question_of
+from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.types import Trajectory
+
+ODD = {
+    "an object": {"id": "c", "function": {"name": "f", "arguments": {"b": [1, "é"], "a": None}}},
+    "no arguments": {"id": "c", "function": {"name": "f"}},
+    "no name": {"id": "c", "function": {"arguments": '{"a": 1}'}},
+    "a number for a name": {"id": 3, "function": {"name": 7, "arguments": "x"}},
+    "no function": {"id": "c", "function": None},
+    "text": "f(1)",
+}
+
+
+def message(*calls: Any) -> Any:
+    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        ("an object", Call("c", "f", '{"b":[1,"é"],"a":null}')),
+        ("no arguments", Call("c", "f", "")),
+        ("no name", Call("c", "", '{"a": 1}')),
+        ("a number for a name", Call("", "", "x")),
+        ("no function", Call("c", "", "")),
+        ("text", Call("", "", "")),
+    ],
+)
+def test_a_call_is_text_however_an_endpoint_wrote_it(written: str, call: Call) -> None:
+    sound = {"id": "d", "type": "function", "function": {"name": "g", "arguments": '{"k":  1}'}}
+    assert calls_of(message(ODD[written], sound)) == [call, Call("d", "g", '{"k":  1}')]
+
+
+def test_a_message_without_calls_has_none() -> None:
+    assert calls_of({"role": "user", "content": "q"}) == calls_of(message()) == []
+
+
+@pytest.mark.parametrize("written", ODD)
+def test_labels_duplicates_and_the_judge_read_such_calls(
+    make_trajectory: Callable[..., Trajectory], written: str
+) -> None:
+    plain = make_trajectory()
+    trajectory = make_trajectory(messages=[plain.messages[0], message(ODD[written]), *plain.messages[2:]])
+    (call,) = calls_of(trajectory.messages[1])
+    subject = Subject.of(trajectory, None)
+    assert subject.sampled_text == "\n".join(part for part in (call.arguments, subject.answer) if part)
+    question = question_of(trajectory, None, JudgeConfig(rubric=(Criterion(name="x", question="y"),)))
+    assert question is not None
+    assert f"[2] assistant calls {call.name or 'a tool'}:\n{call.arguments}" in str(
+        question.prompt.messages[1]["content"]
+    )
+
+
+def test_arguments_are_the_same_text_to_compare_whether_stored_as_text_or_as_an_object() -> None:
+    arguments = {"b": 2, "a": "é"}
+    stored = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    written = {"id": "c", "function": {"name": "f", "arguments": json.dumps(arguments, indent=1)}}
+    assert texts_of([message(stored)], 1) == texts_of([message(written)], 1)
+    assert texts_of([message(ODD["no arguments"], ODD["text"])], 1).row == "f"
