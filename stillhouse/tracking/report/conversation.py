@@ -85,7 +85,7 @@ def _messages(messages: Sequence[Message]) -> list[MessageView]:
 
 def _message(message: Message) -> MessageView:
     calls: list[Any] = [*(message.get("tool_calls") or ())]
-    shown = [_call(call["function"]["name"], call["function"].get("arguments")) for call in calls[:_MAX_CALLS]]
+    shown = [_call(call) for call in calls[:_MAX_CALLS]]
     if len(calls) > _MAX_CALLS:
         shown.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
     return MessageView(
@@ -103,8 +103,12 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=2)
 
 
-def _call(name: str, raw: object) -> CallView:
-    arguments = raw
+def _call(call: Any) -> CallView:
+    """A call as it reads; parts that the endpoint left out are empty."""
+    function = call.get("function") if isinstance(call, dict) else None
+    told = function if isinstance(function, dict) else {}
+    name = _text(told.get("name"))
+    arguments = raw = told.get("arguments")
     if isinstance(raw, str):
         try:
             arguments = json.loads(raw)

@@ -46,6 +46,13 @@ def test_arguments_of_a_datasets_row_are_objects_and_read_the_same() -> None:
     assert view(trajectory(message)).messages[0].calls == [CallView("f", "a=1", malformed=False)]
 
 
+def test_a_call_that_an_endpoint_wrote_otherwise_is_shown_with_what_it_says() -> None:
+    message: Message = {"role": "assistant", "content": None}
+    message["tool_calls"] = [{"function": {"name": "f"}}, {"function": None}, "g(1)"]  # type: ignore[list-item, typeddict-item]
+    empty = CallView("", "", malformed=True)
+    assert view(trajectory(message)).messages[0].calls == [CallView("f", "", malformed=True), empty, empty]
+
+
 def test_reasoning_is_shown_under_either_of_its_names() -> None:
     for key in ("reasoning", "reasoning_content"):
         message: Message = {"role": "assistant", "content": "a", key: "because"}  # type: ignore[misc]
