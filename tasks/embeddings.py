@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import task
 
-from stillhouse.config import DistillConfig, EmbeddingsConfig, TeacherConfig
+from stillhouse.config import DistillConfig, EmbeddingsConfig, ModelRole, TeacherConfig
 from stillhouse.dataset.embeddings.embed import Embedder
 from stillhouse.dataset.embeddings.rows import prompt_text, write_embeddings
 from stillhouse.dataset.shards import EMBEDDINGS_FILE
@@ -23,7 +23,7 @@ from tasks.progress import PartProgress, rollout_stage
 from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
-from tasks.shards import note_shards, with_key
+from tasks.shards import note_shards
 
 EMBEDDINGS = Stage("embeddings", version=1)
 
@@ -58,8 +58,7 @@ async def embeddings_task(
 ) -> Artifact:
     """Embeds what one shard's trajectories were asked. What is paid for is in the journal, whatever happens here."""
     texts = [prompt_text(one) for one in read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)]
-    context = with_key(context, context.runtime.embeddings_api_key_env)
-    async with endpoint_of(model, _as_teacher(embeddings), context.runtime) as endpoint:
+    async with endpoint_of(model, _as_teacher(embeddings), context.runtime, ModelRole.EMBEDDINGS) as endpoint:
         with open_journal(context.store.root) as journal:
             embedder = Embedder(
                 endpoint,

@@ -8,7 +8,7 @@ from typing import Any
 
 from prefect import task
 
-from stillhouse.config import DistillConfig, JudgeConfig, ToolsConfig
+from stillhouse.config import DistillConfig, JudgeConfig, ModelRole, ToolsConfig
 from stillhouse.dataset.judge.judgements import combine, count_outcomes, write_judgements
 from stillhouse.dataset.judge.prompts import Question, question_of
 from stillhouse.dataset.judge.schema import judge_rollouts
@@ -26,7 +26,7 @@ from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
-from tasks.shards import note_shards, with_key
+from tasks.shards import note_shards
 
 JUDGE = Stage("judge", version=1)
 
@@ -44,7 +44,7 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     if not judging.enabled:
         return None
     # What cannot be asked is told of before anything is.
-    require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig())
+    require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig(), ModelRole.JUDGE)
     started = time.monotonic()
     inputs: dict[str, Any] = {"judge": judging, "model": teacher_model(judging.model)}
 
@@ -91,7 +91,6 @@ async def _ask(
     questions: Sequence[Question], judge: JudgeConfig, model: Model, key: str, context: RunContext
 ) -> Sampled:
     """The judgements of each distinct question, those with a verdict and those without one after the other."""
-    context = with_key(context, context.runtime.judge_api_key_env)
     sampled: list[Sampled] = []
     for verdict in (False, True):
         distinct = {one.prompt.id: one.prompt for one in questions if one.verdict is verdict}
@@ -99,7 +98,7 @@ async def _ask(
             continue
         part = f"{key}/{'verdicts' if verdict else 'grades'}"
         watcher = PartProgress("judge", part, len(distinct) * judge.num_samples)
-        async with endpoint_of(model, judge.model, context.runtime) as endpoint:
+        async with endpoint_of(model, judge.model, context.runtime, ModelRole.JUDGE) as endpoint:
             sampled.append(
                 await sample(
                     list(distinct.values()),

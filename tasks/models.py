@@ -7,7 +7,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig, RuntimeConfig, StudentConfig, TeacherConfig
+from stillhouse.config import DistillConfig, ModelRole, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
 from stillhouse.rollouts.budget import price_of, stated_price
 from stillhouse.rollouts.endpoint import Endpoint
@@ -41,13 +41,16 @@ def scoring_teacher(config: DistillConfig) -> Model | None:
 
 
 @asynccontextmanager
-async def endpoint_of(model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig) -> AsyncIterator[Endpoint]:
-    """Where to ask `model`: at the teacher's endpoint if it has one, else at a local server that lives as long as this.
+async def endpoint_of(
+    model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig, role: ModelRole = ModelRole.TEACHER
+) -> AsyncIterator[Endpoint]:
+    """Where to ask `model`: at the endpoint of its section, else at a local server that lives as long as this.
 
     Args:
         model: who is asked.
-        teacher: its section, if `model` is the teacher.
+        teacher: its section; None for a student.
         runtime: names the key's variable, device and threads.
+        role: whose section `teacher` is.
 
     Raises:
         ConfigError: the file of prices cannot be read.
@@ -55,21 +58,27 @@ async def endpoint_of(model: Model, teacher: TeacherConfig | None, runtime: Runt
         EndpointError: the local server did not come up.
     """
     if teacher is not None and teacher.base_url is not None:
-        key = _api_key(teacher.base_url, runtime)
-        endpoint = Endpoint(teacher.base_url, model.ref, model.fingerprint, api_key=key)
+        variable = role.key_variable(runtime)
+        endpoint = Endpoint(
+            teacher.base_url,
+            model.ref,
+            model.fingerprint,
+            api_key=_api_key(teacher.base_url, variable, role),
+            role=role,
+            key_variable=variable,
+        )
         yield replace(endpoint, price=await price_of(endpoint, teacher))
         return
     with ExitStack() as stack:
         url = await asyncio.to_thread(stack.enter_context, served_model(model.ref, runtime))
         price = None if teacher is None else stated_price(teacher)
-        yield Endpoint(url, model.ref, model.fingerprint, price=price)
+        yield Endpoint(url, model.ref, model.fingerprint, price=price, role=role)
 
 
-def _api_key(base_url: str, runtime: RuntimeConfig) -> str:
-    name = runtime.api_key_env
-    if key := os.environ.get(name):
+def _api_key(base_url: str, variable: str, role: ModelRole) -> str:
+    if key := os.environ.get(variable):
         return key
     raise AuthenticationError(
-        f"{base_url}: no API key: the environment variable {name} is not set. Put {name}=... into .env or the "
-        "environment, or name another variable in runtime.api_key_env (any value will do where no key is asked for)"
+        f"{base_url}: no API key: the environment variable {variable} is not set. Put {variable}=... into .env or the "
+        f"environment, or name another variable in {role.key_setting} (any value will do where no key is asked for)"
     )

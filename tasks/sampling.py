@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.errors import AuthenticationError, FailureBudgetExceeded
+from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.progress import RolloutWatcher
 from stillhouse.rollouts.batch import BatchClient, batch_controller
 from stillhouse.rollouts.budget import require_prices, shared_budget
@@ -63,7 +63,7 @@ async def sample(
     started = time.monotonic()
     budget = None
     if teacher is not None:
-        require_prices(endpoint.price, context.budget, config)
+        require_prices(endpoint, context.budget, config)
         budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
     async with AsyncExitStack() as opened:
         runtime = context.runtime
@@ -86,14 +86,8 @@ async def sample(
             client=client,
             controller=None if client is None else batch_controller(),
         )
-        try:
-            async with aclosing(collector):
-                trajectories = [trajectory async for trajectory in collector]
-        except AuthenticationError as error:
-            raise AuthenticationError(
-                f"{error}. The key was read from the environment variable {context.runtime.api_key_env} "
-                "(runtime.api_key_env); set the right one there or in .env and run the same command again"
-            ) from error
+        async with aclosing(collector):
+            trajectories = [trajectory async for trajectory in collector]
     place = {prompt.id: index for index, prompt in enumerate(prompts)}
     trajectories.sort(key=lambda trajectory: (place[trajectory.prompt_id], trajectory.sample_index))
     asked = {name: value for name, value in collector.stats.as_facts().items() if name in {"requests", "rate_limited"}}

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.rollouts.summary import add_up
 from stillhouse.types import Artifact, JsonObject
 from tasks.caching import Stage
-from tasks.run import Run, RunContext
+from tasks.run import Run
 
 
 class Shards(BaseModel):
@@ -32,10 +32,3 @@ def note_shards(stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run
     collected = Shards(shards=shards, facts=add_up([shard.facts for shard in shards]))
     run.note_stage(stage.name, collected, cached=all(cached for _, cached in results), seconds=seconds)
     return list(shards)
-
-
-def with_key(context: RunContext, variable: str | None) -> RunContext:
-    """The context for an endpoint whose API key is in another environment variable; None leaves it."""
-    if variable is None:
-        return context
-    return context.model_copy(update={"runtime": context.runtime.model_copy(update={"api_key_env": variable})})

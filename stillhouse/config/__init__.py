@@ -13,6 +13,7 @@ from stillhouse.config.dataset import (
     SelectionConfig,
 )
 from stillhouse.config.load import load_config, parse_config
+from stillhouse.config.roles import ModelRole
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, StageName, TrackingConfig
@@ -32,6 +33,7 @@ __all__ = [
     "JudgeConfig",
     "LabelsConfig",
     "McpServerConfig",
+    "ModelRole",
     "OnPolicyConfig",
     "PromptsConfig",
     "RolloutsConfig",

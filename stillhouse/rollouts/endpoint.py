@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from stillhouse.config import ModelRole
 from stillhouse.types import TokenUsage
 
 
@@ -63,3 +64,7 @@ class Endpoint:
     """Sent to the endpoint and kept nowhere."""
     price: Price | None = None
     """None when it is unknown; costs are then known only where the endpoint reports them."""
+    role: ModelRole = ModelRole.TEACHER
+    """Whose settings an error about this endpoint names."""
+    key_variable: str | None = None
+    """Environment variable that the key came from; None where none is needed."""

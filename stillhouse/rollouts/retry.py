@@ -217,7 +217,7 @@ class Requester:
         url, model = self._endpoint.base_url, self._endpoint.model
         again = "then run the same command again: what was paid for is used again"
         if failure.kind is FailureKind.AUTH:
-            return AuthenticationError(f"{url}: the API key was refused: {failure.message}")
+            return AuthenticationError(f"{url}: the API key was refused: {failure.message}{self._source_of_key()}")
         if failure.kind is FailureKind.QUOTA:
             return QuotaError(
                 f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
@@ -242,4 +242,13 @@ class Requester:
         return EndpointError(
             f"{url}: the first {self._num_given_up} requests to model {model!r} all failed; the last one: "
             f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {again}"
+        )
+
+    def _source_of_key(self) -> str:
+        variable = self._endpoint.key_variable
+        if variable is None:
+            return ""
+        return (
+            f". It was read from the environment variable {variable}: set the right one there or in .env, or name "
+            f"another variable in {self._endpoint.role.key_setting}, and run the same command again"
         )

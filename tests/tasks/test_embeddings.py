@@ -9,7 +9,7 @@ import pytest
 from benchmarks.simulated_provider import Asked, Reply, Service, SimulatedProvider, error
 from stillhouse.config import BudgetConfig, EmbeddingsConfig, TeacherConfig
 from stillhouse.dataset.shards import EMBEDDINGS_FILE
-from stillhouse.errors import BudgetReached, EndpointError
+from stillhouse.errors import AuthenticationError, BudgetReached
 from stillhouse.types import Artifact, Trajectory
 from tasks.embeddings import embeddings_task
 from tasks.models import teacher_model
@@ -70,7 +70,10 @@ def test_the_endpoint_has_a_key_of_its_own(embed: Embed, make_answered: MakeAnsw
         return error(401, f"{asked.authorization} at {asked.path}")
 
     with SimulatedProvider(guarded) as provider:
-        with pytest.raises(EndpointError, match="Bearer embeddings-key at /v1/embeddings"):
+        with pytest.raises(
+            AuthenticationError,
+            match=r"Bearer embeddings-key at /v1/embeddings.* EMBEDDINGS_KEY:.* runtime\.embeddings_api_key_env",
+        ):
             embed(provider.url, [make_answered("one?")], embeddings_api_key_env="EMBEDDINGS_KEY")
-        with pytest.raises(EndpointError, match="Bearer teacher-key"):
+        with pytest.raises(AuthenticationError, match=r"Bearer teacher-key.* variable OPENAI_API_KEY:"):
             embed(provider.url, [make_answered("one?")])

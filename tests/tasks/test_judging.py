@@ -187,7 +187,16 @@ def test_the_judge_has_a_key_of_its_own(
     with SimulatedProvider(noting) as provider:
         world.judge(provider, [make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
         world.judge(provider, [make_answered("two?")])
-        assert keys == ["Bearer judge-key", "Bearer teacher-key"]
-        monkeypatch.delenv("JUDGE_KEY")
-        with pytest.raises(AuthenticationError, match="JUDGE_KEY is not set"):
-            world.judge(provider, [make_answered("three?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
+    assert keys == ["Bearer judge-key", "Bearer teacher-key"]
+
+
+@pytest.mark.parametrize(("key", "told"), [("", "JUDGE_KEY is not set"), ("old", "HTTP 401: .* variable JUDGE_KEY:")])
+def test_a_key_that_is_absent_or_refused_is_told_with_its_variable_and_its_setting(
+    world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, told: str
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    with (
+        SimulatedProvider(lambda _: error(401, "Incorrect API key")) as provider,
+        pytest.raises(AuthenticationError, match=rf"{told}.* in runtime\.judge_api_key_env"),
+    ):
+        world.judge(provider, [make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

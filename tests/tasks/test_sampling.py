@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Reply, SimulatedProvider, completion
+from benchmarks.simulated_provider import Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig, TeacherConfig, ToolsConfig, TrackingConfig
-from stillhouse.errors import BudgetReached, ConfigError, FailureBudgetExceeded
+from stillhouse.errors import AuthenticationError, BudgetReached, ConfigError, FailureBudgetExceeded
 from stillhouse.progress import NoProgress
 from stillhouse.rollouts import Endpoint
 from stillhouse.rollouts.endpoint import Price
@@ -32,7 +32,7 @@ def sampled(
         mlflow_run_id=None,
     )
     section = TeacherConfig(model="m", base_url=url, **teacher)
-    endpoint = Endpoint(url, "m", "m", price=price)
+    endpoint = Endpoint(url, "m", "m", price=price, key_variable="TEACHER_KEY")
     config = RolloutsConfig(max_tokens=20)
     asked = sample(
         make_prompts(12), endpoint, config, ToolsConfig(), context, NoProgress(), part="shard", teacher=section
@@ -59,6 +59,14 @@ def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(tmp_
         with pytest.raises(ConfigError, match="the price of the teacher is unknown"):
             sampled(provider.url, tmp_path, budget={"max_usd": 1.0})
         assert provider.ledger == []
+
+
+def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(tmp_path: Path) -> None:
+    with (
+        SimulatedProvider(lambda asked: error(401, "Incorrect API key")) as provider,
+        pytest.raises(AuthenticationError, match=r"variable TEACHER_KEY:.* in runtime\.api_key_env"),
+    ):
+        sampled(provider.url, tmp_path)
 
 
 @pytest.mark.slow

@@ -1,11 +1,19 @@
 """What can be asked through a batch endpoint."""
 
-from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 
 
-def require_batchable(teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig) -> None:
+def require_batchable(
+    teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
+) -> None:
     """Lets pass what takes one turn a rollout and does not mind waiting for hours.
+
+    Args:
+        teacher: the section of who is asked.
+        rollouts: what is sampled.
+        tools: what may be called.
+        role: whose section `teacher` is.
 
     Raises:
         ConfigError: `teacher.batch` is set with something that does; the message names every such field.
@@ -14,7 +22,7 @@ def require_batchable(teacher: TeacherConfig, rollouts: RolloutsConfig, tools: T
         return
     against = []
     if teacher.base_url is None:
-        against.append("teacher.base_url is not set: a model served by this machine has no batch endpoint")
+        against.append(f"{role.section}.base_url is not set: a model served by this machine has no batch endpoint")
     for field in ("builtin", "file", "mcp"):
         if value := getattr(tools, field):
             against.append(f"tools.{field} is {value!r}: a rollout with tools takes several turns")
@@ -30,6 +38,6 @@ def require_batchable(teacher: TeacherConfig, rollouts: RolloutsConfig, tools: T
         against.append(f"rollouts.timeout_s is {rollouts.timeout_s:g}: a batch may take 24 hours; leave it out")
     if against:
         raise ConfigError(
-            f"teacher.batch asks for one turn a rollout, but {'; '.join(against)}. Change these, or set teacher.batch "
-            "to false"
+            f"{role.section}.batch asks for one turn a rollout, but {'; '.join(against)}. Change these, or set "
+            f"{role.section}.batch to false"
         )

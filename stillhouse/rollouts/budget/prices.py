@@ -1,4 +1,4 @@
-"""What the teacher costs: found once, before anything is asked.
+"""What a teacher or a judge costs: found once, before anything is asked.
 
 A completion costs what its endpoint says it cost (OpenRouter's `usage.cost`). For endpoints that do not say, and for
 the worst case of a request that is not sent yet, the price is the first of these that is known:
@@ -34,12 +34,17 @@ _lock: Final = threading.Lock()
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
     """What `endpoint` charges for its model; None when nobody says.
 
+    Args:
+        endpoint: who is asked.
+        teacher: the section that describes it.
+
     Raises:
         ConfigError: `teacher.prices_file` cannot be read.
     """
     price = stated_price(teacher)
     # A file with a mistake in it is told of at once, not on the day the endpoint stops listing its prices.
-    in_file = None if teacher.prices_file is None else price_in_file(teacher.prices_file, endpoint.model)
+    file = teacher.prices_file
+    in_file = None if file is None else price_in_file(file, endpoint.model, endpoint.role)
     if price is None:
         price = await listed_price(endpoint)
     if price is None:
@@ -86,25 +91,20 @@ def read_listed(body: Any, model: str) -> Price | None:
     return None
 
 
-def require_price(price: Price | None, field: str, cap: float) -> None:
-    """Lets a cap in money pass only where there is a price to keep it by.
+def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
+    """Lets caps in money pass only where the endpoint has a price to keep them by.
 
     Raises:
         ConfigError: the price is unknown.
     """
-    if price is None:
-        raise ConfigError(
-            f"{field} is {cap:g}, but the price of the teacher is unknown, so the cap could not be kept. Set "
-            "teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens, or name a file of "
-            f"prices in teacher.prices_file; or leave {field} out and cap tokens instead"
-        )
-
-
-def require_prices(price: Price | None, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
-    """Checks every cap in money of a config; see `require_price`."""
+    role, section = endpoint.role.name.lower(), endpoint.role.section
     for field, cap in (("budget.max_usd", budget.max_usd), ("rollouts.max_rollout_usd", rollouts.max_rollout_usd)):
-        if cap is not None:
-            require_price(price, field, cap)
+        if cap is not None and endpoint.price is None:
+            raise ConfigError(
+                f"{field} is {cap:g}, but the price of the {role} is unknown, so the cap could not be kept. Set "
+                f"{section}.usd_per_million_prompt_tokens and {section}.usd_per_million_completion_tokens, or name a "
+                f"file of prices in {section}.prices_file; or leave {field} out and cap tokens instead"
+            )
 
 
 async def _models(endpoint: Endpoint) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
+from stillhouse.config import ModelRole
 from stillhouse.errors import ConfigError
 from stillhouse.rollouts.endpoint import Price
 
@@ -35,30 +36,35 @@ class _Table(RootModel[dict[str, _Row]]):
     pass
 
 
-def price_in_file(path: str, model: str) -> Price | None:
+def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) -> Price | None:
     """The price of `model` in a file of prices; None when no line of it is about that model.
+
+    Args:
+        path: of the file.
+        model: name at its endpoint.
+        role: whose section names the file.
 
     Raises:
         ConfigError: the file is not there, is not YAML, or does not have the form shown above.
     """
-    rows = _read(Path(path))
+    rows = _read(Path(path), f"{role.section}.prices_file")
     row = rows.get(model) or next((row for name, row in rows.items() if fnmatchcase(model, name)), None)
     return None if row is None else Price(row.prompt, row.completion, cached_prompt=row.cached_prompt)
 
 
-def _read(path: Path) -> dict[str, _Row]:
+def _read(path: Path, field: str) -> dict[str, _Row]:
     try:
         body: Any = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"teacher.prices_file: {path} cannot be read ({error.strerror}). Correct the path, or leave the field out"
+            f"{field}: {path} cannot be read ({error.strerror}). Correct the path, or leave the field out"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"teacher.prices_file: {path} is not valid YAML: {error}. Correct the file") from error
+        raise ConfigError(f"{field}: {path} is not valid YAML: {error}. Correct the file") from error
     try:
         return _Table.model_validate(body).root
     except ValidationError as error:
-        raise ConfigError(f"teacher.prices_file: {path}: {_told(error)}") from error
+        raise ConfigError(f"{field}: {path}: {_told(error)}") from error
 
 
 def _told(error: ValidationError) -> str:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.rollouts.batch import require_batchable
 
@@ -34,3 +34,10 @@ def test_what_needs_more_turns_or_less_waiting_is_named(
     asked = TeacherConfig(**{"model": "m", "base_url": URL, "batch": True} | teacher)
     with pytest.raises(ConfigError, match=field):
         require_batchable(asked, RolloutsConfig(**rollouts), ToolsConfig(**tools))
+
+
+def test_the_section_of_the_judge_is_named_where_the_judge_is_meant() -> None:
+    judge = TeacherConfig(model="m", batch=True)
+    with pytest.raises(ConfigError, match=r"^dataset\.judge\.model\.batch .*\.judge\.model\.base_url") as caught:
+        require_batchable(judge, RolloutsConfig(), ToolsConfig(), ModelRole.JUDGE)
+    assert "teacher" not in str(caught.value)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhouse.config import BudgetConfig, RolloutsConfig
-from stillhouse.errors import BudgetReached, ConfigError
-from stillhouse.rollouts.budget import NOTHING, REFUSED, Budget, Reservation, Spend, require_prices, spend_of
+from stillhouse.config import BudgetConfig
+from stillhouse.errors import BudgetReached
+from stillhouse.rollouts.budget import NOTHING, REFUSED, Budget, Reservation, Spend, spend_of
 from stillhouse.rollouts.endpoint import Price
 from stillhouse.types import Turn
 
@@ -231,11 +231,6 @@ def test_money_of_unknown_price_is_unknown_and_not_nothing() -> None:
     budget = Budget(BudgetConfig(max_tokens=100), None)
     budget.settle(reserved(budget, Spend(1, 50, None)), Spend(1, 20, None))
     assert budget.snapshot().counted == Spend(1, 20, None)
-
-
-def test_a_cap_in_money_without_a_price_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"budget\.max_usd.*usd_per_million_prompt_tokens"):
-        require_prices(None, BudgetConfig(max_usd=5.0), RolloutsConfig())
 
 
 def test_wall_time_counts_while_something_is_collected_and_ends_the_run() -> None:

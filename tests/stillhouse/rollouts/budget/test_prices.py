@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig
+from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.rollouts.budget import price_of, require_prices
 from stillhouse.rollouts.budget.prices import read_listed
@@ -126,10 +126,18 @@ def test_a_free_model_costs_nothing_and_that_is_known() -> None:
     ],
 )
 def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: RolloutsConfig, field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        require_prices(None, budget, rollouts)
-    require_prices(Price(0.0, 0.0), budget, rollouts)
+    with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.prices_file"):
+        require_prices(Endpoint("u", "m", "m"), budget, rollouts)
+    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
 
 
 def test_caps_without_money_need_no_price() -> None:
-    require_prices(None, BudgetConfig(max_tokens=5), RolloutsConfig())
+    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
+
+
+def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section(tmp_path: Path) -> None:
+    judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
+    with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
+        require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
+    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent"):
+        asyncio.run(price_of(judge, TeacherConfig(prices_file=str(tmp_path / "absent"))))
