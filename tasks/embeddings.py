@@ -66,7 +66,7 @@ async def embeddings_task(
                 journal=journal,
                 runtime=context.runtime,
                 controller=controller_of(endpoint, context.runtime),
-                # No price needs to be known: vectors cost next to nothing, and are counted in requests and tokens.
+                # No price needs to be known, not even for a cap in money: vectors cost next to nothing.
                 budget=shared_budget(context.run_id, key, context.budget, endpoint.price),
             )
             vectors = await embedder.embed([text for text in texts if text is not None])
@@ -80,5 +80,11 @@ async def embeddings_task(
 
 
 def _as_teacher(section: EmbeddingsConfig) -> TeacherConfig:
-    """The endpoint in the terms of those that sample: where it is, its key, and what it lists as its price."""
-    return TeacherConfig(model=section.model, base_url=section.base_url)
+    """The endpoint in the terms of those that sample: where it is, and what it costs. It completes nothing."""
+    price = section.usd_per_million_tokens
+    return TeacherConfig(
+        model=section.model,
+        base_url=section.base_url,
+        usd_per_million_prompt_tokens=price,
+        usd_per_million_completion_tokens=None if price is None else 0.0,
+    )

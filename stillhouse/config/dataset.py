@@ -99,6 +99,9 @@ class EmbeddingsConfig(Section):
     """OpenAI-compatible endpoint with `/embeddings`, up to and with `/v1`; None embeds nothing."""
     model: str = "text-embedding-3-small"
     """Model name at the endpoint."""
+    usd_per_million_tokens: float | None = Field(default=None, ge=0.0)
+    """Price of embedded tokens in USD per million; None leaves it to what the endpoint says. An unknown price counts
+    against no cap in money."""
     batch_size: int = Field(default=128, ge=1)
     """Texts of one request."""
 

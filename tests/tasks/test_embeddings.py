@@ -29,8 +29,14 @@ def embed(
     monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
     monkeypatch.setenv("EMBEDDINGS_KEY", "embeddings-key")
 
-    def run(url: str, trajectories: list[Trajectory], budget: BudgetConfig = BudgetConfig(), **runtime: Any) -> Any:
-        section = EmbeddingsConfig(base_url=url, model="e-1", batch_size=2)
+    def run(
+        url: str,
+        trajectories: list[Trajectory],
+        budget: BudgetConfig = BudgetConfig(),
+        usd: float | None = None,
+        **runtime: Any,
+    ) -> Any:
+        section = EmbeddingsConfig(base_url=url, model="e-1", batch_size=2, usd_per_million_tokens=usd)
         shard, _ = write_shard(trajectories)
         model = teacher_model(TeacherConfig(model=section.model, base_url=url))
         context = make_context(budget=budget, **runtime)
@@ -63,6 +69,22 @@ def test_a_cap_in_money_does_not_need_the_price_of_embeddings_and_one_in_request
         with pytest.raises(BudgetReached, match=r"budget\.max_requests"):
             embed(provider.url, rows, BudgetConfig(max_usd=1.0, max_requests=2))
         assert provider.num_billed == 2
+
+
+def test_the_cost_is_reported_where_the_price_is_known(embed: Embed, make_answered: MakeAnswered) -> None:
+    rows = [make_answered(f"question {place}?") for place in range(6)]
+    with SimulatedProvider(service=Service(latency_s=0)) as provider:
+        artifact, _ = embed(provider.url, rows, usd=1000.0)
+        assert artifact.facts["cost_usd"] == pytest.approx(artifact.facts["prompt_tokens"] / 1000)
+        unknown, _ = embed(provider.url, [make_answered("another?")])
+        assert unknown.facts["cost_usd"] is None
+
+
+def test_the_cost_counts_against_the_budget_of_the_run(embed: Embed, make_answered: MakeAnswered) -> None:
+    with SimulatedProvider(service=Service(latency_s=0)) as provider:
+        with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
+            embed(provider.url, [make_answered("dear?")], BudgetConfig(max_usd=0.001), usd=1000.0)
+        assert provider.ledger == []
 
 
 def test_the_endpoint_has_a_key_of_its_own(embed: Embed, make_answered: MakeAnswered) -> None:
