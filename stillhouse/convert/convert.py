@@ -11,11 +11,12 @@ from stillhouse.convert.config import write_config
 from stillhouse.convert.formats import ROW_FORMATS, Format, config_format, row_format
 from stillhouse.convert.found import Conversation, Unmapped
 from stillhouse.convert.messages import called_tools
-from stillhouse.convert.output import BY_DEFAULT, Output, check_place, prompts_row, replaced_folder
+from stillhouse.convert.output import BY_DEFAULT, Output, check_place, prompts_row
 from stillhouse.convert.sources import files_of, read_rows
 from stillhouse.convert.trajectories import trajectory_of
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, parse_row
+from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox
 from stillhouse.types import Message, ToolSchema
 
@@ -64,7 +65,7 @@ def convert(source: Path, output: Path, form: str = "auto", options: Options = O
     else:
         row_form, files = row_format(source, form)
         account = Converted(row_form.name, str(source))
-    with replaced_folder(output) as folder, Output(folder, account) as out:
+    with replaced_folder(output.absolute()) as folder, Output(folder, account) as out:
         rows = RowsConverter(out, options, toolbox)
         if row_form is None:
             write_config(source, output, out, rows.read_files)

@@ -1,9 +1,6 @@
 """The folder a conversion leaves: written beside its place, and put there whole."""
 
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -14,7 +11,6 @@ from stillhouse.convert.account import Converted, Example
 from stillhouse.convert.found import Unmapped
 from stillhouse.errors import ConfigError
 from stillhouse.prompts.row import parse_row
-from stillhouse.store.atomic import sync_folder, temporary_name, unwritable
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import JsonObject, Prompt, Trajectory
 
@@ -44,8 +40,6 @@ class Output:
 
     def __exit__(self, *exception: object) -> None:
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
             file.close()
 
     def prompt(self, place: str, row: JsonObject) -> Prompt:
@@ -109,32 +103,6 @@ def check_place(output: Path) -> None:
     raise ConfigError(
         f"--output {output} is {kind}; name a folder that is new or empty, or one that convert wrote before"
     )
-
-
-@contextmanager
-def replaced_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output` to write to; it takes its place when the block ends well and is gone otherwise.
-
-    A crash leaves the old folder or the new one; between two renames the old one stands beside its place.
-
-    Raises:
-        StoreError: no space or no permission.
-    """
-    output = output.absolute()
-    work, aside = temporary_name(output), temporary_name(output)
-    try:
-        work.mkdir(parents=True)
-        yield work
-        sync_folder(work)
-        if output.exists():
-            output.rename(aside)
-        work.rename(output)
-        sync_folder(output.parent)
-    except OSError as error:
-        raise unwritable(output, error) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def prompts_row(messages: list[Any], tools: list[str] | None, metadata: Mapping[str, Any]) -> JsonObject:

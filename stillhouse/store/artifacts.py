@@ -5,14 +5,11 @@ by `problem`, so that a cached result whose bytes are gone or altered is recompu
 """
 
 import json
-import os
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from stillhouse.errors import ConfigError
-from stillhouse.store.atomic import sync_folder, temporary_name, unwritable, write_atomic
+from stillhouse.store.atomic import replaced_folder
 from stillhouse.store.fingerprint import canonical_json, digest, file_sha256
 from stillhouse.types import Artifact, JsonObject
 
@@ -45,42 +42,10 @@ class ArtifactStore:
         Raises:
             StoreError: no space or no permission.
         """
-        parent = self.root / "artifacts" / stage
-        work = temporary_name(parent / key[:16])
-        try:
-            work.mkdir(parents=True)
-        except OSError as error:
-            raise unwritable(parent, error) from error
-        try:
+        final = self.root / "artifacts" / stage / key[:16]
+        with replaced_folder(final) as work:
             num_rows, facts = fill(work)
-            return self._seal(work, parent / key[:16], num_rows, facts)
-        except OSError as error:
-            raise unwritable(parent / key[:16], error) from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-    def _seal(self, work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
-        files = {}
-        for path in sorted(work.rglob("*")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-                files[path.relative_to(work).as_posix()] = {
-                    "size": path.stat().st_size,
-                    "sha256": file_sha256(path),
-                }
-        fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
-        artifact = Artifact(uri=str(final), fingerprint=fingerprint, num_rows=num_rows, facts=facts)
-        manifest = {"artifact": artifact.model_dump(mode="json"), "files": files}
-        write_atomic(work / _MANIFEST, canonical_json(manifest))
-        if final.exists():
-            # rename() does not replace a full folder; the manifest goes first so that no half of it is trusted.
-            with suppress(FileNotFoundError):
-                (final / _MANIFEST).unlink()
-            shutil.rmtree(final)
-        work.rename(final)
-        sync_folder(final.parent)
-        return artifact
+            return _seal(work, final, num_rows, facts)
 
     def problem(self, artifact: Artifact) -> str | None:
         """Why `artifact` cannot be used, or None when every byte of it is as it was written."""
@@ -100,3 +65,16 @@ class ArtifactStore:
             if path.stat().st_size != entry["size"] or file_sha256(path) != entry["sha256"]:
                 return f"{path} was altered"
         return None
+
+
+def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
+    files = {
+        path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in sorted(work.rglob("*"))
+        if path.is_file()
+    }
+    fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
+    artifact = Artifact(uri=str(final), fingerprint=fingerprint, num_rows=num_rows, facts=facts)
+    manifest = {"artifact": artifact.model_dump(mode="json"), "files": files}
+    (work / _MANIFEST).write_bytes(canonical_json(manifest))
+    return artifact

@@ -1,12 +1,15 @@
 """Writes that a crash cannot leave half done: temporary name, fsync, rename, fsync of the folder."""
 
+import errno
 import os
-import uuid
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from stillhouse.errors import StoreError
+from stillhouse.store.exchange import exchange
+from stillhouse.store.temporary import temporary
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -28,28 +31,58 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        work = temporary_name(path)
-        try:
+        with temporary(path, Path.touch) as work:
             yield work
-            with work.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(work)
             work.replace(path)
-        except BaseException:
-            work.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+            sync(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody else uses; what `tempfile` makes would stay hidden from other users."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` to fill; it takes its place when the block ends well and is gone otherwise.
+
+    Whoever looks, also after a crash, finds the old folder or the new one, each of them whole.
+
+    Raises:
+        StoreError: no space, no permission, or `path` is a file; also for an OSError inside the block.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary(path, Path.mkdir) as work:
+            yield work
+            for inside in work.rglob("*"):
+                sync(inside)
+            sync(work)
+            _put(work, path)
+            sync(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def _put(work: Path, path: Path) -> None:
+    """Gives the folder `work` the name `path`; the folder that had it is at `work` then, or gone."""
+    try:
+        work.rename(path)
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    try:
+        exchange(work, path)
+    except OSError:
+        # Where two names cannot be exchanged, a crash between the renames leaves the old folder beside its place.
+        aside = work.with_suffix(".old")
+        path.rename(aside)
+        work.rename(path)
+        shutil.rmtree(aside)
+
+
+def sync(path: Path) -> None:
+    """Makes durable what a file holds, or what is named in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

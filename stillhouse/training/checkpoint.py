@@ -7,7 +7,6 @@ filled under a temporary name, synced and renamed, so that a folder of that name
 
 import json
 import logging
-import os
 import random
 import shutil
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from stillhouse.errors import TrainingError
 from stillhouse.store import file_sha256
-from stillhouse.store.atomic import sync_folder, unwritable, write_atomic
+from stillhouse.store.atomic import sync, unwritable, write_atomic
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -104,13 +103,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             "sha256": {name: file_sha256(work / name) for name in ("weights.safetensors", "optimizer.pt")},
         }
         for path in work.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
         write_atomic(work / "state.json", json.dumps(state).encode())
         if final.exists():
             shutil.rmtree(final)
         work.rename(final)
-        sync_folder(folder)
+        sync(folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         # A full disk is a RuntimeError to torch.save and a SafetensorError to save_file.
         shutil.rmtree(work, ignore_errors=True)

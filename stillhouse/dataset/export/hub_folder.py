@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.store.atomic import sync_folder, temporary_name, unwritable
+from stillhouse.store.atomic import replaced_folder
 
 _CARD: Final = "README.md"
 _PREFERENCES: Final = "preferences"
@@ -29,21 +29,11 @@ def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) ->
     names = [*splits, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
     num_rows = sum(_num_rows(folder / f"{split}.parquet") for split in splits)
     card = _card(folder / _CARD, splits, names)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        work = temporary_name(output)
-        try:
-            (work / "data").mkdir(parents=True)
-            for name in names:
-                shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
-            (work / _CARD).write_text(card, encoding="utf-8")
-            work.replace(output)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        sync_folder(output.parent)
-    except OSError as error:
-        raise unwritable(output, error) from error
+    with replaced_folder(output.absolute()) as work:
+        (work / "data").mkdir()
+        for name in names:
+            shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
+        (work / _CARD).write_text(card, encoding="utf-8")
     return num_rows
 
 
