@@ -1,4 +1,4 @@
-"""Rows of a dataset's Parquet files: whole, with their JSON columns as JSON objects again, or labels by column."""
+"""A dataset's Parquet files by row, with JSON columns as JSON objects again, or by column, with those as text."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +14,16 @@ from stillhouse.types import JsonObject, Message
 
 SplitName = Literal["train", "validation", "rejected"]
 _BATCH_ROWS: Final = 1024
+"""Rows that are read whole."""
+_COLUMN_ROWS: Final = 1 << 16
+"""Rows of which some columns are read."""
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
     """The rows of one file of a dataset, in order; messages, tools, metadata and error as they were stored.
 
     Raises:
-        InputError: the file is missing or no dataset of ours.
+        InputError: the file is missing or damaged.
     """
     return read_file(folder / f"{split}.parquet")
 
@@ -29,20 +32,31 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json
     """As `read_rows`, for a file that may lie anywhere; `columns` are those wanted, None for all.
 
     Raises:
-        InputError: the file is missing or no dataset of ours.
+        InputError: the file is missing, is damaged, or lacks a column.
     """
-    for batch in _batches(path, columns):
+    for batch in iter_columns(path, columns, batch_rows=_BATCH_ROWS):
         for row in batch.to_pylist():
             yield {name: _decoded(name, value) for name, value in row.items()}
 
 
-def iter_labels(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Some columns of a file, JSON columns as text; nothing else of it is read.
+def iter_columns(
+    path: Path, columns: Sequence[str] | None, *, batch_rows: int = _COLUMN_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of a file, in the order asked for, or all for None. JSON is text; nothing else is read.
 
     Raises:
-        InputError: the file is missing or no dataset of ours.
+        InputError: the file is missing, is damaged, or lacks a column.
     """
-    return _batches(path, columns)
+    try:
+        with pq.ParquetFile(path) as file:
+            if missing := set(columns or ()).difference(file.schema_arrow.names):
+                raise InputError(f"dataset file {path} lacks {', '.join(sorted(missing))}: build the dataset again")
+            for batch in file.iter_batches(batch_rows, columns=columns):
+                yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], batch.schema.names)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"dataset file {path} cannot be read: {error}; expected a file that the dataset stage wrote"
+        ) from error
 
 
 def original_messages(row: JsonObject) -> list[Message]:
@@ -62,12 +76,13 @@ def _as_written(call: JsonObject, arguments: str | None) -> JsonObject:
     return call if arguments is None else {**call, "function": {**call["function"], "arguments": arguments}}
 
 
-def _batches(path: Path, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    try:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(_BATCH_ROWS, columns=columns)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"dataset file {path} cannot be read: {error}; expected a folder of build_dataset") from error
+def _plain(column: pa.Array) -> pa.Array:
+    """JSON as text: compute functions do not take the extension type."""
+    if isinstance(column.type, pa.JsonType):
+        return column.storage
+    if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.JsonType):
+        return column.cast(pa.list_(pa.string()))
+    return column
 
 
 def _decoded(name: str, value: Any) -> Any:

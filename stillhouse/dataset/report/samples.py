@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.report.columns import hashes, iter_columns
+from stillhouse.dataset.read import iter_columns
+from stillhouse.dataset.report.columns import hashes
 from stillhouse.dataset.report.summary import KEPT_FILES, REJECTED_FILE
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
 from stillhouse.types import JsonObject

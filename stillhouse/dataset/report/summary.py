@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
+from stillhouse.dataset.read import iter_columns
 from stillhouse.dataset.report.accuracy import Verdicts
-from stillhouse.dataset.report.columns import hashes, iter_columns
+from stillhouse.dataset.report.columns import hashes
 from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Counts, Findings
 from stillhouse.dataset.report.funnel import FunnelCounts, Step
 from stillhouse.dataset.report.measures import MEASURES, Measurements

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stillhouse.dataset.report.columns import iter_columns
+from stillhouse.dataset.read import iter_columns
 
 _BATCH_ROWS: Final = 8192
 

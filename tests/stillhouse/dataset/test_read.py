@@ -1,8 +1,11 @@
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from stillhouse.dataset.read import iter_labels, original_messages, read_file
+from stillhouse.dataset.read import iter_columns, original_messages, read_file
 from stillhouse.dataset.schema import Column, Kind
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import InputError
@@ -24,11 +27,20 @@ def test_rows_are_read_in_order_with_json_as_objects(path: Path) -> None:
     assert rows[0] == {"id": "0", "messages": [{"role": "user"}], "scores": {"x": 0}}
 
 
-def test_labels_are_read_in_batches_with_the_columns_asked_for_alone(path: Path) -> None:
-    batches = list(iter_labels(path, ["scores", "id"]))
-    assert {tuple(batch.schema.names) for batch in batches} == {("scores", "id")}
+def test_columns_are_read_in_batches_in_the_order_asked_for_with_json_as_text(path: Path) -> None:
+    batches = list(iter_columns(path, ["scores", "id"], batch_rows=1000))
+    assert [(batch.num_rows, batch.schema.names) for batch in batches] == [(1000, ["scores", "id"])] * 3
     assert [text for batch in batches for text in batch["id"].to_pylist()] == [str(number) for number in range(3000)]
+    assert batches[0]["scores"].type == pa.string()
     assert batches[0]["scores"][7].as_py() == '{"x":7}'
+    (messages,) = iter_columns(path, ["messages"])
+    assert messages["messages"].type == pa.list_(pa.string())
+
+
+@pytest.mark.parametrize("read", [read_file, iter_columns])
+def test_columns_that_a_file_lacks_are_named(path: Path, read: Callable[..., Iterator[Any]]) -> None:
+    with pytest.raises(InputError, match=r"rows\.parquet lacks tag, verified: build the dataset again"):
+        next(read(path, ["id", "verified", "tag"]))
 
 
 @pytest.mark.parametrize("content", [None, b"PAR1 not really"])
