@@ -12,11 +12,11 @@ from prefect import get_run_logger
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.acceptance import Acceptance
 from stillhouse.dataset.build import most_tokens
+from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
 from tasks.debts import Debts
 from tasks.imports import import_trajectories
-from tasks.labels import labelling_of
 from tasks.prompts import PromptSets
 from tasks.rollouts import Wanted, sample_teacher
 from tasks.run import Run
@@ -57,7 +57,7 @@ def _wanted(debts: Debts, shards: Sequence[Artifact], config: DistillConfig) -> 
     debts.share([shard.num_rows for shard in shards])
     acceptance = Acceptance(
         # Who sampled a trajectory makes no difference to whether it passes.
-        labelling=labelling_of(config, sampling=None),
+        labelling=Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
         dataset=config.dataset,
         max_tokens=most_tokens(config.dataset, config.student.max_length),
     )

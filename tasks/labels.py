@@ -13,13 +13,10 @@ from typing import Final
 
 from prefect import task
 
-from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig, DuplicatesConfig, RuntimeConfig, ToolsConfig
-from stillhouse.dataset.contamination import sets_fingerprint
+from stillhouse.config import DistillConfig, RuntimeConfig
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.dataset.labelling.pool import label_file, label_processes
 from stillhouse.store import digest
-from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
@@ -46,12 +43,15 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     """
     started = time.monotonic()
     runtime = run.context.runtime
-    labelling = labelling_of(config, rollouts.sampling)
-    inputs = {"labelling": labelling, "behind": _identities_behind(labelling)}
+    labelling = Labelling.of(
+        config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
+    )
     if runtime.task_runner == "dask":
         from tasks.cluster import recall_on_dask
 
-        results = recall_on_dask(LABELS, label_task, run, rollouts.shards, own_inputs=rollouts.metadata_of, **inputs)
+        results = recall_on_dask(
+            LABELS, label_task, run, rollouts.shards, own_inputs=rollouts.metadata_of, labelling=labelling
+        )
     else:
         with _processes(runtime, sum(shard.num_rows for shard in rollouts.shards)) as at_once:
             work = recall_shards(
@@ -62,36 +62,10 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
                 skipped=_show,
                 own_inputs=rollouts.metadata_of,
                 at_once=at_once,
-                **inputs,
+                labelling=labelling,
             )
             results = run_until_done(work)
     return note_shards(LABELS, results, run, seconds=time.monotonic() - started)
-
-
-def labelling_of(config: DistillConfig, sampling: str | None) -> Labelling:
-    """What `config` asks to measure; equal wherever the rest of the config makes no difference to it."""
-    dataset, labels = config.dataset, config.dataset.labels
-    asked = dataset.duplicates
-    return Labelling(
-        labels=labels,
-        duplicates=DuplicatesConfig(
-            near=asked.near, shingle_words=asked.shingle_words, num_permutations=asked.num_permutations
-        ),
-        contamination=dataset.contamination,
-        tools=config.tools if labels.rewards else ToolsConfig(),
-        tokenizer=config.student.model if labels.render else "",
-        sampling=sampling,
-    )
-
-
-def _identities_behind(labelling: Labelling) -> JsonObject:
-    """What the files and models that the labelling names hold."""
-    files = [labelling.labels.file, labelling.tools.rewards_file]
-    return {
-        "files": [None if name is None else file_sha256(Path(name)) for name in files],
-        "sets": sets_fingerprint(labelling.contamination),
-        "tokenizer": model_identity(labelling.tokenizer) if labelling.tokenizer else None,
-    }
 
 
 @contextmanager
@@ -115,7 +89,7 @@ def _show(shard: Artifact) -> None:
 
 @task(name="labels", **CACHED_STAGE)
 async def label_task(
-    shard: Artifact, metadata: Artifact, labelling: Labelling, behind: JsonObject, key: str, context: RunContext
+    shard: Artifact, metadata: Artifact, labelling: Labelling, key: str, context: RunContext
 ) -> Artifact:
     """Labels the trajectories of one shard."""
     arguments = (Path(shard.uri) / TRAJECTORIES_FILE, metadata_file(metadata), labelling)

@@ -46,13 +46,7 @@ def build_dataset(
     """
     from stillhouse.dataset.duplicates.find import find_duplicates
 
-    labelling = Labelling(
-        labels=config.labels,
-        duplicates=config.duplicates,
-        contamination=config.contamination,
-        tools=ToolsConfig(),
-        tokenizer=tokenizer_ref,
-    )
+    labelling = Labelling.of(config, tools=ToolsConfig(), student=tokenizer_ref)
     with TemporaryDirectory(dir=folder.parent) as name:
         work = Path(name)
         label_shard(trajectories, metadata, labelling, work)

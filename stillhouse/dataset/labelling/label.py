@@ -14,11 +14,14 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import ContaminationConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.chat.refs import model_identity
+from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.dataset.contamination import sets_fingerprint
 from stillhouse.dataset.labelling.subject import Labeller, Subject
 from stillhouse.dataset.rows import TableWriter, candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS
 from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE
+from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 
 _BATCH: Final = 256
@@ -38,6 +41,41 @@ class Labelling(BaseModel):
     """The student, whose chat template `labels.render` renders with."""
     sampling: str | None = None
     """Hash of teacher, sampling and tools; None for trajectories sampled elsewhere."""
+    contents: JsonObject = {}
+    """What the files and the model named above hold. A process reads them again when it changes."""
+
+    @classmethod
+    def of(cls, config: DatasetConfig, *, tools: ToolsConfig, student: str, sampling: str | None = None) -> "Labelling":
+        """What a config asks to measure; equal wherever the rest of the config makes no difference to it.
+
+        Args:
+            config: What is measured.
+            tools: Where `labels.rewards` finds its file.
+            student: Its model ref.
+            sampling: As the field.
+
+        Raises:
+            ConfigError: The student cannot be found.
+            InputError: An evaluation set cannot be found.
+        """
+        labels, asked = config.labels, config.duplicates
+        tools = tools if labels.rewards else ToolsConfig()
+        files = [labels.file, tools.rewards_file]
+        return cls(
+            labels=labels,
+            duplicates=DuplicatesConfig(
+                near=asked.near, shingle_words=asked.shingle_words, num_permutations=asked.num_permutations
+            ),
+            contamination=config.contamination,
+            tools=tools,
+            tokenizer=student if labels.render else "",
+            sampling=sampling,
+            contents={
+                "files": [None if name is None else _sha256(Path(name).expanduser()) for name in files],
+                "sets": sets_fingerprint(config.contamination),
+                "tokenizer": model_identity(student) if labels.render else None,
+            },
+        )
 
 
 def label_shard(
@@ -75,7 +113,8 @@ def label_shard(
 def labelled_rows(subjects: Sequence[Subject], labelling: Labelling) -> list[JsonObject]:
     """One row of `schema.CANDIDATE_COLUMNS` for each subject, JSON columns as JSON text."""
     labels: list[dict[str, Any]] = [{} for _ in subjects]
-    for labeller in _labellers(labelling.model_dump_json()):
+    # Who sampled a row is no matter of the labellers.
+    for labeller in _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json()):
         for name, values in labeller(subjects).items():
             for known, value in zip(labels, values, strict=True):
                 # Several labellers give scores, each under names of its own.
@@ -121,6 +160,11 @@ def _labellers(labelling_json: str) -> list[Labeller]:
     if labels.render:
         found.append(RenderLabels(labelling.tokenizer))
     return found
+
+
+def _sha256(path: Path) -> str | None:
+    """None for a file that is missing, of which whoever loads it tells."""
+    return file_sha256(path) if path.is_file() else None
 
 
 def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
