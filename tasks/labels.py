@@ -27,7 +27,7 @@ from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 
-LABELS = Stage("labels", version=1)
+LABELS = Stage("labels", version=2)
 
 _WORTH_PROCESSES: Final = 4000
 """Rows from which other processes are worth the seconds it takes them to import what they need."""
@@ -98,6 +98,6 @@ async def label_task(
     def fill(folder: Path) -> tuple[int, JsonObject]:
         work = partial(label_file, *arguments, folder)
         num_rows = work() if pool is None else pool.submit(work).result()
-        return num_rows, {"rows": num_rows}
+        return num_rows, {}
 
     return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)

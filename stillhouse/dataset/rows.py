@@ -11,9 +11,10 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.chat.parse import MALFORMED_CALL
+from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS, LABEL_COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.dataset.totals import totals_of
+from stillhouse.dataset.totals import sampled_part, totals_of
 from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
 
 __all__ = ["TableWriter", "candidate_row"]
@@ -54,6 +55,7 @@ def candidate_row(
         "request_ids": [turn.request_id for turn in trajectory.turns if turn.request_id is not None],
         "turns": len(trajectory.turns),
         "num_tool_calls": totals.num_tool_calls,
+        "tool_names": [call.name or None for message in sampled_part(trajectory) for call in calls_of(message)],
         "num_tool_errors": totals.num_tool_errors,
         "stop_reason": trajectory.stop_reason.value,
         "prompt_tokens": totals.prompt_tokens,

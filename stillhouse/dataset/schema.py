@@ -77,6 +77,7 @@ TRAJECTORY_COLUMNS: Final = (
     Column("request_ids", Kind.TEXTS, "the provider's names of the requests, where it gave some"),
     Column("turns", Kind.WHOLE, "completions sampled"),
     Column("num_tool_calls", Kind.WHOLE, "tool calls asked for"),
+    Column("tool_names", Kind.TEXTS, "names of the tools called, in order; null for a call without one"),
     Column("num_tool_errors", Kind.WHOLE, "tool calls that failed"),
     Column("stop_reason", Kind.TEXT, "why the trajectory ended; `answered` is the regular end"),
     Column("prompt_tokens", Kind.WHOLE, "prompt tokens billed over all turns; null if a turn did not report them"),

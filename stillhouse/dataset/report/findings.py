@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 CATEGORIES: Final = ("tag", "language", "teacher", "sampling", "stop_reason")
-LISTS: Final = ("providers", "private_data")
+LISTS: Final = ("tool_names", "providers", "private_data")
 FLAWS: Final = ("refusal", "format_problem", "template_problem")
 """Columns of text that are null where there is nothing amiss."""
 

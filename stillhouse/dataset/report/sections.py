@@ -138,10 +138,8 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
 def categories(summary: DatasetSummary) -> list[Category]:
     """Kinds of rows by what tells them apart, where that is known."""
     findings = summary.findings
-    named = [(title, findings.categories[name], missing) for title, name, missing in _CATEGORIES]
-    named.insert(2, ("Tool calls", summary.tool_calls, ""))
     flaws = [(flaw.replace("_", " "), counts.total) for flaw, counts in findings.flaws.items() if counts.total.total]
-    shown = [_category(title, counts.rows(), missing) for title, counts, missing in named]
+    shown = [_category(title, findings.categories[name].rows(), missing) for title, name, missing in _CATEGORIES]
     shown.append(_category("Flaws", sorted(flaws, key=lambda flaw: -flaw[1].total), ""))
     return [category for category in shown if category is not None]
 
@@ -149,6 +147,7 @@ def categories(summary: DatasetSummary) -> list[Category]:
 _CATEGORIES: Final = (
     ("Tags", "tag", "(no tag)"),
     ("Stop reasons", "stop_reason", ""),
+    ("Tool calls", "tool_names", "(no name)"),
     ("Languages", "language", "(not identified)"),
     ("Teachers", "teacher", ""),
     ("Providers", "providers", ""),

@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 from stillhouse.dataset.read import iter_columns
 from stillhouse.dataset.report.accuracy import Verdicts
 from stillhouse.dataset.report.columns import hashes
-from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Counts, Findings
+from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Findings
 from stillhouse.dataset.report.funnel import FunnelCounts, Step
 from stillhouse.dataset.report.measures import MEASURES, Measurements
-from stillhouse.dataset.report.tool_calls import count_tool_calls
 from stillhouse.dataset.report.usage import USAGE_COLUMNS, Usage
 from stillhouse.dataset.selection.steps import STEPS
 from stillhouse.store.fingerprint import file_sha256
@@ -61,8 +60,6 @@ class DatasetSummary:
     findings: Findings
     usage_kept: Usage
     usage_dropped: Usage
-    tool_calls: Counts
-    """Calls by the tool's name, of kept and of dropped rows."""
     num_prompts: int
     num_clusters: int | None
     """Prompts of which no two are near-duplicates; None where that was not looked for."""
@@ -156,7 +153,6 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
     """
     funnel, verdicts, measurements, findings = FunnelCounts(STEPS), Verdicts(), Measurements(), Findings()
     usage = {True: Usage(), False: Usage()}
-    tool_calls = Counts()
     prompts, clusters = _Distinct(), _Distinct()
     for name in (*KEPT_FILES, REJECTED_FILE):
         kept = name != REJECTED_FILE
@@ -168,7 +164,6 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
             usage[kept].add(batch)
             prompts.add(hashes(batch.column("prompt_id")))
             clusters.add(hashes(batch.column("prompt_cluster").drop_null()))
-        tool_calls.add(count_tool_calls(folder / name), kept)
     return DatasetSummary(
         files=_files(folder),
         num_repeated=num_repeated,
@@ -179,7 +174,6 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
         findings=findings,
         usage_kept=usage[True],
         usage_dropped=usage[False],
-        tool_calls=tool_calls,
         num_prompts=prompts.count(),
         num_clusters=clusters.count() or None,
     )

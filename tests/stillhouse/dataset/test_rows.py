@@ -122,7 +122,28 @@ def test_a_call_that_an_endpoint_wrote_otherwise_is_kept_as_it_is(call: JsonObje
     trajectory.messages[1]["tool_calls"].append(call)  # type: ignore[arg-type]
     row = candidate_row(trajectory, None, {}, None)
     assert row["arguments"] == ['{"b": 2}', None]
+    assert (row["tool_names"], row["num_tool_calls"]) == (["f", call.get("function") and "f"], 2)
     assert original_messages(read_back(row)) == trajectory.messages
+
+
+def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prompt(
+    make_trajectory: Callable[..., Trajectory],
+) -> None:
+    asked, calling, result, answer = make_trajectory().messages
+    shown, sampled = (
+        [{**calling["tool_calls"][0], "function": {"name": name}} for name in names] for names in ("s", "gfg")
+    )
+    messages = [
+        asked,
+        {**calling, "tool_calls": shown},
+        answer,
+        asked,
+        {**calling, "tool_calls": sampled},
+        result,
+        answer,
+    ]
+    row = candidate_row(make_trajectory(messages=messages), None, {}, None)
+    assert (row["tool_names"], row["num_tool_calls"]) == (["g", "f", "g"], 3)
 
 
 @settings(deadline=None, max_examples=50)

@@ -41,6 +41,7 @@ def row(number: int, **changes: Any) -> Row:
         "turns": 1,
         "num_tool_calls": 0,
         "num_tool_errors": 0,
+        "tool_names": [],
         "stop_reason": "answered",
         "latency_s": 1.5,
         "has_answer": True,
@@ -95,11 +96,12 @@ def _realistic(number: int, draw: random.Random) -> Row:
     verdict = None if tag is None or draw.random() < 0.04 else right
     prompt = number // 3
     answer = draw.randint(2, 4000)
+    messages = _conversation(number, num_calls, answer, draw)
     values = row(
         number,
         prompt_id=f"{prompt * 2654435761 % 2**32:08x}" * 8,
         sample_index=number % 3,
-        messages=_conversation(number, num_calls, answer, draw),
+        messages=messages,
         expected_answer=str(answer if right else answer + 3),
         tag=tag,
         teacher="Qwen/Qwen3-32B" if number % 9 else "Qwen/Qwen3-235B-A22B",
@@ -107,6 +109,7 @@ def _realistic(number: int, draw: random.Random) -> Row:
         providers=[draw.choice(("DeepInfra", "Together"))],
         turns=num_calls + 1,
         num_tool_calls=num_calls,
+        tool_names=[call["function"]["name"] for one in messages for call in one.get("tool_calls", ())],
         num_tool_errors=int(num_calls > 0 and draw.random() < 0.06),
         prompt_tokens=tokens * 2,
         completion_tokens=tokens,

@@ -153,21 +153,16 @@ def test_an_interval_allows_for_several_trajectories_of_a_prompt(
     assert (overall.right, overall.wrong) == (5, 4)
 
 
-def test_tool_calls_are_counted_by_name_without_those_of_the_prompt(
+def test_tool_calls_are_counted_by_name(
     tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow, rejected: MakeRow
 ) -> None:
-    def calling(*names: str) -> Row:
-        calls = [{"id": "c", "type": "function", "function": {"name": name, "arguments": {}}} for name in names]
-        return {"role": "assistant", "content": None, "tool_calls": calls}
-
-    about = {"role": "user", "content": 'what is "tool_calls"?'}
     rows = [
-        kept(1, messages=[about, calling("shown"), calling("search", "browse"), calling("search")], num_tool_calls=3),
-        kept(2, messages=[about, calling("shown"), {"role": "assistant", "content": '"tool_calls"'}]),
-        rejected(3, "wrong", messages=[about, calling("search")], num_tool_calls=1),
+        kept(1, tool_names=["search", "browse", "search"]),
+        kept(2, tool_names=[]),
+        rejected(3, "wrong", tool_names=["search", None]),
     ]
-    calls = summarise(write_dataset(tmp_path, rows), num_repeated=0).tool_calls
-    assert calls.rows() == [("search", (2, 1)), ("browse", (1, 0))]
+    calls = summarise(write_dataset(tmp_path, rows), num_repeated=0).findings.categories["tool_names"]
+    assert calls.rows() == [("search", (2, 1)), ("browse", (1, 0)), (None, (0, 1))]
 
 
 def test_files_are_named_with_rows_and_hash(tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow) -> None:
