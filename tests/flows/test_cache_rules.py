@@ -116,13 +116,17 @@ def _generate(config: DistillConfig) -> Published:
     return generate(config)
 
 
+def _run_again(published: Published) -> list[str]:
+    return [stage for stage, cached in published.cached.items() if not cached]
+
+
 def test_the_same_config_again_is_a_hit_in_every_stage_and_in_every_flow(workshop: Workshop) -> None:
     from flows.train_sft import train_sft
 
     with _nothing_asked(workshop.provider):
         again, data_alone = train_sft(workshop.config()), _generate(workshop.config())
     assert all(again.cached.values())
-    assert list(again.cached) == ["prompts", "rollouts", "dataset", "sft"]
+    assert list(again.cached) == ["prompts", "rollouts", "labels", "duplicates", "dataset", "sft"]
     assert again.students == workshop.base.students
     assert all(data_alone.cached.values())
     assert data_alone.dataset == workshop.base.dataset
@@ -133,14 +137,14 @@ def test_another_learning_rate_trains_again_on_the_same_data(workshop: Workshop)
 
     with _nothing_asked(workshop.provider):
         published = train_sft(workshop.config(sft__learning_rate=1e-5))
-    assert published.cached == {"prompts": True, "rollouts": True, "dataset": True, "sft": False}
+    assert _run_again(published) == ["sft"]
     assert published.students["sft"].fingerprint != workshop.base.students["sft"].fingerprint
 
 
 def test_another_filter_makes_the_dataset_again_from_the_same_rollouts(workshop: Workshop) -> None:
     with _nothing_asked(workshop.provider):
-        published = _generate(workshop.config(dataset__max_turns=1))
-    assert published.cached == {"prompts": True, "rollouts": True, "dataset": False}
+        published = _generate(workshop.config(dataset__filters__max_turns=1))
+    assert _run_again(published) == ["dataset"]
     assert workshop.base.dataset is not None
     assert published.dataset is not None
     assert (workshop.base.dataset.num_rows, published.dataset.num_rows) == (8, 4)
@@ -152,7 +156,7 @@ def test_another_expected_answer_repeats_no_rollout(workshop: Workshop, embedded
     source = _write(workshop.folder / "corrected.jsonl", corrected)
     with _nothing_asked(workshop.provider):
         published = _generate(workshop.config(prompts__source=str(source)))
-    assert published.cached == {"prompts": False, "rollouts": True, "dataset": False}
+    assert _run_again(published) == ["prompts", "labels", "duplicates", "dataset"]
     assert published.dataset is not None
     assert (published.dataset.facts["right"], published.dataset.facts["wrong"]) == (7, 1)
 
@@ -204,7 +208,7 @@ def test_rollouts_lost_behind_its_back_are_made_again_without_asking(workshop: W
             shutil.rmtree(lost.uri)
     with _nothing_asked(workshop.provider), _captured_log() as log:
         published = _generate(workshop.config())
-    assert published.cached == {"prompts": True, "rollouts": False, "dataset": True}
+    assert _run_again(published) == ["rollouts"]
     (told,) = [line for line in log if "cached result cannot be used" in line]
     assert told.startswith("rollouts: ")
     assert lost.uri in told
@@ -213,14 +217,14 @@ def test_rollouts_lost_behind_its_back_are_made_again_without_asking(workshop: W
     assert after.facts["requests"] == 0
 
 
-@pytest.mark.parametrize("file", ["train.parquet", "rejected.parquet", "README.md"])
+@pytest.mark.parametrize("file", ["train.parquet", "rejected.parquet", "README.md", "report.html"])
 def test_a_dataset_file_lost_behind_its_back_is_made_again_and_the_log_says_so(workshop: Workshop, file: str) -> None:
     assert workshop.base.dataset is not None
     path = Path(workshop.base.dataset.uri) / file
     path.unlink()
     with _nothing_asked(workshop.provider), _captured_log() as log:
         published = _generate(workshop.config())
-    assert published.cached == {"prompts": True, "rollouts": True, "dataset": False}
+    assert _run_again(published) == ["dataset"]
     assert path.exists()
     assert published.dataset is not None
     assert published.dataset.fingerprint == workshop.base.dataset.fingerprint
@@ -231,7 +235,7 @@ def test_a_stage_to_refresh_runs_again_from_the_journal_without_a_request(worksh
     before = _rollouts(workshop.store)
     with _nothing_asked(workshop.provider):
         published = _generate(workshop.config(runtime__refresh=["rollouts"]))
-    assert published.cached == {"prompts": True, "rollouts": False, "dataset": True}
+    assert _run_again(published) == ["rollouts"]
     after = _rollouts(workshop.store)
     assert {name: shard.fingerprint for name, shard in after.items()} == {
         name: shard.fingerprint for name, shard in before.items()
