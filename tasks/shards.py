@@ -29,6 +29,7 @@ def note_shards(stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run
         seconds: wall time that the run spent on it.
     """
     shards = tuple(artifact for artifact, _ in results)
-    collected = Shards(shards=shards, facts=add_up([shard.facts for shard in shards]))
+    num_rows = sum(shard.num_rows for shard in shards)
+    collected = Shards(shards=shards, facts={**add_up([shard.facts for shard in shards]), "rows": num_rows})
     run.note_stage(stage.name, collected, cached=all(cached for _, cached in results), seconds=seconds)
     return list(shards)

@@ -48,7 +48,9 @@ def _result(stage: StageOutcome) -> str:
             return f"{facts['rows']} labelled"
         case "duplicates":
             return f"{facts['exact']} exact, {facts['near']} near"
-        case "judge" | "difficulty" | "embeddings":
+        case "judge":
+            return f"{facts['judged']} judged"
+        case "difficulty" | "embeddings":
             return f"{facts['rows']} measured"
         case _:
             return f"{facts['steps']} steps"
