@@ -3,6 +3,7 @@
     StillhouseError
     |-- ConfigError            a config, an override or an option is wrong           (exit code 2)
     |-- InputError             a prompts file, a row or a dataset is wrong           (exit code 1)
+    |   `-- NothingKept            no row is left to train on: with more candidates there may be
     |-- StoreError             the store cannot be read or written
     |-- EndpointError          an endpoint cannot be used at all: the run stops
     |   |-- AuthenticationError    the key is missing or refused
@@ -34,6 +35,10 @@ class ConfigError(StillhouseError):
 
 class InputError(StillhouseError):
     """Input data cannot be used."""
+
+
+class NothingKept(InputError):
+    """Selection leaves nothing to train on."""
 
 
 class StoreError(StillhouseError):

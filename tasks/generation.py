@@ -13,6 +13,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.acceptance import Acceptance
 from stillhouse.dataset.build import most_tokens
 from stillhouse.dataset.labelling.label import Labelling
+from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
 from tasks.debts import Debts
@@ -26,7 +27,7 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
     """The training rows of a run, from its teacher's rollouts or from those of `rollouts.trajectories_file`.
 
     Raises:
-        InputError: no row is kept; the message holds the funnel.
+        NothingKept: no row is; the message holds the funnel.
         FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
     """
     if config.rollouts.trajectories_file is not None:
@@ -38,11 +39,16 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
     debts = Debts(target, config.dataset.selection.max_candidates)
     while True:
         rollouts = sample_teacher(prompts, config, run, wanted=lambda shards: _wanted(debts, shards, config))
-        dataset = build_dataset(rollouts, prompts, config, run)
+        try:
+            dataset = build_dataset(rollouts, prompts, config, run)
+        except NothingKept:
+            if debts.raise_by(target, rollouts):
+                continue
+            raise
         missing = target - dataset.num_rows
-        if missing <= 0:
-            return dataset
-        if not debts.raise_by(missing, rollouts):
+        if missing > 0 and debts.raise_by(missing, rollouts):
+            continue
+        if missing > 0:
             get_run_logger().warning(
                 "%d of %d rows are there and no candidate is left (%d were sampled): raise rollouts.num_samples or "
                 "dataset.selection.max_candidates, give more prompts, or loosen dataset.filters",
@@ -50,7 +56,7 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
                 target,
                 rollouts.facts["trajectories"],
             )
-            return dataset
+        return dataset
 
 
 def _wanted(debts: Debts, shards: Sequence[Artifact], config: DistillConfig) -> list[Wanted]:

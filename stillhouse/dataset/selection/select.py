@@ -25,7 +25,7 @@ from stillhouse.dataset.selection.split import validates
 from stillhouse.dataset.selection.steps import explanation
 from stillhouse.dataset.selection.target import surplus
 from stillhouse.dataset.shards import CandidateShard
-from stillhouse.errors import ConfigError, InputError
+from stillhouse.errors import ConfigError, NothingKept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,8 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
         max_tokens: `student.max_length`, or None for no limit besides the config's.
 
     Raises:
-        InputError: nothing is kept, or nothing to train on; a file lacks columns or rows.
+        NothingKept: nothing is kept, or nothing to train on.
+        InputError: a file lacks columns or rows.
         ConfigError: the config goes by a score that no row has, or has a quota for a tag that none has.
     """
     candidates = read_candidates(shards, config, max_tokens)
@@ -75,14 +76,14 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
     is_repeated = rows["is_repeated"].to_numpy()
     kept = (reasons == 0) & ~is_repeated
     if not kept.any():
-        raise InputError(
+        raise NothingKept(
             f"no trajectory of {len(rows)} is kept; expected at least one. Left after each step:\n"
             f"  {len(rows):>8}  rollouts\n  {np.count_nonzero(~is_repeated):>8}  distinct\n"
             f"{explanation(reasons[~is_repeated])}Loosen the section `dataset`, or look at the rollouts"
         )
     is_validation = validates(rows, kept, config.validation_fraction)
     if (kept == is_validation).all():
-        raise InputError(
+        raise NothingKept(
             f"all {np.count_nonzero(kept)} kept rows fall into the validation split; expected some to train on. Set "
             f"dataset.validation_fraction (now {config.validation_fraction}) lower or change dataset.split_seed "
             f"(now {config.split_seed})"
