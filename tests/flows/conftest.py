@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, completion
-from stillhouse.config import DistillConfig, load_config
+from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.store.records import write_jsonl
 from tasks.environment import set_defaults
 
 # Prefect reads its environment once, when it is imported.
@@ -49,6 +50,29 @@ def smoke_config() -> Callable[..., DistillConfig]:
         return load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={store}", *overrides])
 
     return load
+
+
+@pytest.fixture
+def generate_from(tmp_path: Path) -> Callable[..., Any]:
+    """Runs the flow `generate` over rows of a prompts file, against an endpoint, on a store of the test's own."""
+    from flows.generate import generate
+
+    def run(url: str, rows: list[dict[str, Any]], **sections: dict[str, Any]) -> Any:
+        source = tmp_path / "prompts.jsonl"
+        write_jsonl(source, rows)
+        body: dict[str, Any] = {
+            "prompts": {"source": str(source), "held_out_fraction": 0.0},
+            "teacher": {"model": "simulated", "base_url": url},
+            "tools": {"builtin": ["calculator"]},
+            "dataset": {"validation_fraction": 0.0},
+            "tracking": {"enabled": False},
+            "runtime": {"store": str(tmp_path / "runs"), "api_key_env": KEY_VARIABLE, "num_threads": 1},
+        }
+        for name, section in sections.items():
+            body[name] = {**body.get(name, {}), **section}
+        return generate(parse_config(body, origin="test"))
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
-from stillhouse.config import parse_config
 from stillhouse.dataset.read import read_rows
-from stillhouse.store.records import write_jsonl
 from tasks.publish import Published
 
 RNOW_ROWS = [
@@ -84,26 +83,9 @@ def provider() -> Iterator[SimulatedProvider]:
 
 
 @pytest.fixture
-def generate(provider: SimulatedProvider, tmp_path: Path) -> Generate:
+def generate(provider: SimulatedProvider, generate_from: Callable[..., Published]) -> Generate:
     """Runs the flow over rows of a prompts file, with a student whose template renders them."""
-    from flows.generate import generate as flow
-
-    def run(rows: list[dict[str, Any]], **sections: dict[str, Any]) -> Published:
-        source = tmp_path / "prompts.jsonl"
-        write_jsonl(source, rows)
-        body: dict[str, Any] = {
-            "prompts": {"source": str(source), "held_out_fraction": 0.0},
-            "teacher": {"model": "simulated", "base_url": provider.url},
-            "tools": {"builtin": ["calculator"]},
-            "dataset": {"validation_fraction": 0.0},
-            "tracking": {"enabled": False},
-            "runtime": {"store": str(tmp_path / "runs"), "api_key_env": "STILLHOUSE_TEST_KEY", "num_threads": 1},
-        }
-        for name, section in sections.items():
-            body[name] = {**body.get(name, {}), **section}
-        return flow(parse_config(body, origin="test"))
-
-    return run
+    return partial(generate_from, provider.url)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:

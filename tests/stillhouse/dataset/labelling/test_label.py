@@ -12,8 +12,7 @@ from stillhouse.types import Trajectory
 
 MakeTrajectory = Callable[..., Trajectory]
 LABELS = """
-from stillhouse.dataset import label
-from stillhouse.dataset.labelling.functions import LabelArgs
+from stillhouse.dataset import LabelArgs, label
 
 @label
 def worth(args: LabelArgs, messages: list) -> float:

@@ -1,0 +1,226 @@
+"""What other models, and files of a user's own, say of rows: over HTTP, from prompts to the dataset."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.provider.embeddings import embeddings
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.dataset.read import read_rows
+from tasks.publish import Published
+
+Generate = Callable[..., Published]
+RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
+
+
+def answer(asked: Asked) -> Reply:
+    """A teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
+    if asked.path.endswith("/embeddings"):
+        return Reply(embeddings(asked.body))
+    shown = next(message["content"] for message in asked.body["messages"] if message["role"] == "user")
+    number = int(re.search(r"question (\d+)", shown)[1])  # type: ignore[index]
+    if asked.body["model"] == "simulated":
+        return Reply(completion(str(number if number % 3 else -1)))
+    given, expected = re.findall(r"# (?:Final|Expected) answer\n\n(\S+)", shown)
+    said = {
+        "explanation": "because",
+        "clarity": 1 if number % 2 else 3,
+        "verdict": "right" if given == expected else "wrong",
+    }
+    return Reply(completion(orjson.dumps(said).decode()))
+
+
+@pytest.fixture
+def provider() -> Iterator[SimulatedProvider]:
+    with SimulatedProvider(answer) as running:
+        yield running
+
+
+@pytest.fixture
+def generate(provider: SimulatedProvider, generate_from: Callable[..., Published]) -> Generate:
+    return partial(generate_from, provider.url)
+
+
+@pytest.fixture
+def judge(provider: SimulatedProvider) -> dict[str, Any]:
+    """The section of a judge."""
+    return {"enabled": True, "rubric": RUBRIC, "model": {"model": "judge-1", "base_url": provider.url}}
+
+
+def questions(count: int, verifier: str = "judge") -> list[dict[str, Any]]:
+    return [
+        {"prompt": f"question {index}", "tools": [], "metadata": {"expected_answer": str(index), "verifier": verifier}}
+        for index in range(count)
+    ]
+
+
+def rows_by_number(published: Published, split: str) -> dict[int, dict[str, Any]]:
+    assert published.dataset is not None
+    rows = read_rows(Path(published.dataset.uri), split)
+    return {int(row["messages"][0]["content"].split()[1]): row for row in rows}
+
+
+def run_stages(published: Published) -> list[str]:
+    return [name for name, cached in published.cached.items() if not cached]
+
+
+def test_a_judge_verifies_and_grades_and_another_threshold_asks_nothing(
+    generate: Generate, provider: SimulatedProvider, judge: dict[str, Any]
+) -> None:
+    def run(threshold: float) -> Published:
+        filters = {"min_scores": {"judge/clarity": threshold}}
+        return generate(questions(12), dataset={"judge": judge, "filters": filters, "validation_fraction": 0.0})
+
+    first = run(0.5)
+    assert len(provider.ledger) == 24
+    kept, dropped = rows_by_number(first, "train"), rows_by_number(first, "rejected")
+    assert sorted(kept) == [2, 4, 8, 10]
+    assert {(row["verified"], row["verifier"]) for row in kept.values()} == {(True, "judge")}
+    assert {row["judge"]["scores"]["judge/clarity"] for row in kept.values()} == {0.75}
+    assert {number: (row["verified"], row["drop_reasons"]) for number, row in dropped.items() if number < 4} == {
+        0: (False, ["wrong"]),
+        1: (True, ["score_low"]),
+        3: (False, ["wrong", "score_low"]),
+    }
+
+    assert run_stages(run(0.5)) == []
+    looser = run(0.25)
+    assert run_stages(looser) == ["dataset"]
+    assert sorted(rows_by_number(looser, "train")) == [1, 2, 4, 5, 7, 8, 10, 11]
+    assert len(provider.ledger) == 24
+
+
+def test_rows_that_the_judge_refuses_are_made_up_for_until_the_target_is_met(
+    generate: Generate, judge: dict[str, Any], provider: SimulatedProvider
+) -> None:
+    def run() -> Published:
+        return generate(
+            questions(24),
+            dataset={
+                "judge": judge,
+                "filters": {"min_scores": {"judge/clarity": 0.5}},
+                "selection": {"target_rows": 4, "rows_per_prompt": 1},
+                "validation_fraction": 0.0,
+            },
+            runtime={"shard_size": 12},
+        )
+
+    kept = rows_by_number(run(), "train")
+    assert len(kept) == 4
+    assert all(number % 2 == 0 and number % 3 for number in kept)
+    asked = [body["model"] for body in provider.requests]
+    # A third of the rows passes: 12 are needed on average, and each is judged once.
+    assert asked.count("judge-1") == asked.count("simulated") <= 24
+    assert run_stages(run()) == []
+    assert len(provider.ledger) == len(asked)
+
+
+def test_a_round_of_which_the_judge_keeps_nothing_is_followed_by_another(
+    generate: Generate, judge: dict[str, Any]
+) -> None:
+    selection = {"target_rows": 1, "rows_per_prompt": 1}
+    published = generate(
+        questions(4)[::-1], dataset={"judge": judge, "selection": selection, "validation_fraction": 0.0}
+    )
+    assert len(rows_by_number(published, "train")) == 1
+
+
+def test_rows_that_differ_by_their_embeddings_are_kept_and_no_text_is_paid_for_twice(
+    generate: Generate, provider: SimulatedProvider
+) -> None:
+    # Fifteen prompts in three topics, told apart by their words.
+    topics = ["ships harbour sails wind", "bread oven flour yeast", "sorting arrays in memory"]
+    rows = questions(45, "numeric")
+    for index, row in enumerate(rows):
+        row["prompt"] = f"question {index} {topics[index // 15]}"
+    rows = [row for index, row in enumerate(rows) if index % 3 == 1]
+
+    def run(most: int) -> Published:
+        selection = {"max_diverse_rows": most}
+        embeddings = {"base_url": provider.url, "batch_size": 4}
+        return generate(rows, dataset={"embeddings": embeddings, "selection": selection, "validation_fraction": 0.0})
+
+    kept = rows_by_number(run(3), "train")
+    assert {number // 15 for number in kept} == {0, 1, 2}
+    asked = [body for body in provider.requests if "input" in body]
+    assert sum(len(body["input"]) for body in asked) == 15
+    more = run(6)
+    assert run_stages(more) == ["dataset"]
+    assert len(rows_by_number(more, "train")) == 6
+    assert len([body for body in provider.requests if "input" in body]) == len(asked)
+
+
+def test_rows_that_surprise_the_student_too_much_are_dropped_by_thresholds_alone(
+    generate: Generate, provider: SimulatedProvider
+) -> None:
+    def run(**filters: float) -> Published:
+        dataset = {"labels": {"student_nll": True}, "filters": filters, "validation_fraction": 0.0}
+        return generate(questions(12, "numeric"), dataset=dataset, runtime={"device": "cpu"})
+
+    every = rows_by_number(run(), "train")
+    surprise = sorted(row["student_nll"] for row in every.values())
+    assert len(set(surprise)) > 4
+    middle = run(min_student_nll=surprise[2], max_student_nll=surprise[5])
+    assert run_stages(middle) == ["dataset"]
+    assert sorted(row["student_nll"] for row in rows_by_number(middle, "train").values()) == surprise[2:6]
+    reasons = {reason for row in rows_by_number(middle, "rejected").values() for reason in row["drop_reasons"]}
+    assert reasons == {"wrong", "too_easy", "too_hard"}
+    assert len(provider.ledger) == 12
+
+
+LABELS = """
+from stillhouse.dataset import LabelArgs, label
+
+@label
+def length(args: LabelArgs, messages: list) -> float:
+    return float(len(args.answer or ""))
+
+@label
+def banned(args: LabelArgs, messages: list) -> str | None:
+    return "holds a {digit}" if "{digit}" in (args.answer or "") else None
+"""
+REWARDS = """
+from stillhouse.tools import RewardArgs, reward
+
+@reward
+def closeness(args: RewardArgs, messages: list) -> float:
+    return {scale} * float(messages[-1]["content"]) / 10
+"""
+
+
+def test_a_changed_file_of_labels_or_rewards_labels_anew_and_asks_nothing(
+    generate: Generate, provider: SimulatedProvider, tmp_path: Path
+) -> None:
+    labels, rewards = tmp_path / "labels.py", tmp_path / "rewards.py"
+
+    def run(digit: int, scale: float) -> Published:
+        labels.write_text(LABELS.replace("{digit}", str(digit)))
+        rewards.write_text(REWARDS.replace("{scale}", str(scale)))
+        return generate(
+            questions(12, "numeric"),
+            dataset={
+                "labels": {"file": str(labels), "rewards": True},
+                "filters": {"min_scores": {"reward/closeness": 0.5}, "max_scores": {"length": 1.0}},
+                "validation_fraction": 0.0,
+            },
+            tools={"rewards_file": str(rewards)},
+        )
+
+    first = run(7, 1.0)
+    kept, dropped = rows_by_number(first, "train"), rows_by_number(first, "rejected")
+    assert {number: row["scores"]["reward/closeness"] for number, row in kept.items()} == {5: 0.5, 8: 0.8}
+    assert (dropped[7]["drop_reasons"], dropped[7]["objections"]) == (["objection"], ["holds a 7"])
+    assert dropped[2]["drop_reasons"] == ["score_low"]
+    assert dropped[10]["drop_reasons"] == ["score_high"]
+
+    assert run_stages(run(7, 1.0)) == []
+    for digit, scale, expected in ((57, 1.0, [5, 7, 8]), (57, 1.25, [4, 5, 7, 8])):
+        changed = run(digit, scale)
+        assert run_stages(changed) == ["labels", "duplicates", "dataset"]
+        assert sorted(rows_by_number(changed, "train")) == expected
+    assert len(provider.ledger) == 12
