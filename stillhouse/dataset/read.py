@@ -15,7 +15,7 @@ from stillhouse.types import JsonObject, Message
 SplitName = Literal["train", "validation", "rejected"]
 _BATCH_ROWS: Final = 1024
 """Rows that are read whole."""
-_COLUMN_ROWS: Final = 1 << 16
+_COLUMN_ROWS: Final = 1 << 14
 """Rows of which some columns are read."""
 
 
@@ -48,7 +48,8 @@ def iter_columns(
         InputError: the file is missing, is damaged, or lacks a column.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        # With `pre_buffer` all row groups that were read stay in memory until the file is closed.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             if missing := set(columns or ()).difference(file.schema_arrow.names):
                 raise InputError(f"dataset file {path} lacks {', '.join(sorted(missing))}: build the dataset again")
             for batch in file.iter_batches(batch_rows, columns=columns):

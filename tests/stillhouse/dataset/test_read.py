@@ -1,3 +1,5 @@
+import gc
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,18 @@ def test_columns_are_read_in_batches_in_the_order_asked_for_with_json_as_text(pa
     assert batches[0]["scores"][7].as_py() == '{"x":7}'
     (messages,) = iter_columns(path, ["messages"])
     assert messages["messages"].type == pa.list_(pa.string())
+
+
+def test_memory_holds_a_part_of_the_file(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    path = tmp_path / "rows.parquet"
+    with TableWriter(path, COLUMNS, group_bytes=1 << 17) as writer:
+        for _ in range(1 << 14):
+            writer.write({"id": chance.randbytes(256).hex(), "messages": [], "scores": None})
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in iter_columns(path, None, batch_rows=512)]
+    assert max(held) < path.stat().st_size / 4
 
 
 @pytest.mark.parametrize("read", [read_file, iter_columns])
