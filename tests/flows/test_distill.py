@@ -16,7 +16,7 @@ from stillhouse.store.records import read_prompts, read_trajectories
 from tasks.publish import Published
 from tasks.summary import SUMMARY_COLUMNS
 
-STAGES = ["prompts", "rollouts", "dataset", "sft", "on_policy"]
+STAGES = ["prompts", "rollouts", "labels", "duplicates", "dataset", "sft", "on_policy"]
 MODELS = ["base", "sft", "on_policy", "teacher"]
 
 
@@ -135,6 +135,8 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     assert first.data.params["sft.learning_rate"] == "0.0005"
     assert first.inputs.dataset_inputs[0].dataset.digest
     assert "report/report.html" in [file.path for file in client.list_artifacts(first.info.run_id, "report")]
+    dataset = [file.path for file in client.list_artifacts(first.info.run_id, "dataset")]
+    assert dataset == ["dataset/README.md", "dataset/report.html"]
     (sft,) = [run for run in nested if run.info.run_name == "sft"]
     steps = [point.step for point in client.get_metric_history(sft.info.run_id, "sft/loss")]
     assert len(steps) > 2

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
-from stillhouse.config import DatasetConfig, RolloutsConfig, RuntimeConfig, load_config, parse_config
+from stillhouse.config import DatasetConfig, LabelsConfig, RolloutsConfig, RuntimeConfig, load_config, parse_config
 from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import read_rows
 from stillhouse.rollouts import Journal
@@ -43,7 +43,7 @@ def always_a_call(asked: Asked) -> Reply:
 
 def dataset_of(trajectories: list[Trajectory], folder: Path, metadata: dict[str, PromptMetadata]) -> Any:
     folder.mkdir()
-    config = DatasetConfig(render_check=False, validation_fraction=0.0)
+    config = DatasetConfig(labels=LabelsConfig(render=False), validation_fraction=0.0)
     build_dataset(trajectories, metadata, config, tokenizer_ref="none", max_length=10_000, folder=folder)
     return {"train": list(read_rows(folder, "train")), "rejected": list(read_rows(folder, "rejected"))}
 
