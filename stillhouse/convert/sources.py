@@ -83,7 +83,8 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        # Or row groups stay in memory once they are read.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             yield from _table_rows(path, file.iter_batches(_BATCH_ROWS))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the file cannot be read as Parquet: {error}") from error

@@ -73,7 +73,8 @@ def read_parquet(path: Path) -> Iterator[SourceRow]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        # Or row groups stay in memory once they are read.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             _require_prompt_column(str(path), file.schema_arrow.names)
             rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
             yield from _typed_rows(str(path), rows)

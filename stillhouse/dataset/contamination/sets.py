@@ -66,7 +66,8 @@ def _rows(path: Path) -> Iterator[JsonObject]:
     if ending == ".csv":
         yield from _csv_rows(path)
     elif ending == ".parquet":
-        with pq.ParquetFile(path) as file:
+        # Or row groups stay in memory once they are read.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
     else:

@@ -104,7 +104,8 @@ class Corpus:
 
     def _columns(self, name: str) -> Iterator[pa.Array]:
         for part in self.parts:
-            with pq.ParquetFile(part.signatures) as file:
+            # Or row groups stay in memory once they are read.
+            with pq.ParquetFile(part.signatures, pre_buffer=False) as file:
                 for batch in file.iter_batches(_BATCH_ROWS, columns=[name]):
                     yield batch.column(0)
 

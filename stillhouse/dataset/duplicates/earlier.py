@@ -72,7 +72,8 @@ def _write_signatures(part: Part, config: DuplicatesConfig) -> None:
 
 
 def _ids(path: Path) -> Iterator[str]:
-    with pq.ParquetFile(path) as file:
+    # Or row groups stay in memory once they are read.
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         if "id" not in file.schema_arrow.names:
             yield from (f"{path.name}, row {number}" for number in range(file.metadata.num_rows))
             return
