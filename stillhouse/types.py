@@ -133,7 +133,8 @@ class Turn:
 
     finish_reason: str
     usage: TokenUsage
-    latency_s: float
+    latency_s: float | None
+    """Seconds from asking to the whole answer; None when unknown, never 0 for unknown."""
     model: str
     """The model's name as the endpoint answered it, which may be more precise than the one asked for."""
     provider: str | None = None

@@ -1,15 +1,10 @@
 """A foreign conversation as a trajectory, with no more said of its turns than is known."""
 
-from typing import Final
-
 import orjson
 
 from stillhouse.convert.found import Conversation
 from stillhouse.store import digest
 from stillhouse.types import Message, ToolSchema, Trajectory, Turn
-
-_NOT_TOLD: Final = 0.0
-"""Seconds waited: foreign rows do not say, and nothing was waited for here."""
 
 
 def trajectory_of(
@@ -43,7 +38,7 @@ def _turns(conversation: Conversation, model: str) -> list[Turn]:
         Turn(
             finish_reason=_finish_reason(conversation, sampled[place], is_last=place == places[-1]),
             usage=conversation.usage if len(places) == 1 else {},
-            latency_s=_NOT_TOLD,
+            latency_s=None,
             model=model,
             num_tool_errors=sum(map(_is_error, sampled[place + 1 : end])),
         )

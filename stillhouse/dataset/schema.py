@@ -85,7 +85,7 @@ TRAJECTORY_COLUMNS: Final = (
     Column("reasoning_tokens", Kind.WHOLE, "those of them spent on reasoning; null likewise"),
     Column("cached_tokens", Kind.WHOLE, "prompt tokens the provider had cached; null likewise"),
     Column("cost_usd", Kind.REAL, "price in USD; null if the price of a turn is unknown"),
-    Column("latency_s", Kind.REAL, "seconds spent waiting for completions"),
+    Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if that of a turn is unknown"),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
 """What a trajectory and its prompt say of themselves."""

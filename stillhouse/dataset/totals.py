@@ -19,7 +19,7 @@ class Totals:
     reasoning_tokens: int | None
     cached_tokens: int | None
     cost_usd: float | None
-    latency_s: float
+    latency_s: float | None
     num_tool_calls: int
     """Calls the model asked for."""
     num_tool_results: int
@@ -39,7 +39,7 @@ def totals_of(trajectory: Trajectory) -> Totals:
         reasoning_tokens=_usage(turns, "reasoning_tokens"),
         cached_tokens=_usage(turns, "cached_tokens"),
         cost_usd=_sum(turn.cost_usd for turn in turns),
-        latency_s=sum(turn.latency_s for turn in turns),
+        latency_s=_sum(turn.latency_s for turn in turns),
         num_tool_calls=sum(len(message.get("tool_calls") or ()) for message in sampled),
         num_tool_results=sum(message["role"] == "tool" for message in sampled)
         - sum(turn.num_refused_calls for turn in turns),

@@ -189,7 +189,8 @@ class Requester:
         turn = completion.turn
         self._last_contact = self._effects.clock()
         self._stats.count(completion)
-        self._hedging.note(turn.latency_s)
+        if turn.latency_s is not None:
+            self._hedging.note(turn.latency_s)
         prompt_tokens = turn.usage.get("prompt_tokens")
         if prompt_tokens is not None:
             self._budget.learn_prompt(size.prompt_characters, prompt_tokens)

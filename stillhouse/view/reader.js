@@ -111,7 +111,7 @@ function turnLine(turn, number) {
     const thought = usage.reasoning_tokens ? ` (${count(usage.reasoning_tokens)} reasoning)` : "";
     facts.push(`${count(usage.prompt_tokens)}${cached} \u2192 ${count(usage.completion_tokens)}${thought} tokens`);
   }
-  facts.push(seconds(turn.latency_s));
+  if (turn.latency_s !== null) facts.push(seconds(turn.latency_s));
   if (turn.usd !== null) facts.push(dollars(turn.usd));
   facts.push([turn.provider, turn.model].filter(Boolean).join(", "));
   if (turn.tool_errors) facts.push(plural(turn.tool_errors, "tool error"));

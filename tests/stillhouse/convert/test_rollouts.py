@@ -52,6 +52,7 @@ def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
     assert {trajectory.model for trajectory in trajectories} == {"gpt-5.2"}
     assert {trajectory.stop_reason for trajectory in trajectories} == {StopReason.ANSWERED}
     assert [turn.finish_reason for turn in trajectories[0].turns] == ["tool_calls", "unknown"]
+    assert [turn.latency_s for turn in trajectories[0].turns] == [None, None]
     assert (account.files, account.rows, account.prompts, account.repeated_prompts) == (3, 3, 1, 2)
 
 

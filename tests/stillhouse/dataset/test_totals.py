@@ -14,11 +14,13 @@ def test_sums_are_unknown_as_soon_as_one_turn_does_not_report(make_trajectory: C
     ]
     partly = totals_of(make_trajectory(turns=turns))
     assert (partly.completion_tokens, partly.cost_usd, partly.providers) == (9, None, ["x", "y"])
+    assert partly.latency_s == 2.0
+    assert totals_of(make_trajectory(turns=[*turns, Turn("stop", {}, None, "m")])).latency_s is None
 
 
 def test_nothing_sampled_is_unknown_rather_than_zero(make_trajectory: Callable[..., Trajectory]) -> None:
     totals = totals_of(make_trajectory(turns=[]))
-    assert (totals.completion_tokens, totals.cost_usd, totals.num_tool_calls) == (None, None, 0)
+    assert (totals.completion_tokens, totals.cost_usd, totals.latency_s, totals.num_tool_calls) == (None, None, None, 0)
 
 
 def test_calls_that_came_with_the_prompt_are_not_counted(make_trajectory: Callable[..., Trajectory]) -> None:

@@ -115,7 +115,7 @@ def test_trajectories_are_filtered_by_outcome_tool_stop_reason_and_score(
 
 
 def test_the_order_is_by_length_cost_turns_or_waiting(make_trajectory: Make, make_page: MakePage, visit: Visit) -> None:
-    def turn(tokens: int, usd: float, waited: float) -> Turn:
+    def turn(tokens: int, usd: float, waited: float | None) -> Turn:
         return Turn("stop", {"completion_tokens": tokens}, waited, "m", cost_usd=usd)
 
     rows = [
@@ -123,13 +123,16 @@ def test_the_order_is_by_length_cost_turns_or_waiting(make_trajectory: Make, mak
         make_trajectory(1, asked="dear", turns=[turn(2, 9.0, 2.0)]),
         make_trajectory(2, asked="slow", turns=[turn(3, 0.2, 90.0)]),
         make_trajectory(3, asked="turns", turns=[turn(1, 0.1, 0.1), turn(1, 0.1, 0.1)]),
+        make_trajectory(4, asked="untold", turns=[turn(1, 0.1, None)]),
     ]
     page = visit(make_page(rows))
     for order, first in [("longest", "long"), ("cost", "dear"), ("slowest", "slow"), ("turns", "turns")]:
         page.select_option("#by-sort", order)
         assert _listed(page)[0] == first
+    page.select_option("#by-sort", "slowest")
+    assert _listed(page)[-1] == "untold"
     page.select_option("#by-sort", "sampled")
-    assert _listed(page) == ["long", "dear", "slow", "turns"]
+    assert _listed(page) == ["long", "dear", "slow", "turns", "untold"]
 
 
 def test_a_trajectory_is_readable_with_reasoning_and_system_prompt_folded(

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ def test_a_rollouts_record_keeps_the_facts_of_each_turn_and_leaves_token_ids_out
     assert row.figures["usd"] == pytest.approx(0.003)
     assert [turn["provider"] for turn in row.body["turns"]] == ["Groq", "Groq"]
     assert "completion_ids" not in row.body["turns"][0]
+
+
+def test_a_latency_that_is_unknown_is_shown_as_such(tmp_path: Path, make_trajectory: Make) -> None:
+    plain = make_trajectory(1)
+    turns = [plain.turns[0], replace(plain.turns[1], latency_s=None)]
+    write_jsonl(tmp_path / "t.jsonl", [make_trajectory(1, turns=turns)])
+    (row,) = read_view_rows(_source(tmp_path / "t.jsonl"))
+    assert row.figures["latency_s"] is None
+    assert [turn["latency_s"] for turn in row.body["turns"]] == [0.5, None]
 
 
 def test_a_dataset_says_whether_its_rollouts_are_right_and_kept(
