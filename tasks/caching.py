@@ -5,7 +5,8 @@ Prefect's own policies are not used: INPUTS does not know which task it belongs 
 comment but not a changed helper. The version is bumped by hand when a stage's behaviour changes.
 
 Prefect returns a cached manifest without looking at the files it names; `call_stage` looks, and runs the stage again
-when they are gone or altered.
+when they are gone or altered. What is at hand of a stage with many shards is found without Prefect: a task run that ends
+as cached costs it 40 ms.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from typing import Any, Final
 
 from prefect import Task
 from prefect.context import TaskRunContext
+from prefect.filesystems import LocalFileSystem
+from prefect.results import ResultStore
 from prefect.states import State
 from pydantic import BaseModel
 
@@ -113,7 +116,7 @@ async def recall_shards(
     run: Run,
     shards: Sequence[Artifact],
     *,
-    skipped: Callable[[Artifact], None],
+    heard: Callable[[Artifact, bool], None],
     own_inputs: Callable[[Artifact], Mapping[str, Any]] = lambda shard: {},
     at_once: int = SHARDS_AT_ONCE,
     **inputs: Any,
@@ -125,7 +128,7 @@ async def recall_shards(
         task: a coroutine function that takes `shard` on top of what `call_stage` says.
         run: the flow run this belongs to.
         shards: one by one the task's `shard`.
-        skipped: told of each result that came from the cache.
+        heard: told of each result, and whether it came from the cache.
         own_inputs: what a shard's result depends on beside `inputs` and the shard itself.
         at_once: how many may be under way.
         inputs: what all results depend on.
@@ -133,10 +136,12 @@ async def recall_shards(
     places = asyncio.Semaphore(at_once)
 
     async def one(shard: Artifact) -> tuple[Artifact, bool]:
-        async with places:
-            artifact, cached = await _recall_shard(stage, task, run, {"shard": shard, **own_inputs(shard), **inputs})
-        if cached:
-            skipped(artifact)
+        own = {"shard": shard, **own_inputs(shard), **inputs}
+        artifact, cached = at_hand(stage, run, own), True
+        if artifact is None:
+            async with places:
+                artifact, cached = await _recall_shard(stage, task, run, own)
+        heard(artifact, cached)
         return artifact, cached
 
     results = await asyncio.gather(*map(one, shards), return_exceptions=True)
@@ -146,6 +151,18 @@ async def recall_shards(
             raise result
         collected.append(result)
     return collected
+
+
+def at_hand(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | None:
+    """What an earlier run made of `inputs`, read without a task run; None where it is gone, altered or not wanted."""
+    if stage.name in run.context.runtime.refresh:
+        return None
+    results = ResultStore(result_storage=LocalFileSystem(basepath=str(_results_folder(run))))
+    key = stage.key(inputs)
+    if not results.exists(key):
+        return None
+    artifact: Artifact = results.read(key).result
+    return artifact if find_problem(artifact, run) is None else None
 
 
 async def _recall_shard(
@@ -169,9 +186,13 @@ def arguments_of(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str,
 def configured(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:
     """The task with its results under the run's store, reading the cache unless `refresh` or the config says not to."""
     return task.with_options(
-        result_storage=Path(run.context.store.root) / "results",
+        result_storage=_results_folder(run),
         refresh_cache=refresh or stage.name in run.context.runtime.refresh,
     )
+
+
+def _results_folder(run: Run) -> Path:
+    return run.context.store.root / "results"
 
 
 def was_cached(state: State[Any]) -> bool:

@@ -42,14 +42,15 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
     started = time.monotonic()
     steps = labels.student_nll + labels.student_samples
 
-    def skipped(artifact: Artifact) -> None:
-        PartProgress("difficulty", artifact.uri, artifact.num_rows * steps).skip()
+    def heard(artifact: Artifact, cached: bool) -> None:
+        if cached:
+            PartProgress("difficulty", artifact.uri, artifact.num_rows * steps).skip()
 
     def own_inputs(shard: Artifact) -> Mapping[str, Artifact | None]:
         return rollouts.metadata_of(shard) if labels.student_samples else {"metadata": None}
 
     asked = recall_shards(
-        DIFFICULTY, difficulty_task, run, rollouts.shards, skipped=skipped, own_inputs=own_inputs, **_inputs(config)
+        DIFFICULTY, difficulty_task, run, rollouts.shards, heard=heard, own_inputs=own_inputs, **_inputs(config)
     )
     with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in rollouts.shards)):
         results = run_until_done(asked)

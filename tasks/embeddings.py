@@ -43,11 +43,12 @@ def embed(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     started = time.monotonic()
     inputs: dict[str, Any] = {"model": teacher_model(_as_teacher(section)), "embeddings": section}
 
-    def skipped(artifact: Artifact) -> None:
-        PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
+    def heard(artifact: Artifact, cached: bool) -> None:
+        if cached:
+            PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
 
     with rollout_stage("embeddings", sum(shard.num_rows for shard in rollouts.shards)):
-        work = recall_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, skipped=skipped, **inputs)
+        work = recall_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, heard=heard, **inputs)
         results = run_until_done(work)
     return note_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
 

@@ -48,11 +48,12 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     started = time.monotonic()
     inputs: dict[str, Any] = {"judge": judging, "model": teacher_model(judging.model)}
 
-    def skipped(artifact: Artifact) -> None:
-        PartProgress("judge", artifact.uri, artifact.num_rows * judging.num_samples).skip()
+    def heard(artifact: Artifact, cached: bool) -> None:
+        if cached:
+            PartProgress("judge", artifact.uri, artifact.num_rows * judging.num_samples).skip()
 
     work = recall_shards(
-        JUDGE, judge_task, run, rollouts.shards, skipped=skipped, own_inputs=rollouts.metadata_of, **inputs
+        JUDGE, judge_task, run, rollouts.shards, heard=heard, own_inputs=rollouts.metadata_of, **inputs
     )
     with rollout_stage("judge", judging.num_samples * sum(shard.num_rows for shard in rollouts.shards)):
         results = run_until_done(work)

@@ -4,10 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +27,7 @@ from tasks.shards import note_shards
 LABELS = Stage("labels", version=2)
 
 _WORTH_PROCESSES: Final = 4000
-"""Rows from which other processes are worth the seconds it takes them to import what they need."""
-_pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
+"""Rows from which other processes are worth the seconds it takes them to import what they need, unless asked for."""
 
 
 def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]:
@@ -43,6 +39,7 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     """
     started = time.monotonic()
     runtime = run.context.runtime
+    num_rows = sum(shard.num_rows for shard in rollouts.shards)
     labelling = Labelling.of(
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
@@ -53,13 +50,13 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
             LABELS, label_task, run, rollouts.shards, own_inputs=rollouts.metadata_of, labelling=labelling
         )
     else:
-        with _processes(runtime, sum(shard.num_rows for shard in rollouts.shards)) as at_once:
+        with _processes(runtime, num_rows) as at_once:
             work = recall_shards(
                 LABELS,
                 label_task,
                 run,
                 rollouts.shards,
-                skipped=_show,
+                heard=_Shown(num_rows),
                 own_inputs=rollouts.metadata_of,
                 at_once=at_once,
                 labelling=labelling,
@@ -71,20 +68,26 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 @contextmanager
 def _processes(runtime: RuntimeConfig, num_rows: int) -> Iterator[int]:
     """Makes labels in other processes where that pays; how many shards may be under way at once."""
-    if num_rows < _WORTH_PROCESSES or runtime.label_processes == 1:
+    num_processes = runtime.label_processes
+    if num_processes is None:
+        num_processes = (os.cpu_count() or 1) if num_rows >= _WORTH_PROCESSES else 1
+    if num_processes == 1:
         yield 1
         return
-    num_processes = runtime.label_processes or os.cpu_count() or 1
-    with label_processes(num_processes) as pool:
-        token = _pool.set(pool)
-        try:
-            yield num_processes + 1
-        finally:
-            _pool.reset(token)
+    with label_processes(num_processes):
+        yield num_processes + 1
 
 
-def _show(shard: Artifact) -> None:
-    progress().update("labels", shard.num_rows, None)
+class _Shown:
+    """Shows how many of `total` trajectories have their labels."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def __call__(self, shard: Artifact, cached: bool) -> None:
+        self._done += shard.num_rows
+        progress().update(LABELS.name, self._done, self._total)
 
 
 @task(name="labels", **CACHED_STAGE)
@@ -93,11 +96,8 @@ async def label_task(
 ) -> Artifact:
     """Labels the trajectories of one shard."""
     arguments = (Path(shard.uri) / TRAJECTORIES_FILE, metadata_file(metadata), labelling)
-    pool = _pool.get()
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
-        work = partial(label_file, *arguments, folder)
-        num_rows = work() if pool is None else pool.submit(work).result()
-        return num_rows, {}
+        return label_file(*arguments, folder), {}
 
     return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -43,7 +44,11 @@ class Rollouts(BaseModel):
 
     def metadata_of(self, shard: Artifact) -> dict[str, Artifact]:
         """The input `metadata` of a stage that goes over the shards."""
-        return {"metadata": self.metadata[self.shards.index(shard)]}
+        return {"metadata": self._metadata_by_uri[shard.uri]}
+
+    @cached_property
+    def _metadata_by_uri(self) -> dict[str, Artifact]:
+        return {shard.uri: about for shard, about in zip(self.shards, self.metadata, strict=True)}
 
 
 class Wanted(BaseModel):
@@ -99,7 +104,7 @@ def sample_teacher(
     }
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
         work = recall_shards(
-            ROLLOUTS, rollouts_task, run, shards, skipped=_skip,
+            ROLLOUTS, rollouts_task, run, shards, heard=_hear,
             own_inputs=lambda shard: own[shard.fingerprint], **inputs,
         )  # fmt: skip
         results = run_until_done(work)
@@ -158,8 +163,9 @@ def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 
 
-def _skip(shard: Artifact) -> None:
-    PartProgress("rollouts", shard.uri, shard.num_rows).skip()
+def _hear(shard: Artifact, cached: bool) -> None:
+    if cached:
+        PartProgress("rollouts", shard.uri, shard.num_rows).skip()
 
 
 @task(name="rollouts", **CACHED_STAGE)

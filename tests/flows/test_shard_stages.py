@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from prefect import flow
+from prefect import flow, task
 
 from benchmarks.provider.embeddings import embeddings
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
@@ -15,11 +15,13 @@ from stillhouse.dataset.shards import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FI
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
+from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
+from tasks.interruption import run_until_done
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
-from tasks.run import Run, start
+from tasks.run import Run, RunContext, start
 from tasks.sampling import TRAJECTORIES_FILE
 
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -112,3 +114,43 @@ def test_a_second_run_asks_nothing_and_a_refreshed_one_takes_answers_from_the_jo
             [one.fingerprint for one in stage or ()] for stage in same
         ]
         assert len(provider.ledger) == asked
+
+
+@task(name="lengths", **CACHED_STAGE)
+async def lengths_task(shard: Artifact, key: str, context: RunContext) -> Artifact:
+    return artifact(context.store, "lengths", "lengths.jsonl", [{"key": key, "rows": shard.num_rows}])
+
+
+@flow
+def twice(config: DistillConfig, damage: Callable[[Artifact], None]) -> list[list[tuple[Artifact, bool]]]:
+    run = start(config, "twice")
+    shards = list(rollouts(run.context.store).shards)
+    passes = []
+    # Where everything is at hand, no task is needed.
+    for each in (lengths_task, None if damage is nothing else lengths_task):
+        told = []
+        work = recall_shards(
+            Stage("labels", 1), each, run, shards, heard=lambda _shard, cached, told=told: told.append(cached)
+        )
+        passes.append(run_until_done(work))
+        assert sorted(told) == sorted(cached for _, cached in passes[-1])
+        damage(passes[-1][1][0])
+    return passes
+
+
+def nothing(_artifact: Artifact) -> None:
+    pass
+
+
+def forget(lost: Artifact) -> None:
+    (Path(lost.uri) / "lengths.jsonl").unlink()
+
+
+@pytest.mark.parametrize(("damage", "cached"), [(nothing, [True, True, True]), (forget, [True, False, True])])
+def test_what_is_at_hand_is_found_without_a_task_run_and_what_is_lost_is_made_again(
+    config_for: Callable[..., DistillConfig], damage: Callable[[Artifact], None], cached: list[bool]
+) -> None:
+    first, second = twice(config_for("http://nobody"), damage)
+    assert [was_cached for _, was_cached in first] == [False, False, False]
+    assert [was_cached for _, was_cached in second] == cached
+    assert [one.fingerprint for one, _ in first] == [one.fingerprint for one, _ in second]
