@@ -89,7 +89,8 @@ class RuntimeConfig(Section):
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run."""
     label_processes: int | None = Field(default=None, ge=1)
-    """Processes that label trajectories; None takes one for each CPU core."""
+    """Processes that label trajectories; 1 labels in the run's own. None takes one for each CPU core, where there are
+    rows enough to be worth it."""
     task_runner: Literal["local", "dask"] = "local"
     """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
     dask_address: str | None = None
