@@ -6,6 +6,7 @@ copy. Time follows the number of rows, and memory does not; `benchmarks/dataset.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,12 +25,13 @@ from stillhouse.dataset.schema import (
     Column,
 )
 from stillhouse.dataset.shards import CandidateShard
-from stillhouse.dataset.table import TableWriter
+from stillhouse.dataset.table import TableWriter, gathered
 from stillhouse.errors import InputError
 
 SPLITS: Final = ("train", "validation")
 REJECTED: Final = "rejected"
 PREFERENCES: Final = "preferences"
+_LEAST_ROWS: Final = 4096
 
 
 class Decisions(Protocol):
@@ -85,14 +87,13 @@ def write_rows(shards: Sequence[CandidateShard], selection: Decisions, folder: P
             name: stack.enter_context(TableWriter(folder / f"{name}.parquet", COLUMNS)) for name in (*SPLITS, REJECTED)
         }
         first = 0
-        for shard in shards:
-            for table in _tables(shard):
-                rows = slice(first, first + table.num_rows)
-                decided = _with_decisions(table, selection, rows)
-                splits = np.where(selection.repeated[rows], np.int8(-2), selection.splits[rows])
-                for split, name in enumerate((*SPLITS, REJECTED)):
-                    writers[name].write_table(decided.filter(pa.array(splits == (split if split < 2 else -1))))
-                first = rows.stop
+        for table in gathered(chain.from_iterable(map(_tables, shards)), _LEAST_ROWS):
+            rows = slice(first, first + table.num_rows)
+            decided = _with_decisions(table, selection, rows)
+            splits = np.where(selection.repeated[rows], np.int8(-2), selection.splits[rows])
+            for split, name in enumerate((*SPLITS, REJECTED)):
+                writers[name].write_table(decided.filter(pa.array(splits == (split if split < 2 else -1))))
+            first = rows.stop
     num_rows = {name: writer.num_rows for name, writer in writers.items()}
     if len(selection.pairs):
         num_rows[PREFERENCES] = write_preferences(
@@ -144,7 +145,7 @@ def _side(
             "`dataset`"
         )
     for column in columns:
-        yield column.name, table[column.name]
+        yield column.name, table[column.name].cast(column.kind.storage_type)
 
 
 def _with_decisions(table: pa.Table, selection: Decisions, rows: slice) -> pa.Table:

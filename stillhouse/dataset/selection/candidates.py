@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.api.types import union_categoricals
 from xxhash import xxh3_64_intdigest
@@ -22,11 +23,12 @@ from stillhouse.dataset.schema import CANDIDATE_COLUMNS, DIFFICULTY_COLUMNS, DUP
 from stillhouse.dataset.selection.filters import drop_bits, limits_of, wanted_scores
 from stillhouse.dataset.selection.labels import PLAIN, label_frame, names_of_scores, opened_for, score_column
 from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import unit_interval
 from stillhouse.types import StopReason
 
-_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,13 +55,13 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
     """
     limits, scores = limits_of(config, max_tokens), wanted_scores(config)
     parts, bits, found = [], [], set[str]()
-    for shard in shards:
-        for batch in _batches(shard, {opened_for(name) for name in scores}):
-            labels = label_frame(batch, scores)
-            _check_stop_reasons(labels, shard.candidates)
-            found.update(name for name in scores if labels[score_column(name)].notna().any())
-            bits.append(drop_bits(labels, limits))
-            parts.append(_compact(labels, bits[-1] == 0, config))
+    opened = {opened_for(name) for name in scores}
+    tables = chain.from_iterable(_tables(shard, opened) for shard in shards)
+    for batch in chain.from_iterable(table.to_batches() for table in gathered(tables, _BATCH_ROWS)):
+        labels = label_frame(batch, scores)
+        found.update(name for name in scores if labels[score_column(name)].notna().any())
+        bits.append(drop_bits(labels, limits))
+        parts.append(_compact(labels, bits[-1] == 0, config))
     if not parts:
         raise InputError(f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts")
     tags = union_categoricals([part.pop("tag") for part in parts], sort_categories=True)
@@ -72,11 +74,11 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
 
 def scores_of(shards: Sequence[CandidateShard]) -> list[str]:
     """Names of all scores that rows of `shards` have, sorted."""
-    batches = chain.from_iterable(_batches(shard, ("scores", "judge")) for shard in shards)
-    return sorted(set().union(*map(names_of_scores, batches)))
+    tables = chain.from_iterable(_tables(shard, ("scores", "judge")) for shard in shards)
+    return sorted(set().union(*(names_of_scores(batch) for table in tables for batch in table.to_batches())))
 
 
-def _batches(shard: CandidateShard, opened: Collection[str]) -> Iterator[pa.RecordBatch]:
+def _tables(shard: CandidateShard, opened: Collection[str]) -> Iterator[pa.Table]:
     """The labels of a shard: of `scores` and `judge` those in `opened`, and the judge's where it verifies answers."""
     files: list[tuple[Path | None, Sequence[Column]]] = [
         (shard.candidates, CANDIDATE_COLUMNS),
@@ -93,10 +95,9 @@ def _batches(shard: CandidateShard, opened: Collection[str]) -> Iterator[pa.Reco
     ]
     # The files of a shard hold the same rows, so batches of one size do as well.
     for batches in zip(*streams, strict=True):
-        yield pa.RecordBatch.from_arrays(
-            [array for batch in batches for array in batch.columns],
-            [name for batch in batches for name in batch.schema.names],
-        )
+        table = pa.table({name: batch.column(name) for batch in batches for name in batch.schema.names})
+        _check_stop_reasons(table, shard.candidates)
+        yield table
 
 
 def _stream(path: Path, names: Sequence[str], candidates: Path) -> Iterator[pa.RecordBatch]:
@@ -113,13 +114,13 @@ def _asks_judge(shard: CandidateShard) -> bool:
     return "judge" in pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
 
 
-def _check_stop_reasons(labels: pd.DataFrame, path: Path) -> None:
-    unknown = labels.loc[~labels["stop_reason"].isin([reason.value for reason in StopReason]), ["id", "stop_reason"]]
-    if len(unknown):
-        name, seen = unknown.iloc[0]
+def _check_stop_reasons(labels: pa.Table, path: Path) -> None:
+    is_known = pc.is_in(labels["stop_reason"], pa.array([reason.value for reason in StopReason]))
+    if not pc.all(is_known).as_py():
+        first = labels.filter(pc.invert(is_known)).slice(0, 1).to_pylist()[0]
         raise InputError(
-            f"{path}: row {name} has the stop reason {seen!r}; expected one of {', '.join(StopReason)}. "
-            "Convert or sample it again"
+            f"{path}: row {first['id']} has the stop reason {first['stop_reason']!r}; expected one of "
+            f"{', '.join(StopReason)}. Convert or sample it again"
         )
 
 

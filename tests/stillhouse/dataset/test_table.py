@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stillhouse.dataset.schema import Column, Kind, arrow_schema
-from stillhouse.dataset.table import TableWriter
+from stillhouse.dataset.table import TableWriter, gathered
 
 COLUMNS = (
     Column("id", Kind.TEXT, "a"),
@@ -80,3 +80,13 @@ def test_labels_have_statistics_and_messages_have_none(tmp_path: Path) -> None:
     assert columns["messages.list.element"].statistics is None
     assert "RLE_DICTIONARY" in columns["tag"].encodings
     assert "RLE_DICTIONARY" not in columns["id"].encodings
+
+
+def test_small_tables_are_gathered_in_order_and_a_column_that_some_lack_is_null_there() -> None:
+    parts = [pa.table({"a": [1, 2]}), pa.table({"a": [3], "b": ["x"]}), pa.table({"a": [4, 5]}), pa.table({"a": [6]})]
+    assert [table.to_pydict() for table in gathered(parts, 3)] == [
+        {"a": [1, 2, 3], "b": [None, None, "x"]},
+        {"a": [4, 5, 6]},
+    ]
+    assert [table["a"].to_pylist() for table in gathered(parts, 4)] == [[1, 2, 3, 4, 5], [6]]
+    assert list(gathered([parts[0].slice(0, 0)], 1)) == []
