@@ -3,13 +3,13 @@
 import importlib.metadata
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig
+from stillhouse.config import DistillConfig, ModelRole
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store import ArtifactStore
 from stillhouse.store.atomic import unwritable
@@ -33,10 +33,12 @@ def examine(config: DistillConfig) -> Iterator[Check]:
     yield from _packages()
     yield _device(config)
     yield _store(config)
-    yield _key(config)
+    asked = _asked(config)
+    yield from _keys(asked, config)
     yield from _models(config)
-    if config.teacher.base_url is not None:
-        yield _endpoint(config.teacher.base_url, config)
+    for role, base_url in asked.items():
+        if base_url is not None:
+            yield _endpoint(role, base_url, config)
     if config.tracking.uri is not None and config.tracking.uri.startswith("http"):
         yield _answers("MLflow", config.tracking.uri)
     if prefect_api := os.environ.get("PREFECT_API_URL"):
@@ -80,18 +82,38 @@ def _store(config: DistillConfig) -> Check:
     return Check("store", True, f"{root} is writable")
 
 
-def _key(config: DistillConfig) -> Check:
-    name = config.runtime.api_key_env
-    if os.environ.get(name):
-        return Check("API key", True, f"{name} is set")
-    needed = config.teacher.base_url is not None
-    return Check("API key", False if needed else None, f"{name} is not set" + ("" if needed else "; not needed here"))
+def _asked(config: DistillConfig) -> dict[ModelRole, str | None]:
+    """The models that a run asks beside the student, and where; None for one that this machine serves."""
+    judge, embeddings = config.dataset.judge, config.dataset.embeddings
+    asked = {ModelRole.TEACHER: config.teacher.base_url}
+    if judge.enabled:
+        asked[ModelRole.JUDGE] = judge.model.base_url
+    if embeddings.base_url is not None:
+        asked[ModelRole.EMBEDDINGS] = embeddings.base_url
+    return asked
+
+
+def _keys(asked: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Check]:
+    """One check for each variable, however many models share it."""
+    needed: dict[str, bool] = {}
+    for role, base_url in asked.items():
+        name = role.key_variable(config.runtime)
+        needed[name] = needed.get(name, False) or base_url is not None
+    for name, is_needed in needed.items():
+        label = "API key" if len(needed) == 1 else f"API key {name}"
+        if os.environ.get(name):
+            yield Check(label, True, f"{name} is set")
+        else:
+            told = f"{name} is not set" + ("" if is_needed else "; not needed here")
+            yield Check(label, False if is_needed else None, told)
 
 
 def _models(config: DistillConfig) -> Iterator[Check]:
     local = {"student": config.student.model}
     if config.teacher.base_url is None:
         local["teacher"] = config.teacher.model
+    if config.dataset.judge.enabled and config.dataset.judge.model.base_url is None:
+        local["judge"] = config.dataset.judge.model.model
     if config.on_policy.enabled:
         local["on-policy teacher"] = config.scoring_teacher
     for part, ref in local.items():
@@ -101,9 +123,9 @@ def _models(config: DistillConfig) -> Iterator[Check]:
             yield Check(part, False, str(error))
 
 
-def _endpoint(base_url: str, config: DistillConfig) -> Check:
-    key = os.environ.get(config.runtime.api_key_env, "none")
-    return _answers("teacher", f"{base_url.rstrip('/')}/models", {"Authorization": f"Bearer {key}"})
+def _endpoint(role: ModelRole, base_url: str, config: DistillConfig) -> Check:
+    key = os.environ.get(role.key_variable(config.runtime), "none")
+    return _answers(role.name.lower(), f"{base_url.rstrip('/')}/models", {"Authorization": f"Bearer {key}"})
 
 
 def _answers(name: str, url: str, headers: dict[str, str] | None = None) -> Check:

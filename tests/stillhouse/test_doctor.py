@@ -75,6 +75,35 @@ def test_a_key_that_is_needed_and_absent_is_a_failure(
     assert (checks["API key"].ok, checks["API key"].detail) == (False, f"{KEY} is not set")
 
 
+def test_judge_and_embeddings_are_asked_with_keys_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    monkeypatch.delenv("EMBEDDINGS_KEY", raising=False)
+    monkeypatch.setenv("JUDGE_KEY", "right")
+    section = f"{{enabled: true, model: {{model: m, base_url: '{endpoint}'}}}}"
+    named = ["runtime.judge_api_key_env=JUDGE_KEY", "runtime.embeddings_api_key_env=EMBEDDINGS_KEY"]
+    checks = _checks(_config(tmp_path, f"dataset.judge={section}", f"dataset.embeddings.base_url={endpoint}", *named))
+    keys = {name: check.ok for name, check in checks.items() if name.startswith("API key")}
+    assert keys == {f"API key {KEY}": None, "API key JUDGE_KEY": True, "API key EMBEDDINGS_KEY": False}
+    assert (checks["judge"].ok, checks["embeddings"].ok) == (True, False)
+    assert checks["teacher"].detail.startswith("embedded:teacher")
+
+
+def test_a_key_that_several_models_share_is_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv(KEY, "right")
+    checks = _checks(_config(tmp_path, f"dataset.embeddings.base_url={endpoint}"))
+    assert (checks["API key"].detail, checks["embeddings"].ok) == (f"{KEY} is set", True)
+
+
+def test_a_judge_that_this_machine_serves_has_to_be_there(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    checks = _checks(_config(tmp_path, "dataset.judge.enabled=true", f"dataset.judge.model.model={absent}"))
+    assert checks["judge"].ok is False
+
+
 def test_a_store_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file stands where the folder should be")
     check = _checks(_config(tmp_path / "store"))["store"]
