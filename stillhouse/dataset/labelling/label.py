@@ -16,8 +16,18 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
-from stillhouse.dataset.contamination import sets_fingerprint
+from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
+from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
+from stillhouse.dataset.labelling.format import FormatLabels
+from stillhouse.dataset.labelling.functions import UserLabels
+from stillhouse.dataset.labelling.language import LanguageLabels
+from stillhouse.dataset.labelling.privacy import PrivacyLabels
+from stillhouse.dataset.labelling.refusals import refusal_labels
+from stillhouse.dataset.labelling.rendering import RenderLabels
+from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.dataset.labelling.subject import Labeller, Subject
+from stillhouse.dataset.labelling.text import text_labels
+from stillhouse.dataset.labelling.verification import verification_labels
 from stillhouse.dataset.rows import TableWriter, candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS
 from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE
@@ -96,8 +106,6 @@ def label_shard(
         ConfigError: A file or a tokenizer that the config names cannot be used.
         InputError: An evaluation set cannot be read.
     """
-    from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
-
     with (
         TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
         pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
@@ -128,17 +136,6 @@ def labelled_rows(subjects: Sequence[Subject], labelling: Labelling) -> list[Jso
 @lru_cache(maxsize=1)
 def _labellers(labelling_json: str) -> list[Labeller]:
     """The labellers of a config; kept, since a tokenizer or an index of evaluation sets takes seconds to load."""
-    from stillhouse.dataset.contamination import ContaminationLabels
-    from stillhouse.dataset.labelling.format import FormatLabels
-    from stillhouse.dataset.labelling.functions import UserLabels
-    from stillhouse.dataset.labelling.language import LanguageLabels
-    from stillhouse.dataset.labelling.privacy import PrivacyLabels
-    from stillhouse.dataset.labelling.refusals import refusal_labels
-    from stillhouse.dataset.labelling.rendering import RenderLabels
-    from stillhouse.dataset.labelling.rewards import RewardLabels
-    from stillhouse.dataset.labelling.text import text_labels
-    from stillhouse.dataset.labelling.verification import verification_labels
-
     labelling = Labelling.model_validate_json(labelling_json)
     labels = labelling.labels
     found: list[Labeller] = [

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.template import RenderedSample, Span, TemplateError, render_spans, tokenise_spans
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.labelling.subject import Subject
 
 _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
@@ -25,6 +24,9 @@ class RenderLabels:
     """
 
     def __init__(self, tokenizer_ref: str) -> None:
+        # Imports torch, which takes seconds.
+        from stillhouse.chat.tokenizer import load_tokenizer
+
         self._tokenizer = load_tokenizer(tokenizer_ref)
         self._round_trip = RoundTrip(self._tokenizer)
 
