@@ -5,14 +5,14 @@ Prefect's own policies are not used: INPUTS does not know which task it belongs 
 comment but not a changed helper. The version is bumped by hand when a stage's behaviour changes.
 
 Prefect returns a cached manifest without looking at the files it names; `call_stage` looks, and runs the stage again
-when they are gone or altered. What is at hand of a stage with many shards is found without Prefect: a task run that ends
-as cached costs it 40 ms.
+when they are gone or altered. What is at hand of a stage with many shards is found without Prefect: a task run that
+ends as cached costs it 40 ms.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,9 @@ from tasks.run import Run
 
 SHARDS_AT_ONCE: Final = 4
 """Shards that ask a remote endpoint at the same time; they share its limits."""
+
+Call = Callable[[Task[..., Any], dict[str, Any]], Awaitable[State[Any]]]
+"""Runs a task with arguments, somewhere, and gives its final state."""
 
 _logger = logging.getLogger("stillhouse.caching")
 
@@ -110,6 +113,12 @@ def recall(stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> tuple
     return result, was_cached(state)
 
 
+async def call_here(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+    """Runs an asynchronous task in this process."""
+    state: State[Any] = await task(**arguments, return_state=True)
+    return state
+
+
 async def recall_shards(
     stage: Stage,
     task: Task[..., Any],
@@ -119,6 +128,7 @@ async def recall_shards(
     heard: Callable[[Artifact, bool], None],
     own_inputs: Callable[[Artifact], Mapping[str, Any]] = lambda shard: {},
     at_once: int = SHARDS_AT_ONCE,
+    call: Call = call_here,
     **inputs: Any,
 ) -> list[tuple[Artifact, bool]]:
     """What `recall` gives for each shard, several at once. A failed shard is raised once the others are done.
@@ -131,6 +141,7 @@ async def recall_shards(
         heard: told of each result, and whether it came from the cache.
         own_inputs: what a shard's result depends on beside `inputs` and the shard itself.
         at_once: how many may be under way.
+        call: runs the task of one shard.
         inputs: what all results depend on.
     """
     places = asyncio.Semaphore(at_once)
@@ -140,7 +151,7 @@ async def recall_shards(
         artifact, cached = at_hand(stage, run, own), True
         if artifact is None:
             async with places:
-                artifact, cached = await _recall_shard(stage, task, run, own)
+                artifact, cached = await _recall_shard(stage, task, run, own, call)
         heard(artifact, cached)
         return artifact, cached
 
@@ -166,14 +177,14 @@ def at_hand(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | Non
 
 
 async def _recall_shard(
-    stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any]
+    stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any], call: Call
 ) -> tuple[Artifact, bool]:
     arguments = arguments_of(stage, run, inputs)
-    state = await configured(task, stage, run)(**arguments, return_state=True)
+    state = await call(configured(task, stage, run), arguments)
     artifact: Artifact = await state.aresult()
     if was_cached(state) and (problem := find_problem(artifact, run)):
         warn_of_loss(stage, problem)
-        state = await configured(task, stage, run, refresh=True)(**arguments, return_state=True)
+        state = await call(configured(task, stage, run, refresh=True), arguments)
         artifact = await state.aresult()
     return artifact, was_cached(state)
 

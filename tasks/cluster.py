@@ -1,49 +1,63 @@
-"""Stages whose shards are worked on by a Dask cluster."""
+"""Tasks run by the workers of a Dask cluster."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from prefect import Task
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import State
 
 from stillhouse.config import RuntimeConfig
-from stillhouse.errors import ConfigError
-from stillhouse.types import Artifact
-from tasks.caching import Stage, arguments_of, configured, find_problem, warn_of_loss, was_cached
-from tasks.run import Run
+from stillhouse.errors import ConfigError, StillhouseError
+from tasks.caching import Call
 
 
-def recall_on_dask(
-    stage: Stage,
-    task: Task[..., Any],
-    run: Run,
-    shards: Sequence[Artifact],
-    *,
-    own_inputs: Callable[[Artifact], Mapping[str, Any]],
-    **inputs: Any,
-) -> list[tuple[Artifact, bool]]:
-    """As `tasks.caching.recall_shards`, in the workers of a cluster, which need the store under the same path.
+@contextmanager
+def dask_workers(runtime: RuntimeConfig) -> Iterator[Call]:
+    """What runs tasks in the workers of a cluster, which need the store under the same path.
+
+    A cluster on this machine starts with the first task and ends with the block. Both the block and the call raise:
 
     Raises:
-        ConfigError: the extra `dask` is not installed.
+        ConfigError: the extra `dask` is not installed, or no scheduler answers at `runtime.dask_address`.
+        StillhouseError: every worker that was given a task was killed.
     """
-    with _task_runner(run.context.runtime) as runner:
+    with _task_runner(runtime) as runner, _known_server(runtime):
 
-        def start(shard: Artifact, *, refresh: bool = False) -> Any:
-            arguments = arguments_of(stage, run, {"shard": shard, **own_inputs(shard), **inputs})
-            return runner.submit(configured(task, stage, run, refresh=refresh), arguments)
+        async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+            _connect(runner, runtime)
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
-        def finished(shard: Artifact, future: Any) -> tuple[Artifact, bool]:
-            future.wait()
-            artifact: Artifact = future.state.result()
-            cached = was_cached(future.state)
-            if not cached or (problem := find_problem(artifact, run)) is None:
-                return artifact, cached
-            warn_of_loss(stage, problem)
-            return start(shard, refresh=True).result(), False
+            def tell(_future: Any) -> None:
+                # A run that is cancelled has closed its loop by the time the cluster ends.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(ended.set)
 
-        futures = [start(shard) for shard in shards]
-        return [finished(shard, future) for shard, future in zip(shards, futures, strict=True)]
+            future = runner.submit(task, arguments).wrapped_future
+            future.add_done_callback(tell)
+            await ended.wait()
+            return _state_of(task, future)
+
+        yield call
+
+
+@contextmanager
+def _known_server(runtime: RuntimeConfig) -> Iterator[None]:
+    """Tells workers on this machine of the Prefect server that this process asks, which may be one of its own.
+
+    Each would start another otherwise, which takes it 20 seconds.
+    """
+    if runtime.dask_address is not None:
+        yield
+        return
+    with get_client(sync_client=True) as client:
+        url = str(client.api_url)
+    with temporary_settings({PREFECT_API_URL: url}):
+        yield
 
 
 def _task_runner(runtime: RuntimeConfig) -> Any:
@@ -58,5 +72,39 @@ def _task_runner(runtime: RuntimeConfig) -> Any:
     logging.getLogger("distributed").setLevel(logging.WARNING)
     if runtime.dask_address is not None:
         return DaskTaskRunner(address=runtime.dask_address)
-    cluster = {"n_workers": runtime.label_processes, "threads_per_worker": 1, "dashboard_address": None}
-    return DaskTaskRunner(cluster_kwargs=cluster)
+    return DaskTaskRunner(
+        cluster_kwargs={
+            "n_workers": runtime.label_processes,
+            "threads_per_worker": 1,
+            # Any port that is free, of this machine alone.
+            "dashboard_address": "127.0.0.1:0",
+            # Or any other user of this machine could have the workers run anything.
+            "security": True,
+        }
+    )
+
+
+def _connect(runner: Any, runtime: RuntimeConfig) -> None:
+    try:
+        _ = runner.client
+    except (OSError, ValueError) as error:
+        if runtime.dask_address is None:
+            raise
+        raise ConfigError(
+            f"runtime.dask_address: no Dask scheduler answers at {runtime.dask_address}: {error}. Start one there, or "
+            "leave the field out to have a cluster on this machine"
+        ) from error
+
+
+def _state_of(task: Task[..., Any], future: Any) -> State[Any]:
+    from distributed import KilledWorker
+
+    try:
+        state: State[Any] = future.result()
+        return state
+    except KilledWorker as error:
+        raise StillhouseError(
+            f"{task.name}: every Dask worker that was given one of its shards was killed, as happens where memory "
+            f"runs out: {error} Give each worker more memory, or set runtime.shard_size lower, and run the same "
+            "command again: finished shards are kept"
+        ) from error

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.dataset.labelling.pool import label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
-from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.caching import CACHED_STAGE, Call, Stage, call_here, recall_shards
 from tasks.interruption import run_until_done
 from tasks.progress import progress
 from tasks.prompts import metadata_file
@@ -38,44 +38,46 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
         InputError: an evaluation set cannot be read.
     """
     started = time.monotonic()
-    runtime = run.context.runtime
-    num_rows = sum(shard.num_rows for shard in rollouts.shards)
     labelling = Labelling.of(
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
-    if runtime.task_runner == "dask":
-        from tasks.cluster import recall_on_dask
-
-        results = recall_on_dask(
-            LABELS, label_task, run, rollouts.shards, own_inputs=rollouts.metadata_of, labelling=labelling
+    with _workers(run.context.runtime, rollouts.shards) as (call, at_once):
+        work = recall_shards(
+            LABELS,
+            label_task,
+            run,
+            rollouts.shards,
+            heard=_Shown(_num_rows(rollouts.shards)),
+            own_inputs=rollouts.metadata_of,
+            at_once=at_once,
+            call=call,
+            labelling=labelling,
         )
-    else:
-        with _processes(runtime, num_rows) as at_once:
-            work = recall_shards(
-                LABELS,
-                label_task,
-                run,
-                rollouts.shards,
-                heard=_Shown(num_rows),
-                own_inputs=rollouts.metadata_of,
-                at_once=at_once,
-                labelling=labelling,
-            )
-            results = run_until_done(work)
+        results = run_until_done(work)
     return note_shards(LABELS, results, run, seconds=time.monotonic() - started)
 
 
 @contextmanager
-def _processes(runtime: RuntimeConfig, num_rows: int) -> Iterator[int]:
-    """Makes labels in other processes where that pays; how many shards may be under way at once."""
+def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[Call, int]]:
+    """Where labels are made: on a cluster, in other processes where that pays, or here; and how many shards at once."""
+    if runtime.task_runner == "dask":
+        from tasks.cluster import dask_workers
+
+        with dask_workers(runtime) as call:
+            yield call, max(1, len(shards))
+        return
     num_processes = runtime.label_processes
     if num_processes is None:
-        num_processes = (os.cpu_count() or 1) if num_rows >= _WORTH_PROCESSES else 1
+        num_processes = (os.cpu_count() or 1) if _num_rows(shards) >= _WORTH_PROCESSES else 1
     if num_processes == 1:
-        yield 1
+        yield call_here, 1
         return
     with label_processes(num_processes):
-        yield num_processes + 1
+        yield call_here, num_processes + 1
+
+
+def _num_rows(shards: Sequence[Artifact]) -> int:
+    return sum(shard.num_rows for shard in shards)
 
 
 class _Shown:
