@@ -83,9 +83,19 @@ class Run:
     def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
         """Adds a finished stage, with the wall time this run spent on it.
 
-        A stage that ran and opened no MLflow run of its own gets a nested one with its figures.
+        A stage that ran and opened no MLflow run of its own gets a nested one with its figures. A stage that is noted
+        again, in the rounds towards a target, keeps one line: its last result, and the seconds of all.
         """
-        self.stages.append(StageOutcome(name, result, cached, seconds))
+        known = [stage for stage in self.stages if stage.name == name]
+        self.stages = [stage for stage in self.stages if stage.name != name]
+        self.stages.append(
+            StageOutcome(
+                name,
+                result,
+                cached and all(stage.cached for stage in known),
+                seconds + sum(stage.seconds for stage in known),
+            )
+        )
         run_id = result.facts.get("mlflow_run_id")
         if run_id is None and not cached:
             with self.context.open_nested_run(name, {}, started_at=time.time() - seconds) as record:

@@ -186,6 +186,7 @@ def test_rows_that_only_the_whole_set_can_drop_are_made_up_for(generate: Generat
     assert published.dataset.num_rows == 30
     contents = [row["messages"][-1]["content"] for row in read_rows(folder_of(published), "train")]
     assert contents.count("1") == 1
+    assert [row[0] for row in published.summary] == ["prompts", "rollouts", "labels", "duplicates", "dataset"]
 
 
 def test_trajectories_from_elsewhere_become_a_dataset_without_a_request(
