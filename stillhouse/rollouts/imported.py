@@ -1,0 +1,169 @@
+"""Trajectories that were sampled elsewhere: rows of a user's file, checked before any stage trusts them.
+
+A row is checked as a whole and then kept as it was read: checking writes no key and converts no value.
+"""
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+
+from stillhouse.config import PromptsConfig
+from stillhouse.errors import InputError
+from stillhouse.prompts.row import RowProblem
+from stillhouse.prompts.sources import read_source
+from stillhouse.store.records import trajectory_from_json
+from stillhouse.types import JsonObject, StopReason, Trajectory
+
+_SHOWN: Final = 5
+_BRIEF: Final = 60
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+def _checked_content(value: Any) -> Any:
+    is_parts = isinstance(value, list) and all(isinstance(part, dict) for part in value)
+    if value is not None and not isinstance(value, str) and not is_parts:
+        raise ValueError("expected text, a list of parts or null")
+    return value
+
+
+class _Message(_Part):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Annotated[Any, AfterValidator(_checked_content)] = None
+    tool_calls: list[Any] | None = None
+    """Models get calls wrong in every way; the stages take them as they come."""
+
+
+class _Tool(_Part):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    function: JsonObject
+
+
+class _Turn(_Part):
+    finish_reason: str
+    usage: dict[Literal["prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"], int]
+    latency_s: float | None
+    model: str
+    provider: str | None = None
+    request_id: str | None = None
+    cost_usd: float | None = None
+    num_tool_errors: int = 0
+    num_refused_calls: int = 0
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    sampling_logprobs: list[float] | None = None
+
+
+class _Error(_Part):
+    kind: str
+    message: str
+    status: int | None = None
+
+
+class _Row(_Part):
+    """The fields of `stillhouse.types.Trajectory`."""
+
+    rollout_key: str = Field(min_length=1)
+    prompt_id: str
+    sample_index: int = Field(ge=0)
+    messages: list[_Message] = Field(min_length=1)
+    tools: list[_Tool]
+    turns: list[_Turn]
+    stop_reason: Annotated[StopReason, Strict(False)]
+    model: str
+    error: _Error | None = None
+
+
+def parse_trajectory(row: JsonObject) -> Trajectory:
+    """The trajectory in a row of the form that `stillhouse convert` and the rollouts stage write.
+
+    Raises:
+        RowProblem: a key is missing, unknown, or has a value of the wrong kind.
+    """
+    try:
+        _Row.model_validate(row)
+    except ValidationError as error:
+        raise RowProblem(_told(error.errors(include_url=False)[0])) from error
+    return trajectory_from_json(row)
+
+
+def _told(problem: Any) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
+    match problem["type"]:
+        case "missing":
+            return f"expected a trajectory, which has the key `{place}`, saw none"
+        case "extra_forbidden":
+            return f"expected a trajectory, which has no key `{place}`; saw one"
+        case "model_type" | "dict_type":
+            expected = "expected an object"
+        case _:
+            expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    value = repr(problem["input"])
+    seen = value if len(value) <= _BRIEF else f"{value[:_BRIEF]}..."
+    return f"{place}: {expected}, saw {type(problem['input']).__name__} {seen}"
+
+
+class TrajectoryFile:
+    """The trajectories of a file that belong to known prompts, in order; iterate once, then `check`.
+
+    Args:
+        path: JSON lines.
+        known: ids of prompts.
+    """
+
+    def __init__(self, path: Path, known: Container[str]) -> None:
+        self._path = path
+        self._known = known
+        self._num_rows = 0
+        self._num_given = 0
+        self.problems: list[str] = []
+        """One entry for each malformed row: place, what was expected, what was seen."""
+        self.num_strangers = 0
+        """Rows of other prompts."""
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        for row in read_source(PromptsConfig(source=str(self._path), format="jsonl")):
+            self._num_rows += 1
+            try:
+                if row.problem is not None:
+                    raise RowProblem(row.problem)
+                trajectory = parse_trajectory(row.value)
+            except RowProblem as error:
+                self.problems.append(f"{row.place}: {error}")
+                continue
+            if trajectory.prompt_id in self._known:
+                self._num_given += 1
+                yield trajectory
+            else:
+                self.num_strangers += 1
+
+    def check(self, failure_budget: float) -> None:
+        """Lets the file pass if enough of it could be used.
+
+        Raises:
+            InputError: a larger share of its rows than `failure_budget` is malformed, or none is of a known prompt.
+        """
+        if not self._num_rows:
+            raise InputError(f"{self._path} is empty; expected trajectories, as `stillhouse convert` writes them")
+        num_malformed = len(self.problems)
+        if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
+            lines = "\n  ".join(self.problems[:_SHOWN])
+            more = f"\n  and {num_malformed - _SHOWN} more" if num_malformed > _SHOWN else ""
+            raise InputError(
+                f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
+                f"rollouts.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
+                f"`stillhouse convert`:\n  {lines}{more}"
+            )
+        if not self._num_given:
+            raise InputError(
+                f"none of the {self._num_rows} rows of {self._path} belongs to a training prompt: "
+                f"{self.num_strangers} belong to others and {num_malformed} are malformed. Set prompts.source to the "
+                "prompts that were converted with it, and prompts.held_out_fraction below 1"
+            )
