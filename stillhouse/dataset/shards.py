@@ -24,6 +24,6 @@ class CandidateShard:
     difficulty: Path | None = None
     """Columns `schema.DIFFICULTY_COLUMNS`."""
     embeddings: Path | None = None
-    """One column `embedding`: a list of float32 of fixed size, null where the row has no prompt text."""
+    """One column `embedding`: a list of float32, all of one length, null where the row has no prompt text."""
     duplicates: Path | None = None
     """Columns `schema.DUPLICATE_COLUMNS`."""

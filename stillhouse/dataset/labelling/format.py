@@ -13,6 +13,8 @@ from stillhouse.errors import ConfigError
 from stillhouse.rollouts.structured import AnswerSchema
 from stillhouse.types import JsonObject, Message
 
+_SEARCH_S: Final = 1.0
+"""Longest search for a pattern in one answer. One without nested repeats needs less than a millisecond."""
 _THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")
 _MARKUP: Final = re.compile(
     r"</?(?:\w+:)?(?:tool_calls?|tool_response|function_calls)>"  # Hermes, Qwen, GLM, MiniMax, Anthropic
@@ -37,7 +39,7 @@ class FormatLabels:
         answer_pattern: regular expression to be found in the final answer; None asks for none.
 
     Raises:
-        ConfigError: one of them is not what it should be.
+        ConfigError: one of them is not what it should be; when called, if the search for the pattern takes too long.
     """
 
     def __init__(self, answer_schema: JsonObject, answer_pattern: str | None) -> None:
@@ -63,7 +65,7 @@ class FormatLabels:
             problem = self._schema.problem({"role": "assistant", "content": without_thoughts(answer)})
             if problem is not None:
                 yield problem
-        if self._pattern is not None and self._pattern.search(answer) is None:
+        if self._pattern is not None and not _is_found(self._pattern, answer):
             yield f"the answer has nothing that matches {self._pattern.pattern!r}"
 
 
@@ -123,11 +125,24 @@ def _schema(schema: JsonObject) -> AnswerSchema:
         raise ConfigError(told) from error
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
+def _pattern(pattern: str) -> Any:
+    import regex  # type: ignore[import-untyped]
+
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        return regex.compile(pattern)
+    except regex.error as error:
         raise ConfigError(
             f"dataset.labels.answer_pattern is no regular expression: {error}; saw {pattern!r}. A character that "
             "stands for itself needs a backslash where it has a meaning of its own"
+        ) from error
+
+
+def _is_found(pattern: Any, answer: str) -> bool:
+    try:
+        return pattern.search(answer, timeout=_SEARCH_S) is not None
+    except TimeoutError as error:
+        # One such answer after another would take days.
+        raise ConfigError(
+            f"dataset.labels.answer_pattern: the search for {pattern.pattern!r} takes more than {_SEARCH_S:g} s in an "
+            f"answer of {len(answer)} characters. Leave out repeats within repeats, such as (a+)+"
         ) from error

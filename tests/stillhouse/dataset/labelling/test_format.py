@@ -110,6 +110,12 @@ def test_the_answer_holds_its_pattern(label_of: Callable[..., Any]) -> None:
     )
 
 
+def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Callable[..., Any]) -> None:
+    labels = FormatLabels({}, r"^(a|aa|aaa)+$(?<=b)")
+    with pytest.raises(ConfigError, match=r"answer_pattern: the search for .* takes more than 1 s .* repeats"):
+        label_of(labels, "format_problem", "a" * 60 + "!")
+
+
 @pytest.mark.parametrize(
     ("schema", "pattern", "told"),
     [
