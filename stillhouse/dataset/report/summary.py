@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from stillhouse.dataset.read import iter_columns
 from stillhouse.dataset.report.accuracy import Verdicts
 from stillhouse.dataset.report.columns import hashes
-from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Findings
+from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Findings, Split
 from stillhouse.dataset.report.funnel import FunnelCounts, Step
 from stillhouse.dataset.report.measures import MEASURES, Measurements
 from stillhouse.dataset.report.usage import USAGE_COLUMNS, Usage
@@ -112,7 +112,7 @@ class DatasetSummary:
         duplicates: Counter[Any] = Counter()
         for (kind, _), split in self.findings.duplicates.rows():
             duplicates[kind] += split.total
-        contaminated = dict(self.findings.contaminated.rows())
+        compared = dict(self.findings.contaminated.rows())
         return {
             "funnel": [["rollouts", self.num_rollouts], *([step.name, step.num_rows] for step in self.funnel)],
             "kept": self.num_kept,
@@ -120,7 +120,7 @@ class DatasetSummary:
             "duplicates": self.num_repeated,
             "exact_duplicates": duplicates["exact"],
             "near_duplicates": duplicates["near"],
-            "contaminated": contaminated[True].total if contaminated else None,
+            "contaminated": compared.get(True, Split(0, 0)).total if compared else None,
             "prompts": self.num_prompts,
             "clusters": self.num_clusters,
             "drop_reasons": self.drop_reasons,

@@ -118,6 +118,14 @@ def test_duplicates_contamination_and_clusters_are_counted(
     assert dict(summary.findings.duplicates.rows()) == {("near", "earlier"): (0, 1), ("exact", None): (0, 1)}
 
 
+def test_rows_that_overlap_with_no_evaluation_set_are_counted_as_none_and_rows_not_compared_as_unknown(
+    tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow
+) -> None:
+    for rows, expected in (([kept(1, contamination=[]), kept(2)], 0), ([kept(1), kept(2)], None)):
+        facts = summarise(write_dataset(tmp_path / str(expected), rows), num_repeated=0).facts()
+        assert facts["contaminated"] == expected
+
+
 def test_scores_of_functions_and_of_the_judge_have_distributions(
     tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow, rejected: MakeRow
 ) -> None:
