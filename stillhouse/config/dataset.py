@@ -4,7 +4,7 @@ Everything under `labels`, `judge`, `duplicates`, `contamination` and `embedding
 time or requests; `filters`, `selection` and the split follow from what was measured and cost seconds.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -106,8 +106,15 @@ class EmbeddingsConfig(Section):
     """Texts of one request."""
 
 
+def _check_bands(section: Any, *names: str) -> None:
+    for name in names:
+        least, most = getattr(section, f"min_{name}"), getattr(section, f"max_{name}")
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_{name} = {least} is above max_{name} = {most}: no row could pass")
+
+
 class FiltersConfig(Section):
-    """Which labels a row may have. None and empty set no limit; a label that was not measured drops nothing."""
+    """Which labels a row may have. None and empty set no limit; a row for which a label has no value passes."""
 
     drop_wrong: bool = True
     """Drop trajectories whose answer is verified as wrong."""
@@ -125,7 +132,7 @@ class FiltersConfig(Section):
     """Most characters of the final answer."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Most student tokens of a row; None leaves it to the student's `max_length`."""
-    languages: tuple[str, ...] = ()
+    languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2}$")], ...] = ()
     """ISO 639-1 codes of the languages an answer may have; empty allows any."""
     drop_refusals: bool = False
     """Drop answers that decline, or that speak of being a language model."""
@@ -154,6 +161,14 @@ class FiltersConfig(Section):
     contamination_ngrams: int | None = Field(default=8, ge=1)
     """Drop rows that share so many words in a row, or more, with an evaluation set; None drops none."""
 
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        _check_bands(self, "turns", "answer_chars", "student_nll", "student_pass_rate")
+        for name in self.min_scores.keys() & self.max_scores.keys():
+            if self.min_scores[name] > self.max_scores[name]:
+                raise ValueError(f"min_scores.{name} is above max_scores.{name}: no row could pass")
+        return self
+
 
 class SelectionConfig(Section):
     """Which of the rows that pass the filters are kept."""
@@ -171,7 +186,7 @@ class SelectionConfig(Section):
     """Name of the score that `prefer: score` goes by, the highest first."""
     pairs: bool = False
     """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
-    quotas: dict[str, int] = {}
+    quotas: dict[str, Annotated[int, Field(ge=0)]] = {}
     """Most rows by tag."""
     max_diverse_rows: int | None = Field(default=None, ge=1)
     """Keep so many rows, as different from each other as their embeddings tell; needs `embeddings`."""
@@ -182,11 +197,24 @@ class SelectionConfig(Section):
 
     @model_validator(mode="after")
     def _goes_by_a_score(self) -> Self:
+        _check_bands(self, "pass_rate")
         if (self.prefer == "score") != (self.score is not None):
             raise ValueError("prefer: score and the name of a score belong together: set both or neither")
         if self.max_candidates is not None and self.target_rows is None:
             raise ValueError("max_candidates bounds target_rows, which is not set: set it, or leave both out")
         return self
+
+
+_MEASURED_BY: Final = {
+    "languages": "language",
+    "drop_private": "privacy",
+    "max_tokens": "render",
+    "min_student_nll": "student_nll",
+    "max_student_nll": "student_nll",
+    "min_student_pass_rate": "student_samples",
+    "max_student_pass_rate": "student_samples",
+}
+"""Filters, and the switch in `labels` without which they would drop nothing."""
 
 
 class DatasetConfig(Section):
@@ -217,4 +245,7 @@ class DatasetConfig(Section):
             raise ValueError("selection.max_diverse_rows needs embeddings.base_url: name an endpoint that embeds")
         if self.filters.duplicates == "near" and not self.duplicates.near:
             raise ValueError("filters.duplicates is near, but duplicates.near is off: switch it on")
+        for name, label in _MEASURED_BY.items():
+            if getattr(self.filters, name) not in (None, ()) and not getattr(self.labels, label):
+                raise ValueError(f"filters.{name} goes by what labels.{label} measures, which is off: switch it on")
         return self

@@ -89,6 +89,9 @@ def _explain(origin: str, item: Any) -> str:
         return f"{origin}: {key} = {item['input']!r}: unknown key; {hint}"
     if not key:
         return f"{origin}: {message}"
+    if isinstance(item["input"], dict) and item["type"] == "value_error":
+        # What does not go together is named in the message; the section may be long.
+        return f"{origin}: {key}: {message}"
     return f"{origin}: {key} = {item['input']!r}: {message[:1].lower()}{message[1:]}"
 
 

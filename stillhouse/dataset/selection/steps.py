@@ -30,8 +30,14 @@ def funnel(reasons: npt.NDArray[np.uint64]) -> list[tuple[str, int]]:
 
 
 def explanation(reasons: npt.NDArray[np.uint64]) -> str:
-    """The funnel as lines of text, how often each reason holds, and what those reasons mean."""
-    steps = "\n".join(f"  {left:>8}  {step}" for step, left in funnel(reasons))
+    """The steps that lose rows as lines of text, how often each reason holds, and what those reasons mean."""
+    left = [len(reasons), *(num_rows for _, num_rows in funnel(reasons))]
+    lost = (
+        f"  {after:>8}  {step}"
+        for (step, _), before, after in zip(STEPS, left, left[1:], strict=False)
+        if after < before
+    )
+    steps = "\n".join(lost)
     counts = {reason: int(np.count_nonzero(reasons & np.uint64(bit))) for reason, bit in BITS.items()}
     common = sorted((reason for reason in counts if counts[reason]), key=lambda reason: -counts[reason])
     return f"{steps}\nReasons: {', '.join(f'{reason} {counts[reason]}' for reason in common) or 'none'}\n" + "".join(

@@ -15,7 +15,8 @@ Row = dict[str, Any]
 
 
 def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
-    config = DatasetConfig(duplicates={"near": True}, filters=filters)
+    measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1}
+    config = DatasetConfig(labels=measured, duplicates={"near": True}, filters=filters)
     labels = label_frame(arrow_batch(labels_of_rows([row])), wanted_scores(config))
     return [reason.value for reason in reasons_in(int(drop_bits(labels, limits_of(config, longest))[0]))]
 
