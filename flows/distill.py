@@ -11,18 +11,18 @@ from tasks.publish import Published, publish, tracked
 from tasks.training import train_on_policy, train_sft
 
 
-@flow(name="distill")
+@flow(name="distill", validate_parameters=False)
 def distill(config: DistillConfig = DistillConfig()) -> Published:
     """Distils the teacher into the student and measures what it gained on held-out prompts."""
     with tracked(config, "distill") as run:
-        prompts = load_prompts(config.prompts, run)
-        students = [base_student(config.student)]
-        if config.sft.enabled:
-            dataset = generate_dataset(prompts, config, run)
-            students.append(train_sft(students[-1], dataset, config, run))
-        if config.on_policy.enabled:
-            students.append(train_on_policy(students[-1], prompts, config, run))
-        if config.evaluation.enabled:
-            for model in [*students, teacher_model(config.teacher)]:
-                evaluate(model, prompts, config, run)
+        prompts = load_prompts(run.config.prompts, run)
+        students = [base_student(run.config.student)]
+        if run.config.sft.enabled:
+            dataset = generate_dataset(prompts, run.config, run)
+            students.append(train_sft(students[-1], dataset, run.config, run))
+        if run.config.on_policy.enabled:
+            students.append(train_on_policy(students[-1], prompts, run.config, run))
+        if run.config.evaluation.enabled:
+            for model in [*students, teacher_model(run.config.teacher)]:
+                evaluate(model, prompts, run.config, run)
         return publish(run)

@@ -9,11 +9,11 @@ from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 
 
-@flow(name="evaluate-models")
+@flow(name="evaluate-models", validate_parameters=False)
 def evaluate_models(config: DistillConfig = DistillConfig()) -> Published:
     """Measures `student.model` (a base or a trained student's folder) and the teacher."""
     with tracked(config, "evaluate-models") as run:
-        prompts = load_prompts(config.prompts, run)
-        for model in [base_student(config.student), teacher_model(config.teacher)]:
-            evaluate(model, prompts, config, run)
+        prompts = load_prompts(run.config.prompts, run)
+        for model in [base_student(run.config.student), teacher_model(run.config.teacher)]:
+            evaluate(model, prompts, run.config, run)
         return publish(run)

@@ -8,10 +8,10 @@ from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 
 
-@flow(name="generate")
+@flow(name="generate", validate_parameters=False)
 def generate(config: DistillConfig = DistillConfig()) -> Published:
     """Samples the teacher and builds the dataset, without training."""
     with tracked(config, "generate") as run:
-        prompts = load_prompts(config.prompts, run)
-        generate_dataset(prompts, config, run)
+        prompts = load_prompts(run.config.prompts, run)
+        generate_dataset(prompts, run.config, run)
         return publish(run)

@@ -9,10 +9,10 @@ from tasks.publish import Published, publish, tracked
 from tasks.training import train_on_policy as train
 
 
-@flow(name="train-on-policy")
+@flow(name="train-on-policy", validate_parameters=False)
 def train_on_policy(config: DistillConfig = DistillConfig()) -> Published:
     """Distils on what the student samples, starting from `student.model`, which may be a trained student's folder."""
     with tracked(config, "train-on-policy") as run:
-        prompts = load_prompts(config.prompts, run)
-        train(base_student(config.student), prompts, config, run)
+        prompts = load_prompts(run.config.prompts, run)
+        train(base_student(run.config.student), prompts, run.config, run)
         return publish(run)

@@ -10,11 +10,11 @@ from tasks.publish import Published, publish, tracked
 from tasks.training import train_sft as train
 
 
-@flow(name="train-sft")
+@flow(name="train-sft", validate_parameters=False)
 def train_sft(config: DistillConfig = DistillConfig()) -> Published:
     """Fine-tunes the student on the dataset that the config describes."""
     with tracked(config, "train-sft") as run:
-        prompts = load_prompts(config.prompts, run)
-        dataset = generate_dataset(prompts, config, run)
-        train(base_student(config.student), dataset, config, run)
+        prompts = load_prompts(run.config.prompts, run)
+        dataset = generate_dataset(prompts, run.config, run)
+        train(base_student(run.config.student), dataset, run.config, run)
         return publish(run)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import prefect.runtime
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking.run import TrackedRun, start_run
@@ -107,8 +107,19 @@ class Run:
         self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
 
 
-def start(config: DistillConfig, name: str) -> Run:
-    """A run with its parent run in MLflow, which the caller ends."""
+def start(config: DistillConfig | JsonObject, name: str) -> Run:
+    """A run with its parent run in MLflow, which the caller ends.
+
+    Args:
+        config: of the flow. Flows take it as it comes, an object where a deployment or the UI started it: Prefect's own
+            check of parameters takes each key `$ref`, as JSON schemas have it, for one of its blocks.
+        name: of the run.
+
+    Raises:
+        ConfigError: `config` holds a wrong key or value.
+    """
+    if isinstance(config, dict):
+        config = parse_config(config, origin="the flow's parameter config")
     store = ArtifactStore(config.runtime.store)
     record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
     context = RunContext(

@@ -205,3 +205,12 @@ def test_trajectories_from_elsewhere_become_a_dataset_without_a_request(
     assert published.dataset is not None
     assert published.dataset.num_rows == 5
     assert {row["sampling"] for row in read_rows(folder_of(published), "train")} == {None}
+
+
+def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
+    """Prefect would take `$ref` in a flow's parameters for the name of one of its blocks."""
+    schema = {"$ref": "#/$defs/number", "$defs": {"number": {"type": "integer", "minimum": 3}}}
+    # The answers are -1, 1, 2, -1 and 4.
+    for section in ({"rollouts": {"response_schema": schema}}, {"dataset": {"labels": {"answer_schema": schema}}}):
+        folder = folder_of(generate(numbered(5), **section))
+        assert [row["messages"][-1]["content"] for row in read_rows(folder, "train")] == ["4"]
