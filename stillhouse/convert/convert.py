@@ -65,7 +65,7 @@ def convert(source: Path, output: Path, form: str = "auto", options: Options = O
     else:
         row_form, files = row_format(source, form)
         account = Converted(row_form.name, str(source))
-    with replaced_folder(output.absolute()) as folder, Output(folder, account) as out:
+    with replaced_folder(output) as folder, Output(folder, account) as out:
         rows = RowsConverter(out, options, toolbox)
         if row_form is None:
             write_config(source, output, out, rows.read_files)

@@ -29,6 +29,8 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
     Raises:
         StoreError: as `write_atomic`, also for an OSError inside the block.
     """
+    # A name like `.` has no place beside it.
+    path = path.absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary(path, Path.touch) as work:
@@ -49,6 +51,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     Raises:
         StoreError: no space, no permission, or `path` is a file; also for an OSError inside the block.
     """
+    path = path.absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary(path, Path.mkdir) as work:
@@ -93,5 +96,5 @@ def unwritable(path: Path, error: OSError) -> StoreError:
     """The error to raise when `path` cannot be written, with what to do about it."""
     return StoreError(
         f"{path}: cannot be written: {error.strerror or error}. Free some space or mend the permissions there, or name "
-        "another folder in runtime.store; then run the same command again: what finished is kept"
+        "another place, for the store in runtime.store; then run the same command again: what finished is kept"
     )

@@ -13,7 +13,7 @@ from stillhouse.dataset.export.hub_folder import write_hub_folder
 from stillhouse.dataset.read import SplitName, read_rows
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.errors import InputError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 
@@ -47,6 +47,8 @@ def export_dataset(
     """
     if form == "hf":
         return write_hub_folder(folder, output, splits)
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder; the form {form} is one file: name that")
     with replaced_atomically(output) as work:
         return _write_table(folder, work, splits) if form == "parquet" else _write_lines(folder, work, splits, form)
 

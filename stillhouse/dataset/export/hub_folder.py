@@ -25,11 +25,11 @@ def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) ->
         StoreError: No space or no permission.
     """
     if output.exists():
-        raise ConfigError(f"{output} is there already; name a folder that is not, or remove it")
+        raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
     names = [*splits, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
     num_rows = sum(_num_rows(folder / f"{split}.parquet") for split in splits)
     card = _card(folder / _CARD, splits, names)
-    with replaced_folder(output.absolute()) as work:
+    with replaced_folder(output) as work:
         (work / "data").mkdir()
         for name in names:
             shutil.copyfile(folder / f"{name}.parquet", work / _path(name))

@@ -105,8 +105,7 @@ class UserLabels:
                 result = _checked(one(_args(subject), copy.deepcopy(subject.trajectory.messages)))
             # A user's function may fail in any way; the row keeps what the others say.
             except (Exception, SystemExit) as error:
-                told = "".join(traceback.format_exception(error)).rstrip()
-                self._failures.add(name, subject.trajectory.rollout_key, told)
+                self._failures.add(name, subject.trajectory.rollout_key, _told(error))
                 scores[name] = None
                 continue
             if isinstance(result, str):
@@ -114,6 +113,14 @@ class UserLabels:
             elif result is not None:
                 scores[name] = result
         return scores, objections
+
+
+def _told(error: BaseException) -> str:
+    """The error with the lines of the user's file that led to it, and no others."""
+    own = error.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename == __file__:
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
 
 
 def _checked(result: Any) -> float | str | None:

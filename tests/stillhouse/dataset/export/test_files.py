@@ -5,12 +5,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.dataset.export import export_dataset
+from stillhouse.dataset.export import Form, export_dataset
 from stillhouse.dataset.read import read_file, read_rows
 from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
-from stillhouse.errors import InputError, StoreError
+from stillhouse.errors import ConfigError, InputError, StoreError
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -121,3 +121,12 @@ def test_a_place_that_cannot_be_written_is_named(dataset: Path, tmp_path: Path) 
     for form in ("openai", "hf"):
         with pytest.raises(StoreError, match="cannot be written"):
             export_dataset(dataset, tmp_path / "file" / "out", form)
+
+
+@pytest.mark.parametrize("form", ["openai", "parquet"])
+def test_a_folder_is_no_place_for_a_file(
+    dataset: Path, tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"--output \. is a folder; the form {form} is one file"):
+        export_dataset(dataset, Path("."), form)

@@ -80,6 +80,7 @@ def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
     assert f"{path}: fails gave no score for 1 of" in first
     assert f"rollout {0:064x}" in first
     assert 'labels.py", line 5, in fails' in first
+    assert "functions.py" not in first
     assert first.endswith("ZeroDivisionError: division by zero")
     assert "no score for 10 of" in tenth
 
