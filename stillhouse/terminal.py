@@ -171,13 +171,14 @@ def error_console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table; columns that hold figures are aligned to the right."""
+    """A plain table; columns that hold figures are aligned to the right, those that hold nothing are left out."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, column in enumerate(columns):
+    filled = [index for index in range(len(columns)) if any(row[index] for row in rows)]
+    for index in filled:
         figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
-        shown.add_column(column, justify="right" if figures else "left", no_wrap=True)
+        shown.add_column(columns[index], justify="right" if figures else "left", no_wrap=True)
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*(row[index] for index in filled))
     return shown
 
 

@@ -39,11 +39,14 @@ def _result(stage: StageOutcome) -> str:
     facts = stage.result.facts
     match stage.name:
         case "prompts":
-            return f"{facts['train']} + {facts['held_out']} held out"
+            told = f"{facts['train']} + {facts['held_out']} held out"
+            return told + _left_out(facts, {"malformed": "malformed", "duplicates": "repeated"})
         case "rollouts":
-            return f"{facts['trajectories']} done, {facts['failed']} failed"
+            told = f"{facts['trajectories']} done, {facts['failed']} failed"
+            return told + _left_out(facts, {"malformed": "malformed", "of_other_prompts": "of other prompts"})
         case "dataset":
-            return f"{facts['kept']} kept, {facts['dropped']} dropped"
+            told = f"{facts['kept']} kept, {facts['dropped']} dropped"
+            return told + _left_out(facts, {"duplicates": "repeated"})
         case "labels":
             return f"{facts['rows']} labelled"
         case "duplicates":
@@ -56,10 +59,17 @@ def _result(stage: StageOutcome) -> str:
             return f"{facts['steps']} steps"
 
 
+def _left_out(facts: JsonObject, kinds: Mapping[str, str]) -> str:
+    """What became of no row, where there is some; `kinds` gives the words for facts."""
+    return "".join(f", {facts[name]} {kind}" for name, kind in kinds.items() if facts.get(name))
+
+
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:
     """Tokens, seconds of this run, and whether an earlier run paid for them."""
     names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens")
-    tokens = sum(stage.result.facts.get(name) or 0 for stage in stages for name in names)
+    # Those of a dataset were counted by the rollouts.
+    spent = [stage.result.facts for stage in stages if stage.name != "dataset"]
+    tokens = sum(facts.get(name) or 0 for facts in spent for name in names)
     seconds = sum(stage.seconds for stage in stages)
     num_cached = sum(stage.cached for stage in stages)
     cached = "" if num_cached == 0 else "yes" if num_cached == len(stages) else f"{num_cached} of {len(stages)}"
