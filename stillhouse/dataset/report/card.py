@@ -97,9 +97,11 @@ def _account(summary: DatasetSummary) -> str:
             f"The kept rows hold {count(summary.tokens)} tokens of the student, {count(summary.supervised_tokens)} of "
             "them supervised."
         )
-    if facts["cost_usd"] is not None:
+    if facts["candidate_cost_usd"] is not None:
         each = facts["cost_usd_per_kept_row"]
-        sentences.append(f"All rollouts cost {dollars(facts['cost_usd'])}, which is {dollars(each)} for each kept row.")
+        sentences.append(
+            f"All rollouts cost {dollars(facts['candidate_cost_usd'])}, which is {dollars(each)} for each kept row."
+        )
     sentences.append(
         f"Rows that repeat another: {count(facts['exact_duplicates'])} exactly, {count(facts['near_duplicates'])} "
         "nearly."

@@ -129,10 +129,11 @@ class DatasetSummary:
             "validation": self.files[KEPT_FILES[1]].num_rows,
             "tokens": self.tokens,
             "supervised_tokens": self.supervised_tokens,
-            "completion_tokens": self.usage["completion_tokens"],
+            # Under names of their own: what the rollouts cost is theirs to tell, and to be counted once.
+            "candidate_completion_tokens": self.usage["completion_tokens"],
             "completion_tokens_kept": self.usage_kept["completion_tokens"],
             "completion_tokens_per_kept_row": self.per_kept_row("completion_tokens"),
-            "cost_usd": self.usage["cost_usd"],
+            "candidate_cost_usd": self.usage["cost_usd"],
             "cost_usd_per_kept_row": self.per_kept_row("cost_usd"),
         }
 

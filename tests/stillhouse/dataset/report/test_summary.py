@@ -50,10 +50,10 @@ def test_facts_of_a_small_dataset(
         "validation": 1,
         "tokens": 60,
         "supervised_tokens": 18,
-        "completion_tokens": 30,
+        "candidate_completion_tokens": 30,
         "completion_tokens_kept": 20,
         "completion_tokens_per_kept_row": 15.0,
-        "cost_usd": 1.5,
+        "candidate_cost_usd": 1.5,
         "cost_usd_per_kept_row": 0.75,
     }
 
@@ -91,12 +91,12 @@ def test_what_one_row_does_not_report_is_unknown_in_all(
     tmp_path: Path, write_dataset: WriteDataset, kept: MakeRow
 ) -> None:
     facts = summarise(write_dataset(tmp_path, [kept(1, cost_usd=0.5), kept(2)]), num_repeated=0).facts()
-    assert facts["cost_usd"] is facts["cost_usd_per_kept_row"] is facts["tokens"] is None
+    assert facts["candidate_cost_usd"] is facts["cost_usd_per_kept_row"] is facts["tokens"] is None
 
 
 def test_no_kept_row_has_no_cost_of_its_own(tmp_path: Path, write_dataset: WriteDataset, rejected: MakeRow) -> None:
     facts = summarise(write_dataset(tmp_path, [rejected(1, "wrong", cost_usd=0.5)]), num_repeated=0).facts()
-    assert (facts["cost_usd"], facts["cost_usd_per_kept_row"], facts["kept"]) == (0.5, None, 0)
+    assert (facts["candidate_cost_usd"], facts["cost_usd_per_kept_row"], facts["kept"]) == (0.5, None, 0)
 
 
 def test_duplicates_contamination_and_clusters_are_counted(
