@@ -67,9 +67,7 @@ def _left_out(facts: JsonObject, kinds: Mapping[str, str]) -> str:
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:
     """Tokens, seconds of this run, and whether an earlier run paid for them."""
     names = ("prompt_tokens", "completion_tokens", "trained_tokens", "sampled_tokens")
-    # Those of a dataset were counted by the rollouts.
-    spent = [stage.result.facts for stage in stages if stage.name != "dataset"]
-    tokens = sum(facts.get(name) or 0 for facts in spent for name in names)
+    tokens = sum(stage.result.facts.get(name) or 0 for stage in stages for name in names)
     seconds = sum(stage.seconds for stage in stages)
     num_cached = sum(stage.cached for stage in stages)
     cached = "" if num_cached == 0 else "yes" if num_cached == len(stages) else f"{num_cached} of {len(stages)}"

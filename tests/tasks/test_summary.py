@@ -33,6 +33,6 @@ def test_tokens_are_counted_where_they_are_spent() -> None:
     spent = {"prompt_tokens": 1000, "completion_tokens": 500}
     stages = [
         outcome("rollouts", trajectories=1, failed=0, cached=True, **spent),
-        outcome("dataset", kept=1, dropped=0, **spent),
+        outcome("dataset", kept=1, dropped=0, candidate_completion_tokens=500),
     ]
     assert [row[2:5] for row in summary_rows(stages, {})] == [["1,500", "1.2", "yes"], ["", "1.2", ""]]
