@@ -19,22 +19,27 @@ _PREFERENCES: Final = "preferences"
 def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
     """Copies the files of a dataset to `output`, which appears whole or not at all; the number of rows of `splits`.
 
+    A split without rows is left out, since `load_dataset` refuses a dataset that has one.
+
     Raises:
         ConfigError: `output` is there already.
-        InputError: `folder` is no dataset.
+        InputError: `folder` is no dataset, or there are no rows.
         StoreError: No space or no permission.
     """
     if output.exists():
         raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
-    names = [*splits, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
-    num_rows = sum(_num_rows(folder / f"{split}.parquet") for split in splits)
-    card = _card(folder / _CARD, splits, names)
+    num_rows = {split: _num_rows(folder / f"{split}.parquet") for split in splits}
+    filled = [split for split in splits if num_rows[split]]
+    if not filled:
+        raise InputError(f"{folder}: there are no rows in {', '.join(splits)}; expected some to export")
+    names = [*filled, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
+    card = _card(folder / _CARD, filled, names)
     with replaced_folder(output) as work:
         (work / "data").mkdir()
         for name in names:
             shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
         (work / _CARD).write_text(card, encoding="utf-8")
-    return num_rows
+    return sum(num_rows.values())
 
 
 def _path(name: str) -> str:

@@ -10,6 +10,8 @@ from huggingface_hub import DatasetCard
 
 from stillhouse.dataset.export import export_dataset, push_to_hub
 from stillhouse.dataset.read import read_rows
+from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError, StoreError
 
 
@@ -43,6 +45,16 @@ def test_the_folder_loads_by_its_name_alone_with_splits_and_pairs(dataset: Path,
     assert json.dumps(list(loaded["train"]["messages"])) == json.dumps(expected)
     pairs = datasets.load_dataset(str(tmp_path / "hub"), "preferences", cache_dir=str(tmp_path / "cache"))
     assert list(pairs["train"]["prompt"]) == [[{"role": "user"}]]
+
+
+def test_a_split_without_rows_is_left_out_since_nobody_could_load_it(dataset: Path, tmp_path: Path) -> None:
+    with TableWriter(dataset / "validation.parquet", COLUMNS):
+        pass
+    assert export_dataset(dataset, tmp_path / "hub", "hf") == 3
+    loaded = datasets.load_dataset(str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
+    assert {split: len(rows) for split, rows in loaded.items()} == {"train": 3}
+    with pytest.raises(InputError, match="there are no rows in validation; expected some to export"):
+        export_dataset(dataset, tmp_path / "empty", "hf", splits=["validation"])
 
 
 def test_the_card_keeps_what_it_says_and_names_the_files_where_they_lie_now(dataset: Path, tmp_path: Path) -> None:
