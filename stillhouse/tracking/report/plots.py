@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from stillhouse.tracking.report.svg import INK, MUTED, PAPER, RULE, drawing, panels, stage_ink, to_svg
+from stillhouse.tracking.report.svg import INK, MUTED, PAPER, RULE, WIDTH_IN, drawing, panels, stage_ink, to_svg
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 STAGE_LABELS = {"base": "Base student", "sft": "After SFT", "on_policy": "After on-policy", "teacher": "Teacher"}
 _ROW_IN = 0.42
 _CURVES_IN = 3.3
+_DIGIT_POINTS = 6.8
+"""Width of a bold digit."""
 _SMOOTH_FROM = 40
 """Curves with fewer points are drawn as they are."""
 
@@ -142,15 +144,17 @@ def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = (
     last = len(counts) - 1
     places = [at for at, count in enumerate(counts) if at in (0, last) or count < counts[at - 1]]
     labels = [str(funnel[at][0]).replace("_", " ") for at in places]
+    # In points, as the panel is the narrower the longer its row names are.
+    counts_end = max(38.0, 8 + _DIGIT_POINTS * max(len(f"{count:,}") for count in counts))
+    shares_end = counts_end + 40
     with drawing():
-        figure, (axis,) = panels(0.25 + 0.38 * len(places), used_width=0.8)
+        figure, (axis,) = panels(0.25 + 0.38 * len(places), used_width=1 - (shares_end + 8) / (72 * WIDTH_IN))
         _shares(axis, [counts[at] for at in places], height=0.56, shift=0.0, ink=stage_ink("teacher"))
         if tokens:
             _shares(axis, [tokens[at] for at in places], height=0.1, shift=0.38, ink=stage_ink("sft"))
         for row, at in enumerate(places):
-            # In points, as the panel is the narrower the longer its row names are.
-            _beside(axis, f"{counts[at]:,}", (1.0, 38.0), row, bold=True)
-            _beside(axis, f"{100 * counts[at] / max(counts[0], 1):.0f} %", (1.0, 78.0), row, bold=False)
+            _beside(axis, f"{counts[at]:,}", (1.0, counts_end), row, bold=True)
+            _beside(axis, f"{100 * counts[at] / max(counts[0], 1):.0f} %", (1.0, shares_end), row, bold=False)
         _name_rows(axis, [label[:1].upper() + label[1:] for label in labels])
         axis.set_xlim(0, 1)
         axis.set_xticks([])

@@ -13,6 +13,7 @@ from stillhouse.tracking.report.plots import (
     sft_plot,
     teacher_kl_plot,
 )
+from stillhouse.tracking.report.svg import WIDTH_IN
 
 
 def words(svg: str | None) -> list[str]:
@@ -93,6 +94,18 @@ def test_steps_of_a_funnel_that_drop_nothing_are_left_out_but_the_last_one() -> 
     steps = [["rollouts", 9], ["finished", 9], ["not wrong", 4], ["short enough", 4], ["kept", 4]]
     shown = words(funnel_plot(steps))
     assert [word for word in shown if word[0].isalpha()] == ["Rollouts", "Not wrong", "Kept"]
+
+
+@pytest.mark.parametrize("count", [5, 99_999, 1_000_000, 123_456_789])
+def test_the_counts_of_a_funnel_stand_beside_its_bars_and_within_the_picture(count: int) -> None:
+    svg = funnel_plot([["rollouts", count], ["rendered by the student's template", 3], ["kept", 1]]) or ""
+    number, share = (
+        float(next(re.finditer(rf'x="([\d.]+)"[^>]*>{text}<', svg))[1]) for text in (f"{count:,}", "100 %")
+    )
+    bars = re.findall(r'<path d="([^"]*)" clip-path', svg)
+    bars_end = max(float(x) for bar in bars for x in re.findall(r"[ML] ([\d.]+)", bar))
+    assert bars_end + 6 * len(f"{count:,}") < number < share < 72 * WIDTH_IN
+    assert bars_end > 100
 
 
 def test_a_funnel_shows_tokens_as_bars_of_another_colour() -> None:
