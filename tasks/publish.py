@@ -129,7 +129,9 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
             trajectories=list(_samples(run, results)),
             mlflow_url=run.record.url,
             prefect_url=flow_run.ui_url,
-            commands=[Command(purpose=purpose, line=line) for purpose, line in pages.items()],
+            commands=[
+                Command(purpose=purpose, line=line) for purpose, line in {**_dataset_page(results), **pages}.items()
+            ],
         ),
     )
 
