@@ -41,8 +41,17 @@ class DistillConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_target_needs_answers_at_once(self) -> Self:
-        if self.dataset.selection.target_rows is not None and self.teacher.batch:
+    def _a_target_ends_sampling(self) -> Self:
+        selection = self.dataset.selection
+        if selection.target_rows is None or self.rollouts.trajectories_file is not None:
+            return self
+        if (selection.min_pass_rate, selection.max_pass_rate, selection.prefer) != (None, None, "first"):
+            raise ValueError(
+                "dataset.selection.target_rows stops sampling a prompt once it has given its rows, so that pass rates "
+                "are not known and there is nothing to prefer: leave out min_pass_rate, max_pass_rate and prefer, or "
+                "target_rows"
+            )
+        if self.teacher.batch:
             raise ValueError(
                 "dataset.selection.target_rows stops asking once there are enough rows, which teacher.batch cannot: it "
                 "hands in all requests at once. Leave one of them out"

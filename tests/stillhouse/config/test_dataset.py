@@ -40,3 +40,12 @@ def test_a_band_may_be_one_value_and_a_quota_nothing() -> None:
         },
         origin="config",
     )
+
+
+@pytest.mark.parametrize("choice", [{"max_pass_rate": 0.9}, {"prefer": "shortest"}])
+def test_a_target_is_no_place_to_choose_among_samples_that_are_never_made(choice: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"dataset": {"selection": {"target_rows": 9, **choice}}}
+    with pytest.raises(ConfigError, match="target_rows stops sampling a prompt"):
+        parse_config(body, origin="config")
+    # What was sampled elsewhere is all there.
+    parse_config({**body, "rollouts": {"trajectories_file": "elsewhere.jsonl"}}, origin="config")
