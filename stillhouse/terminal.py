@@ -77,18 +77,22 @@ class TerminalProgress:
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._starting: TaskID | None = None
         self._written: dict[str, float] = {}
         self._closed: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bars.start()
+            # Servers of Prefect and MLflow take seconds until the first stage has something to say.
+            self._starting = self._bars.add_task("starting", total=None, facts="")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._console.is_terminal:
+            self._end_start()
             self._bars.stop()
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
@@ -115,7 +119,13 @@ class TerminalProgress:
             self._bars.details[stage] = state
         self._draw(stage, state.done, state.total, closing)
 
+    def _end_start(self) -> None:
+        if self._starting is not None:
+            self._bars.remove_task(self._starting)
+            self._starting = None
+
     def _draw(self, stage: str, done: int, total: int | None, facts: str) -> None:
+        self._end_start()
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
         self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)

@@ -260,7 +260,8 @@ class RolloutCollector:
     async def _finish(self, trajectory: Trajectory) -> None:
         if trajectory.stop_reason is StopReason.ERROR:
             self.stats.num_failed += 1
-            _LOG.warning("rollout %s failed: %s", trajectory.rollout_key[:12], trajectory.error)
+            error = trajectory.error or {"kind": "error", "message": "no more is known"}
+            _LOG.warning("rollout %s failed: %s: %s", trajectory.rollout_key[:12], error["kind"], error["message"])
         costs = [turn.cost_usd for turn in trajectory.turns]
         self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
         await self._plan.finished(trajectory)

@@ -119,6 +119,23 @@ def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
     ]
 
 
+def test_a_terminal_shows_from_the_first_moment_that_something_is_under_way_until_a_stage_is() -> None:
+    console, written = _console(terminal=True, width=80)
+    with TerminalProgress(console) as progress:
+        assert "starting" in written.getvalue()
+        progress.update("labels", 1, 2)
+        written.truncate(0)
+    assert "labels" in written.getvalue()
+    assert "starting" not in written.getvalue()
+
+
+def test_a_column_that_holds_nothing_is_left_out() -> None:
+    console, written = _console(terminal=False)
+    console.print(table(["stage", "accuracy", "result"], [["rollouts", "", "5 done"], ["labels", "", ""]]))
+    head, _, *rows = (line.split() for line in written.getvalue().splitlines() if line.strip())
+    assert [head, *rows] == [["stage", "result"], ["rollouts", "5", "done"], ["labels"]]
+
+
 def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
     console, written = _console(terminal=False)
     console.print(table(["stage", "tokens"], [["rollouts", "14,341"], ["sft", "9"], ["dataset", ""]]))
