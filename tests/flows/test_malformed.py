@@ -1,0 +1,151 @@
+"""Files of a user that are malformed in every way: one error that says where, and nothing paid for is lost."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.errors import ConfigError, InputError, StillhouseError
+from tasks.publish import Published
+
+ROWS = [{"prompt": f"question {number}", "tools": [], "metadata": {"tag": "sums"}} for number in range(3)]
+LABELS = """
+from stillhouse.dataset import LabelArgs, label
+
+@label
+def {}(args: LabelArgs, messages: list) -> float:
+    {}
+"""
+
+
+def answer(asked: Asked) -> Reply:
+    return Reply(completion("answer to " + asked.body["messages"][-1]["content"]))
+
+
+@pytest.fixture
+def provider() -> Iterator[SimulatedProvider]:
+    with SimulatedProvider(answer) as running:
+        yield running
+
+
+@pytest.fixture
+def generate(
+    provider: SimulatedProvider,
+    generate_from: Callable[..., Published],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Published]:
+    """Runs the flow in a folder that holds `files`, text or bytes or columns by name."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(files: dict[str, Any], rows: list[Any] = ROWS, **sections: Any) -> Published:
+        for name, content in files.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, dict):
+                pq.write_table(pa.table(content), name)
+            else:
+                Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        sections["dataset"] = {"validation_fraction": 0.0, "labels": {"render": False}, **sections.get("dataset", {})}
+        return generate_from(provider.url, rows, **sections)
+
+    return run
+
+
+class Case(NamedTuple):
+    """What a user hands in, and what the error says."""
+
+    told: str
+    dataset: dict[str, Any] = {}
+    files: dict[str, Any] = {}
+    kind: type[StillhouseError] = InputError
+
+
+def labels(file: str, told: str, content: str | None = None) -> Case:
+    files = {} if content is None else {file: content}
+    return Case(told, {"labels": {"file": file, "render": False}}, files, ConfigError)
+
+
+def sets(file: str, told: str, content: Any = None, kind: type[StillhouseError] = InputError) -> Case:
+    return Case(told, {"contamination": {"sets": {"mmlu": file}}}, {} if content is None else {file: content}, kind)
+
+
+def earlier(file: str, told: str, content: Any = None) -> Case:
+    return Case(told, {"duplicates": {"earlier": [file]}}, {} if content is None else {file: content})
+
+
+LONG = json.dumps({"question": "one two three four five six seven eight nine"}) + "\n"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        sets("e.jsonl", r"sets\.mmlu: e\.jsonl is missing; expected a file that ends in"),
+        sets("e.dat", r"sets\.mmlu = 'e\.dat': the ending tells no format", "x", ConfigError),
+        sets("e.jsonl", r"e\.jsonl, line 2: expected a JSON object, saw '\{torn'.*may be cut off", LONG + "{torn"),
+        sets("e.csv", r"e\.csv, line 3: expected 2 cells as in the header", "a,b\n1,2\n3\n"),
+        sets("e.parquet", r"e\.parquet cannot be read as parquet", b"PAR1"),
+        earlier("old", r"earlier names old, which is missing; expected a dataset's folder"),
+        earlier("old.parquet", r"names old\.parquet, whose columns are a; expected", {"a": [1]}),
+        earlier("old.parquet", r"old\.parquet, row 1: expected messages in the OpenAI chat form, saw \['\{torn'\]",
+                {"messages": [['{"role": "user", "content": "hi"}'], ["{torn"]]}),
+        labels("l.py", r"l\.py: no such file; dataset\.labels\.file must name a Python file"),
+        labels("l.py", r"l\.py, line 2: cannot be loaded: ZeroDivisionError", "\n1 / 0\n"),
+        labels("l.py", r"l\.py, line 1: cannot be loaded: SystemExit: 5", "raise SystemExit(5)\n"),
+        Case(r"goes by the score 'taste', which no trajectory has; seen: 'test'",
+             {"labels": {"file": "l.py", "render": False}, "filters": {"min_scores": {"taste": 0.5}}},
+             {"l.py": LABELS.format("test", "return 1.0")}, ConfigError),
+        Case(r"rewards is on, but tools\.rewards_file names no file", {"labels": {"rewards": True}}, {}, ConfigError),
+        Case(r"answer_schema is no JSON schema: at \$\.type: 'objekt'",
+             {"labels": {"answer_schema": {"type": "objekt"}}}, {}, ConfigError),
+        Case(r"answer_pattern is no regular expression.*saw '\(\('",
+             {"labels": {"answer_pattern": "(("}}, {}, ConfigError),
+        Case(r"quotas names 'sum', which no trajectory is tagged; seen: 'sums'",
+             {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
+    ],
+)  # fmt: skip
+def test_one_error_names_file_row_value_and_remedy_and_answers_are_kept(
+    generate: Callable[..., Published], provider: SimulatedProvider, case: Case
+) -> None:
+    with pytest.raises(case.kind, match=f"(?s){case.told}"):
+        generate(case.files, dataset=case.dataset)
+    asked = len(provider.ledger)
+    assert asked in {0, len(ROWS)}
+    if asked:
+        assert generate({}).dataset is not None
+        assert len(provider.ledger) == asked
+
+
+def test_a_label_that_fails_costs_its_score_alone(generate: Callable[..., Published]) -> None:
+    published = generate(
+        {"l.py": LABELS.format("fails", "raise ValueError('no')")},
+        dataset={"labels": {"file": "l.py", "render": False}},
+    )
+    assert published.dataset is not None
+    assert published.dataset.num_rows == len(ROWS)
+
+
+def test_malformed_prompts_and_trajectories_within_the_budget_are_counted_and_the_rest_goes_on(
+    generate: Callable[..., Published], tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    rows = [*ROWS, {"prompt": 5}, {"messages": []}, ROWS[0]]
+    first = generate({}, rows, prompts={"failure_budget": 0.5})
+    assert first.summary[0][-1] == "3 + 0 held out, 2 malformed, 1 repeated"
+    asked = len(provider.ledger)
+    (shard,) = (tmp_path / "runs" / "artifacts" / "rollouts").iterdir()
+    lines = (shard / "trajectories.jsonl").read_text().splitlines()
+    Path("t.jsonl").write_text("\n".join([lines[0], "[1]", "", lines[1], '{"turns": 1}', lines[2][:-9]]))
+    given = {"trajectories_file": "t.jsonl", "failure_budget": 0.6}
+    second = generate({}, rows[1:], prompts={"failure_budget": 0.5}, rollouts=given)
+    assert second.summary[1][-1] == "2 done, 0 failed, 3 malformed"
+    third = generate({}, ROWS[:1], rollouts=given)
+    assert third.summary[1][-1] == "1 done, 0 failed, 3 malformed, 1 of other prompts"
+    with pytest.raises(
+        InputError, match=r"(?s)3 of 5 rows of t\.jsonl are no trajectories.*t\.jsonl, line 2: .*line 6: "
+    ):
+        generate({}, rollouts={**given, "failure_budget": 0.5})
+    assert len(provider.ledger) == asked
