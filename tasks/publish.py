@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -26,6 +26,7 @@ from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.caching import artifacts_in
 from tasks.prompts import metadata_file
+from tasks.rollouts import Rollouts
 from tasks.run import Run, StageOutcome, start
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.summary import EVALUATION_OF, SUMMARY_COLUMNS, summary_rows
@@ -144,8 +145,13 @@ def _run_record(run: Run, created_at: datetime) -> RunRecord:
         mlflow_run_id=run.record.run_id,
         prefect_flow_run_id=flow_run.id,
         prefect_flow_run_name=flow_run.name,
-        artifacts={outcome.name: [a.uri for a in artifacts_in(outcome.result)] for outcome in run.stages},
+        artifacts={outcome.name: [a.uri for a in _outputs(outcome.result)] for outcome in run.stages},
     )
+
+
+def _outputs(result: Any) -> Iterable[Artifact]:
+    """What a stage made; the metadata that rollouts carry along are the prompts'."""
+    return result.shards if isinstance(result, Rollouts) else artifacts_in(result)
 
 
 def _stage_summary(outcome: StageOutcome) -> StageSummary:
