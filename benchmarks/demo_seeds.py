@@ -14,8 +14,8 @@ Measured
 
 Learnt
     Seeds 0, 1, 2 on two busy cores, 202 held-out prompts, one sample each at temperature 1 (one accuracy is known to
-    about +-6.8 points): base 45.5 %, after SFT 60.9 % (59.9..65.8), after on-policy 83.7 % (83.7..87.6), teacher
-    99.5 %. SFT over base +15.3 points (+14.4..+20.3), on-policy over SFT +23.8 (+17.8..+26.7). On-policy distillation
+    about +-6.8 points): base 45.5 %, after SFT 60.9 % (60.9..66.8), after on-policy 86.6 % (84.7..89.1), teacher
+    99.5 %. SFT over base +15.3 points (+15.3..+21.3), on-policy over SFT +23.8 (+19.8..+28.2). On-policy distillation
     ends in nearly the same place wherever SFT left the student.
 """
 
