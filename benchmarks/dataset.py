@@ -12,7 +12,7 @@ own; its memory is the proportional set size of all its processes, looked at fiv
 
 Measured
     Rows of about 2 kB, two cores; seconds of labels and signatures, of everything after them (duplicates, selection,
-    files, card, report), and of other filters. The million was labelled beside other work that took half a machine.
+    files, card, report), and of other filters. The smaller ones ran beside other work, the million alone.
 
                             rows/s   label   rest   again   peak
            10,000  ours      1,655     4.6    1.4     0.7   375 MB
@@ -21,7 +21,7 @@ Measured
           100,000  ours      2,756    31.5    4.8     3.5   457 MB
                    pandas    1,929    50.9    0.9           983 MB
                    datasets  2,517    33.4    6.3         2,142 MB
-        1,000,000  ours      1,593   575.2   52.4    33.3   682 MB
+        1,000,000  ours      3,578   241.8   37.7    25.0   708 MB
 """
 
 import argparse
