@@ -95,7 +95,7 @@ def test_the_walls_cannot_be_taken_down_from_inside(find: Find, tmp_path: Path) 
     code = (
         "import ctypes\nlibc = ctypes.CDLL(None)\n"
         "libc.unshare(0x10000000 | 0x20000)\n"
-        "for folder in (b'/', b'/tmp', b'/work'):\n"
+        f"for folder in (b'/', b'/tmp', {os.fsencode(tmp_path)!r}):\n"
         "    libc.umount2(folder, 2)\n"
         "    libc.mount(b'', folder, b'', 4096 | 32, None)\n"
         f"open({str(victim)!r}, 'w')"
