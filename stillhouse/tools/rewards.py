@@ -9,7 +9,7 @@ from typing import Any, Final, overload
 from stillhouse.errors import ConfigError
 from stillhouse.tools.limits import Places, check_limits
 from stillhouse.tools.sandbox import Source, source_of
-from stillhouse.tools.signature import place_of, type_hints
+from stillhouse.tools.signature import hints_of_scorer, place_of
 from stillhouse.types import JsonObject, Message, StopReason
 
 NUMBERS: Final = (float, int, bool)
@@ -103,16 +103,5 @@ def reward(
 
 
 def _check_signature(function: Callable[..., Any]) -> None:
-    try:
-        hints = type_hints(function)
-    except NameError as error:
-        raise ValueError(f"a type hint names something unknown: {error}") from error
-    parameters = list(inspect.signature(function).parameters.values())
-    if (
-        len(parameters) != 2
-        or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters)
-        or hints.get(parameters[0].name) is not RewardArgs
-    ):
-        raise ValueError("expected the parameters (args: RewardArgs, messages: list[Message])")
-    if hints.get("return") not in NUMBERS:
+    if hints_of_scorer(function, RewardArgs).get("return") not in NUMBERS:
         raise ValueError("its result needs the type hint `-> float`")

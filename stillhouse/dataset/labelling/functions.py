@@ -13,7 +13,7 @@ from typing import Any, Final, Union, get_args, get_origin
 from stillhouse.dataset.labelling.failures import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
-from stillhouse.tools.signature import place_of, type_hints
+from stillhouse.tools.signature import hints_of_scorer, place_of
 from stillhouse.tools.user_file import load_module
 from stillhouse.types import JsonObject, Message, StopReason, ToolSchema
 
@@ -154,17 +154,7 @@ def _check(function: Callable[..., Any]) -> None:
         raise ValueError("is async; a label is a plain function")
     if function.__name__ == "reward":
         raise ValueError("`reward` is the score of `tools.rewards_file`; give the function another name")
-    try:
-        hints = type_hints(function)
-    except NameError as error:
-        raise ValueError(f"a type hint names something unknown: {error}") from error
-    parameters = list(inspect.signature(function).parameters.values())
-    if (
-        len(parameters) != 2
-        or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters)
-        or hints.get(parameters[0].name) is not LabelArgs
-    ):
-        raise ValueError("expected the parameters (args: LabelArgs, messages: list[Message])")
+    hints = hints_of_scorer(function, LabelArgs)
     given = hints.get("return", Any)
     results = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
     if not _RESULTS.issuperset(results):
