@@ -15,11 +15,9 @@ import pyarrow.compute as pc
 
 from stillhouse.config import DatasetConfig
 from stillhouse.config.dataset import FiltersConfig
-from stillhouse.dataset.selection.labels import arrow_batch, label_frame, labels_of_rows, score_column
+from stillhouse.dataset.selection.labels import arrow_batch, label_frame, score_column
 from stillhouse.dataset.selection.reasons import BITS, DropReason
 from stillhouse.types import StopReason
-
-__all__ = ["FILTERS", "Filter", "drop_bits", "labels_of_rows", "limits_of", "passes", "wanted_scores"]
 
 
 class Filter(NamedTuple):
@@ -36,8 +34,8 @@ def passes(labels: pd.DataFrame, config: DatasetConfig, max_tokens: int | None) 
     """Whether each row passes all `FILTERS`; set-level choices are not made.
 
     Args:
-        labels: Columns of the schema, as `labels_of_rows` gives them or as pandas reads them from a file. A column that
-            is not there was not measured.
+        labels: Columns of the schema, as `labels.labels_of_rows` gives them or as pandas reads them from a file. A
+            column that is not there was not measured.
         config: The limits.
         max_tokens: `student.max_length`, or None for no limit besides the config's.
     """

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.selection.filters import FILTERS, drop_bits, labels_of_rows, limits_of, passes, wanted_scores
-from stillhouse.dataset.selection.labels import arrow_batch, label_frame
+from stillhouse.dataset.selection.filters import FILTERS, drop_bits, limits_of, passes, wanted_scores
+from stillhouse.dataset.selection.labels import arrow_batch, label_frame, labels_of_rows
 from stillhouse.dataset.selection.reasons import reasons_in
 from stillhouse.types import StopReason
 
