@@ -10,7 +10,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob
-from stillhouse.training.launch import train
+from stillhouse.training.launchers.launch import train
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
 from tasks.models import scoring_teacher, trained_student

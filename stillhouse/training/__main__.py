@@ -1,7 +1,7 @@
 """`python -m stillhouse.training JOB.json`: the training process.
 
-Answers on standard output as `stillhouse.training.launch` describes; everything else, also what libraries print, goes
-to the log in the job's work folder.
+Answers on standard output as `stillhouse.training.launchers.launch` describes; everything else, also what libraries
+print, goes to the log in the job's work folder.
 """
 
 import json

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from stillhouse.training.head import Predictions
-from stillhouse.training.microbatches import Microbatch
+from stillhouse.training.batching.microbatches import Microbatch
+from stillhouse.training.head.scores import Predictions
 from stillhouse.types import Sample
 
 

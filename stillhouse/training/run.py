@@ -15,13 +15,13 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import attach
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
-from stillhouse.training.metrics import METRICS_FILE
-from stillhouse.training.on_policy import OnPolicy
-from stillhouse.training.sampler import Sampler
-from stillhouse.training.sft import load_sft
-from stillhouse.training.students import Student, load_student
-from stillhouse.training.teacher import load_teacher
+from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.sampler import Sampler
+from stillhouse.training.on_policy.teacher import load_teacher
+from stillhouse.training.sft.method import load_sft
+from stillhouse.training.student.student import Student, load_student
 from stillhouse.training.trainer import Trainer
+from stillhouse.training.watching.metrics import METRICS_FILE
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 

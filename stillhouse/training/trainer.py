@@ -18,21 +18,21 @@ from torch import Tensor, nn
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.progress import Progress
-from stillhouse.training.checkpoint import (
+from stillhouse.training.batching.microbatches import collate, num_targets, split_microbatches
+from stillhouse.training.checkpoints.checkpoint import (
     Checkpoint,
     load_newest_checkpoint,
     random_state,
     restore_random_state,
     save_checkpoint,
 )
-from stillhouse.training.head import Predictions
+from stillhouse.training.head.scores import Predictions
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
 from stillhouse.training.method import Batch, Method
-from stillhouse.training.metrics import METRICS_FILE, LogMetrics, MetricsLog
-from stillhouse.training.microbatches import collate, num_targets, split_microbatches
-from stillhouse.training.optimizer import adamw
-from stillhouse.training.schedule import learning_rate
-from stillhouse.training.students import Student
+from stillhouse.training.optimisation.optimizer import adamw
+from stillhouse.training.optimisation.schedule import learning_rate
+from stillhouse.training.student.student import Student
+from stillhouse.training.watching.metrics import METRICS_FILE, LogMetrics, MetricsLog
 from stillhouse.types import JsonObject, Sample
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stillhouse.training.advantages import distillation_advantages
 from stillhouse.training.losses import cross_entropy, importance_sampling, reverse_kl
+from stillhouse.training.on_policy.advantages import distillation_advantages
 
 V, T = 3, 3
 STATES = {prefix: i for i, prefix in enumerate(p for t in range(T) for p in itertools.product(range(V), repeat=t))}

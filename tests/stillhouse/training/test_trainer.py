@@ -12,14 +12,14 @@ import torch
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.progress import NoProgress
-from stillhouse.training.head import Predictions
+from stillhouse.training.batching.microbatches import Microbatch
+from stillhouse.training.head.scores import Predictions
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.metrics import read_metrics
-from stillhouse.training.microbatches import Microbatch
-from stillhouse.training.students import Student, load_student
+from stillhouse.training.student.student import Student, load_student
 from stillhouse.training.trainer import Trainer
+from stillhouse.training.watching.metrics import read_metrics
 from stillhouse.types import Sample
 
 

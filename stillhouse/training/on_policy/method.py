@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import Generator
-from stillhouse.training.advantages import distillation_advantages
-from stillhouse.training.head import Predictions
+from stillhouse.training.batching.microbatches import Microbatch
+from stillhouse.training.batching.order import distinct_rows
+from stillhouse.training.head.scores import Predictions
 from stillhouse.training.losses import importance_sampling, reverse_kl
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.microbatches import Microbatch
-from stillhouse.training.order import distinct_rows
-from stillhouse.training.sampler import SampledTrajectory, Sampler
-from stillhouse.training.students import Student
-from stillhouse.training.teacher import Teacher
+from stillhouse.training.on_policy.advantages import distillation_advantages
+from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
+from stillhouse.training.on_policy.teacher import Teacher
+from stillhouse.training.student.student import Student
 from stillhouse.types import Prompt, PromptMetadata, Sample, StopReason
 from stillhouse.verification import verify_ending
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from stillhouse.training.metrics import MetricsLog, read_metrics
+from stillhouse.training.watching.metrics import MetricsLog, read_metrics
 
 
 def nobody(metrics: dict[str, float], step: int) -> None:

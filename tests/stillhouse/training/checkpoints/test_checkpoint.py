@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stillhouse.errors import StoreError, TrainingError
-from stillhouse.training.checkpoint import (
+from stillhouse.training.checkpoints.checkpoint import (
     Checkpoint,
     load_newest_checkpoint,
     random_state,

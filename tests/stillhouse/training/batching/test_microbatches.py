@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stillhouse.training.microbatches import collate, num_targets, split_microbatches
+from stillhouse.training.batching.microbatches import collate, num_targets, split_microbatches
 from stillhouse.types import Sample
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from stillhouse.training.head import Predictions
+from stillhouse.training.head.scores import Predictions
 
 N, H, V = 37, 8, 50
 

@@ -15,12 +15,12 @@ from stillhouse.chat.template import TemplateError, render_sample
 from stillhouse.config import SftConfig
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import InputError
-from stillhouse.training.head import Predictions
+from stillhouse.training.batching.microbatches import Microbatch, collate, num_targets, split_microbatches
+from stillhouse.training.batching.order import num_stream_steps, stream_rows
+from stillhouse.training.head.scores import Predictions
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.microbatches import Microbatch, collate, num_targets, split_microbatches
-from stillhouse.training.order import num_stream_steps, stream_rows
-from stillhouse.training.students import Student
+from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Sample
 
 

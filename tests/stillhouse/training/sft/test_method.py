@@ -8,9 +8,9 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.errors import InputError
-from stillhouse.training.microbatches import num_targets
-from stillhouse.training.sft import Sft, load_sft, samples_from_rows
-from stillhouse.training.students import load_student
+from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.sft.method import Sft, load_sft, samples_from_rows
+from stillhouse.training.student.student import load_student
 
 
 @pytest.fixture

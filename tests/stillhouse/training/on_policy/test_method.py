@@ -10,10 +10,10 @@ from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, Tool
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress import NoProgress
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy import OnPolicy, ScoredSample
-from stillhouse.training.sampler import Sampler
-from stillhouse.training.students import load_student
-from stillhouse.training.teacher import check_vocabularies, load_teacher
+from stillhouse.training.on_policy.method import OnPolicy, ScoredSample
+from stillhouse.training.on_policy.sampler import Sampler
+from stillhouse.training.on_policy.teacher import check_vocabularies, load_teacher
+from stillhouse.training.student.student import load_student
 from stillhouse.training.trainer import Trainer
 from stillhouse.types import Prompt, PromptMetadata
 

@@ -1,7 +1,7 @@
 import pytest
 
 from stillhouse.config import TrainerConfig
-from stillhouse.training.schedule import learning_rate
+from stillhouse.training.optimisation.schedule import learning_rate
 
 
 def rates(schedule: str, warmup: int = 0, steps: int = 10) -> list[float]:

@@ -18,9 +18,9 @@ from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.progress import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
-from stillhouse.training.launch import train
-from stillhouse.training.metrics import read_metrics
+from stillhouse.training.launchers.launch import train
 from stillhouse.training.run import run_job
+from stillhouse.training.watching.metrics import read_metrics
 from stillhouse.types import JsonObject
 
 NewJob = Callable[[Path], TrainJob]
@@ -219,5 +219,5 @@ def test_job_without_what_its_method_needs_is_refused(sft_job: NewJob, tmp_path:
 
 
 def test_launcher_does_not_import_torch():
-    code = "import sys, stillhouse.training.launch; sys.exit('torch' in sys.modules)"
+    code = "import sys, stillhouse.training.launchers.launch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from stillhouse.training.order import distinct_rows, num_stream_steps, stream_rows
+from stillhouse.training.batching.order import distinct_rows, num_stream_steps, stream_rows
 
 
 @pytest.mark.parametrize(("batch_size", "num_rows", "num_epochs"), [(4, 10, 3), (32, 10, 4), (5, 5, 2), (7, 1, 3)])

@@ -1,0 +1,1 @@
+"""Everything needed to continue a training bit for bit."""

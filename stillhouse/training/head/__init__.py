@@ -1,0 +1,1 @@
+"""The output layer fused with the loss."""

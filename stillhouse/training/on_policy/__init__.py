@@ -1,0 +1,1 @@
+"""On-policy distillation: the student samples, the teacher scores every sampled token."""

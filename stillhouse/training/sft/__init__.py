@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: the student learns to say what the teacher said."""
