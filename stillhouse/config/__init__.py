@@ -17,8 +17,9 @@ from stillhouse.config.roles import ModelRole
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, StageName, TrackingConfig
+from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import McpServerConfig, ToolsConfig
-from stillhouse.config.training import OnPolicyConfig, SftConfig, StudentConfig, TrainerConfig
+from stillhouse.config.training import OnPolicyConfig, SftConfig, SftSource, TrainerConfig
 
 __all__ = [
     "BudgetConfig",
@@ -40,6 +41,7 @@ __all__ = [
     "RuntimeConfig",
     "SelectionConfig",
     "SftConfig",
+    "SftSource",
     "StageName",
     "StudentConfig",
     "TeacherConfig",

@@ -9,8 +9,9 @@ from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.section import Section
+from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import ToolsConfig
-from stillhouse.config.training import OnPolicyConfig, SftConfig, StudentConfig
+from stillhouse.config.training import OnPolicyConfig, SftConfig
 
 
 class DistillConfig(Section):

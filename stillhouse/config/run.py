@@ -1,8 +1,8 @@
 """Sections of evaluation, tracking and the machine."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stillhouse.config.section import Section
 
@@ -55,6 +55,10 @@ class TrackingConfig(Section):
     """Experiment the runs are filed under."""
     num_sample_trajectories: int = Field(default=20, ge=0)
     """Trajectories shown in MLflow and in the report."""
+    register_as: str | None = None
+    """Name in MLflow's model registry under which each trained student becomes a version; None registers none."""
+    alias: str = "candidate"
+    """Alias of the registry that then points to the run's last student."""
 
 
 class RuntimeConfig(Section):
@@ -95,5 +99,26 @@ class RuntimeConfig(Section):
     """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
     dask_address: str | None = None
     """Address of the Dask scheduler, such as `tcp://10.0.0.5:8786`; None starts a cluster on this machine."""
+    launcher: Literal["inline", "subprocess", "torchrun"] = "subprocess"
+    """Where training runs: in the flow's own process, in a guarded process of its own, or in several by torchrun."""
+    num_processes: int = Field(default=1, ge=1)
+    """Training processes of this host under `torchrun`, one for each device."""
+    num_hosts: int = Field(default=1, ge=1)
+    """Hosts that train together under `torchrun`; the others are started with the command in the training's log."""
+    rendezvous: str | None = None
+    """Address `host:port` where the hosts meet; needed for more than one."""
+    peak_tflops: float | None = Field(default=None, gt=0.0)
+    """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()
     """Stages to run again although their results are at hand. Answers already paid for still come from the journal."""
+
+    @model_validator(mode="after")
+    def _processes_have_a_launcher(self) -> Self:
+        if self.launcher != "torchrun" and (self.num_processes, self.num_hosts) != (1, 1):
+            raise ValueError(
+                f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
+                f"runtime.launcher `torchrun`, which is {self.launcher!r}"
+            )
+        if self.num_hosts > 1 and self.rendezvous is None:
+            raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")
+        return self

@@ -1,42 +1,29 @@
-"""Sections of the student and of the two ways to train it."""
+"""Sections of the trainer and of the two ways to train a student."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stillhouse.config.section import Section
 
 
-class StudentConfig(Section):
-    """The model trained."""
-
-    model: str = "embedded:student"
-    """Hugging Face id, a folder, or `embedded:NAME`."""
-    parameters: Literal["full", "lora"] = "lora"
-    """Train all weights, or a LoRA adapter over frozen ones."""
-    lora_rank: int = Field(default=32, ge=1)
-    """Rank of the adapter's matrices."""
-    lora_alpha: float = Field(default=64.0, gt=0.0)
-    """Scale of the adapter: its product is multiplied by alpha / rank."""
-    lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout before the adapter's first matrix."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of the frozen weights and of computation; what is trained is float32."""
-    max_length: int = Field(default=4096, ge=2)
-    """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded."""
-
-
 class TrainerConfig(Section):
-    """What the trainer needs, whatever the method: AdamW, its schedule, checkpoints."""
+    """What the trainer needs, whatever the method: optimiser, schedule, memory, checkpoints."""
 
     enabled: bool = True
     """Run this stage."""
+    optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
+    """AdamW, AdamW with 8-bit states (CUDA only), or Muon for the hidden matrices of full fine-tuning."""
     learning_rate: float = Field(default=1e-4, gt=0.0)
     """Peak learning rate."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after warm-up; `linear` and `cosine` end at zero."""
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """Course of the learning rate after warm-up; `wsd` stays at the peak and falls linearly at the end."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises from zero."""
+    decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Share of the steps over which `wsd` falls."""
+    min_learning_rate: float = Field(default=0.0, ge=0.0)
+    """Learning rate at which `linear`, `cosine` and `wsd` end."""
     weight_decay: float = Field(default=0.0, ge=0.0)
     """Decoupled weight decay, on matrices only."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
@@ -45,23 +32,101 @@ class TrainerConfig(Section):
     """Decay of the squared gradient's running mean."""
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Gradients are scaled down to this global norm."""
+    ema_decay: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """Decay of a running mean of the weights, which is then what is validated and written; None keeps none."""
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Most tokens, padding included, of one forward pass; bounds memory and changes the result by rounding only."""
+    packing: bool = True
+    """Put the rows of a microbatch one behind the other, each attending to itself alone. Models that mix packed rows
+    are found out at the start and padded; off pads always."""
+    gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
+    """Compute activations again in the backward pass; `auto` does where an estimate says that they would not fit."""
+    activation_offload: bool = False
+    """Keep activations in the memory of the host between the passes."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the model's blocks; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Optimiser steps between checkpoints; a killed run repeats at most so many."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept; the best one is kept beside them where `keep` or early stopping asks for it."""
+    validate_every_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps between validations; None validates with each checkpoint."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights become the student: those after the last step, or those of the lowest validation loss."""
+    early_stopping_patience: int | None = Field(default=None, ge=1)
+    """Training ends after so many validations in a row without a lower validation loss; None never ends it early."""
+    divergence_factor: float | None = Field(default=3.0, gt=1.0)
+    """Training stops with an error when the mean loss of 20 steps is more than so many times the lowest such mean
+    and no better than a guess; None never does."""
     log_every_steps: int = Field(default=10, ge=1)
     """Optimiser steps between logged metrics."""
     seed: int = 0
     """Seed of data order, adapter initialisation, dropout and sampling."""
 
+    @model_validator(mode="after")
+    def _rates_in_order(self) -> Self:
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}; expected at "
+                "most the peak"
+            )
+        return self
+
+
+class SftSource(Section):
+    """Conversations to train on that do not come from this run's rollouts."""
+
+    path: str
+    """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or a Hugging Face dataset."""
+    split: str = "train"
+    """Split of a Hugging Face dataset."""
+    weight: float = Field(default=1.0, gt=0.0)
+    """Passes over the rows of this source in one epoch: 0.5 trains on another half of them in each."""
+    validation_share: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the rows, by prompt, that is kept for validation and not trained on."""
+
 
 class SftConfig(TrainerConfig):
-    """Supervised fine-tuning on the kept trajectories."""
+    """Supervised fine-tuning on the kept trajectories, on other conversations, or on a mixture."""
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the training rows."""
     batch_size: int = Field(default=32, ge=1)
     """Samples per optimiser step."""
+    dataset_weight: float = Field(default=1.0, ge=0.0)
+    """Passes over the run's own dataset in one epoch; 0 trains on `sources` alone and asks no teacher."""
+    sources: tuple[SftSource, ...] = ()
+    """Conversations mixed in."""
+    too_long: Literal["truncate", "drop"] = "truncate"
+    """What becomes of a row of a source that is longer than student.max_length; both are counted."""
+    train_on_text: bool = True
+    """Learn what the assistant says outside reasoning and tool calls, its end of turn included."""
+    train_on_reasoning: bool = True
+    """Learn the reasoning."""
+    train_on_tool_calls: bool = True
+    """Learn the tool calls."""
+    loss: Literal["nll", "dft"] = "nll"
+    """Cross-entropy, or cross-entropy weighted by the probability of the token (dynamic fine-tuning)."""
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of each target's probability spread over the whole vocabulary."""
+    z_loss: float = Field(default=0.0, ge=0.0)
+    """Coefficient of the squared logarithm of the softmax's normaliser."""
+    generate_every_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps between measurements of accuracy on answers the student samples; None samples none."""
+    num_generations: int = Field(default=32, ge=1)
+    """Validation prompts answered in one such measurement."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens of one sampled completion."""
+    max_turns: int = Field(default=10, ge=1)
+    """Most completions of one sampled answer."""
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> Self:
+        if self.dataset_weight == 0.0 and not self.sources:
+            raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
+        if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
+            raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
+        return self
 
 
 class OnPolicyConfig(TrainerConfig):
