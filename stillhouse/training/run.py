@@ -19,7 +19,8 @@ from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import load_teacher
 from stillhouse.training.sft.method import load_sft
-from stillhouse.training.student.student import Student, load_student
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Trainer
 from stillhouse.training.watching.metrics import METRICS_FILE
 from stillhouse.training.workdir import exclusive

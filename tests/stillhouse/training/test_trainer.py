@@ -17,7 +17,8 @@ from stillhouse.training.head.scores import Predictions
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.student.student import Student, load_student
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Trainer
 from stillhouse.training.watching.metrics import read_metrics
 from stillhouse.types import Sample

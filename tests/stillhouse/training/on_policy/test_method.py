@@ -13,7 +13,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.method import OnPolicy, ScoredSample
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import check_vocabularies, load_teacher
-from stillhouse.training.student.student import load_student
+from stillhouse.training.student.load import load_student
 from stillhouse.training.trainer import Trainer
 from stillhouse.types import Prompt, PromptMetadata
 

@@ -10,7 +10,7 @@ from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.errors import InputError
 from stillhouse.training.batching.microbatches import num_targets
 from stillhouse.training.sft.method import Sft, load_sft, samples_from_rows
-from stillhouse.training.student.student import load_student
+from stillhouse.training.student.load import load_student
 
 
 @pytest.fixture

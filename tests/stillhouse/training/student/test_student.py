@@ -8,7 +8,8 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
-from stillhouse.training.student.student import Student, load_student
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
 
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
 CPU = torch.device("cpu")
