@@ -1,52 +1,73 @@
-"""Samples into the tensors of one forward pass.
+"""Samples into the tensors of one forward pass, one behind the other (packed) or one below the other (padded).
 
-Dimensions: B samples, T time, N loss positions. Padding stands on the right and attention is causal, so no real token
-sees a padded one and no attention mask is needed.
+Padding stands on the right and attention is causal, so no real token sees a padded one and no attention mask is needed.
+Dimensions: B rows, T time, N loss positions, S samples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from stillhouse.training.batching.bins import best_fit_decreasing
 from stillhouse.types import Sample
 
 SampleT = TypeVar("SampleT", bound=Sample)
+TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where the samples of a packed row stand."""
+
+    starts: Tensor
+    """int32 [S + 1]: the first place of each, and the end of the last."""
+    lengths: tuple[int, ...]
+    """Tokens of each, known without asking the device."""
+    max_length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Samples of similar length in one rectangle."""
+    """Samples as one forward pass takes them in: one packed row, or a rectangle of padded ones."""
 
     samples: Sequence[Sample]
     inputs_BT: Tensor
-    """Every token but each row's last, cut behind the last position that has a loss."""
-    positions_N: Tensor
-    """Indices into the flattened [B, T] of the positions that predict a target, row by row."""
+    """Of each sample the tokens before its last target."""
+    position_ids_BT: Tensor
+    """Places in the sample, from 0."""
+    segments: Segments | None
+    """Where the samples stand in the one packed row; None for a rectangle."""
+    target_places_N: Tensor
+    """Indices into the flattened [B, T] of the positions that predict a target, sample by sample."""
     targets_N: Tensor
     """The token each of them is to predict."""
+    values: dict[str, Tensor]
+    """float32 [N] by name: what the method knows of each target."""
+    num_tokens: int
+    """Inputs without padding."""
+
+    @property
+    def num_slots(self) -> int:
+        """Inputs, padding included."""
+        return self.inputs_BT.numel()
+
+    @property
+    def positions_N(self) -> Tensor:
+        """Another name of `target_places_N`."""
+        return self.target_places_N
 
     def at_targets(self, values_of: Callable[[Sample], Sequence[float] | None]) -> Tensor:
         """One float32 per loss position, aligned with `targets_N`.
 
-        Args:
-            values_of: a per-token list of a sample, aligned with its `token_ids`.
-
         Raises:
             ValueError: a sample has no such list, or one of another length.
         """
-        flat: list[float] = []
-        for sample in self.samples:
-            values = values_of(sample)
-            if values is None or len(values) != len(sample.token_ids):
-                seen = "none" if values is None else str(len(values))
-                raise ValueError(
-                    f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but {seen} per-token values"
-                )
-            flat.extend(value for value, trained in zip(values, sample.loss_mask, strict=True) if trained)
-        return torch.tensor(flat, dtype=torch.float32, device=self.inputs_BT.device)
+        values = _at_targets(self.samples, lambda sample: {"values": values_of(sample)})["values"]
+        return torch.from_numpy(values).to(self.inputs_BT.device)
 
 
 def num_targets(samples: Sequence[Sample]) -> int:
@@ -54,48 +75,120 @@ def num_targets(samples: Sequence[Sample]) -> int:
     return sum(sum(sample.loss_mask) for sample in samples)
 
 
-def split_microbatches(samples: Sequence[SampleT], max_tokens: int) -> list[list[SampleT]]:
-    """Groups of at most `max_tokens` tokens, padding included; a longer sample stands alone.
+def microbatch_groups(samples: Sequence[SampleT], max_tokens: int, *, packing: bool) -> list[list[SampleT]]:
+    """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
-    Sorted by length so that little is padded; samples without a loss position are left out, since they change nothing.
-    """
-    groups: list[list[SampleT]] = []
-    for sample in sorted((s for s in samples if any(s.loss_mask)), key=lambda s: len(s.token_ids)):
-        if groups and (len(groups[-1]) + 1) * len(sample.token_ids) <= max_tokens:
-            groups[-1].append(sample)
-        else:
-            groups.append([sample])
-    return groups
-
-
-def collate(samples: Sequence[Sample], device: torch.device) -> Microbatch:
-    """The rectangle of `samples`.
+    A longer sample stands alone. Samples without a target are left out, since they change nothing. A function of its
+    arguments, whatever the process.
 
     Raises:
         ValueError: a mask has another length than its tokens, or marks the first token, which nothing predicts.
     """
-    width = max(_last_target(sample) for sample in samples)
-    rows, positions, targets = [], [], []
-    for row, sample in enumerate(samples):
-        inputs = sample.token_ids[:width]
-        rows.append(inputs + [0] * (width - len(inputs)))
-        for index, trained in enumerate(sample.loss_mask):
-            if trained:
-                positions.append(row * width + index - 1)
-                targets.append(sample.token_ids[index])
+    trained = [sample for sample in samples if any(sample.loss_mask)]
+    lengths = [_num_inputs(sample) for sample in trained]
+    groups = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
+    return [[trained[index] for index in group] for group in groups]
+
+
+def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Groups of indices, sorted by length so that little is padded."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if groups and (len(groups[-1]) + 1) * lengths[index] <= max_tokens:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def split_microbatches(samples: Sequence[SampleT], max_tokens: int) -> list[list[SampleT]]:
+    """`microbatch_groups` of rectangles."""
+    return microbatch_groups(samples, max_tokens, packing=False)
+
+
+def collate(
+    samples: Sequence[Sample],
+    token_values: TokenValues | torch.device,
+    device: torch.device | None = None,
+    *,
+    packing: bool = False,
+) -> Microbatch:
+    """The forward pass over `samples`, of which there is at least one.
+
+    Args:
+        samples: each with at least one target.
+        token_values: what the method knows of a sample's tokens, by name, one value for each of its `token_ids`.
+        device: where the tensors go.
+        packing: one row, in which each sample is a segment, instead of a rectangle.
+
+    Raises:
+        ValueError: a sample has no target, a mask or a list of values of another length than its tokens, or marks the
+            first token, which nothing predicts; or samples have values of different names.
+    """
+    if isinstance(token_values, torch.device):
+        device = token_values
+        token_values = lambda sample: {}  # noqa: E731
+    assert device is not None
+    lengths = [_num_inputs(sample) for sample in samples]
+    num_tokens = sum(lengths)
+    width = num_tokens if packing else max(lengths)
+    firsts = np.cumsum([0, *lengths[:-1]]) if packing else np.arange(len(samples)) * width
+    inputs = np.zeros((1 if packing else len(samples)) * width, dtype=np.int64)
+    position_ids = np.zeros_like(inputs) if packing else np.tile(np.arange(width), len(samples))
+    places, targets = [], []
+    for sample, first, length in zip(samples, firsts, lengths, strict=True):
+        tokens, indices = np.asarray(sample.token_ids), np.flatnonzero(sample.loss_mask)
+        inputs[first : first + length] = tokens[:length]
+        position_ids[first : first + length] = np.arange(length)
+        places.append(first + indices - 1)
+        targets.append(tokens[indices])
     return Microbatch(
         samples=samples,
-        inputs_BT=torch.tensor(rows, device=device),
-        positions_N=torch.tensor(positions, device=device),
-        targets_N=torch.tensor(targets, device=device),
+        inputs_BT=torch.from_numpy(inputs).view(-1, width).to(device),
+        position_ids_BT=torch.from_numpy(position_ids).view(-1, width).to(device),
+        segments=_segments(lengths, device) if packing else None,
+        target_places_N=torch.from_numpy(np.concatenate(places)).to(device),
+        targets_N=torch.from_numpy(np.concatenate(targets)).to(device),
+        values={
+            name: torch.from_numpy(values).to(device) for name, values in _at_targets(samples, token_values).items()
+        },
+        num_tokens=num_tokens,
     )
 
 
-def _last_target(sample: Sample) -> int:
+def _segments(lengths: Sequence[int], device: torch.device) -> Segments:
+    starts = torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)).to(device)
+    return Segments(starts, tuple(lengths), max(lengths))
+
+
+def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[str, np.ndarray]:
+    """The values of all targets, aligned with `Microbatch.targets_N`."""
+    found: dict[str, list[np.ndarray]] = {}
+    for number, sample in enumerate(samples):
+        by_name = token_values(sample)
+        if number and by_name.keys() != found.keys():
+            raise ValueError(
+                f"prompt {sample.prompt_id}: per-token values {sorted(by_name)}, but {sorted(found)} of the samples "
+                "before it; expected the same of every sample"
+            )
+        for name, values in by_name.items():
+            if values is None or len(values) != len(sample.token_ids):
+                seen = "no" if values is None else str(len(values))
+                raise ValueError(
+                    f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but {seen} values of {name!r}"
+                )
+            found.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _num_inputs(sample: Sample) -> int:
+    """Tokens up to the one that predicts the last target."""
     if len(sample.loss_mask) != len(sample.token_ids):
         raise ValueError(
             f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but a loss mask of {len(sample.loss_mask)}"
         )
+    if not any(sample.loss_mask):
+        raise ValueError(f"prompt {sample.prompt_id}: no token is a target; leave the sample out")
     if sample.loss_mask[0]:
         raise ValueError(f"prompt {sample.prompt_id}: the first token is marked as a target, but nothing predicts it")
     return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
