@@ -4,12 +4,10 @@ Front matter in the form the Hugging Face hub reads, so that the folder loads as
 gives an equal card.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
+from stillhouse.cards import as_yaml, code, fenced, plain, table
 from stillhouse.dataset.report.lineage import lineage_rows
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.sections import interval_of, tag_accuracies, telling_steps
@@ -27,24 +25,24 @@ _CONFIGS: Final = {
 
 def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     """The card in Markdown."""
-    files = [(name, count(file.num_rows), _code(file.sha256)) for name, file in summary.files.items()]
-    config = _yaml(origin.config.model_dump(mode="json"))
+    files = [(name, count(file.num_rows), code(file.sha256)) for name, file in summary.files.items()]
+    config = as_yaml(origin.config.model_dump(mode="json"))
     parts = [
         f"---\n{_front_matter(summary)}---\n",
         "# Teacher trajectories\n",
         _account(summary),
         "The same with pictures, distributions and rows to read is in `report.html`.\n",
-        _fenced("python", _loading(summary)),
+        fenced("python", _loading(summary)),
         "## Funnel\n",
-        _table(("step", "trajectories left", "student tokens", "sampled tokens"), _funnel_rows(summary)),
+        table(("step", "trajectories left", "student tokens", "sampled tokens"), _funnel_rows(summary)),
         *_reasons(summary),
         *_accuracy(summary),
         "## Origin\n",
-        _table(("what", "value"), [(_text(name), _code(value)) for name, value in lineage_rows(summary, origin)]),
+        table(("what", "value"), [(plain(name), code(value)) for name, value in lineage_rows(summary, origin)]),
         "The section `dataset` of the config:\n",
-        _fenced("yaml", config),
+        fenced("yaml", config),
         "## Files\n",
-        _table(("file", "rows", "SHA-256"), files),
+        table(("file", "rows", "SHA-256"), files),
         "## Columns\n",
         "JSON columns carry Arrow's JSON type: `datasets` (4.7 or later) gives objects, pandas and DuckDB give text.\n",
         _columns(COLUMNS),
@@ -62,7 +60,7 @@ def _front_matter(summary: DatasetSummary) -> str:
         {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
         for name, paths in _held(summary).items()
     ]
-    return _yaml({"configs": configs})
+    return as_yaml({"configs": configs})
 
 
 def _held(summary: DatasetSummary) -> dict[str, dict[str, str]]:
@@ -126,7 +124,7 @@ def _reasons(summary: DatasetSummary) -> list[str]:
     rows = [(f"`{name}`", count(number), MEANINGS[DropReason(name)]) for name, number in summary.drop_reasons.items()]
     return [
         "A trajectory is dropped for every reason that holds, so these add up to more than were dropped:\n",
-        _table(("reason", "trajectories", "meaning"), rows),
+        table(("reason", "trajectories", "meaning"), rows),
     ]
 
 
@@ -134,52 +132,18 @@ def _accuracy(summary: DatasetSummary) -> list[str]:
     tags, num_more = tag_accuracies(summary)
     if not tags:
         return []
-    rows = [(_text(name), percent(one.share), interval_of(one), count(one.right + one.wrong)) for name, one in tags]
+    rows = [(plain(name), percent(one.share), interval_of(one), count(one.right + one.wrong)) for name, one in tags]
     return [
         "## Accuracy of the teacher\n",
-        _table(("tag", "right", "95 % interval", "verified"), rows),
+        table(("tag", "right", "95 % interval", "verified"), rows),
         *([f"{num_more:,} rarer tags are not listed.\n"] if num_more else []),
     ]
 
 
 def _columns(columns: Sequence[Column]) -> str:
     rows = [(f"`{column.name}`", _type_name(column.kind.value), column.meaning) for column in columns]
-    return _table(("column", "type", "meaning"), rows)
+    return table(("column", "type", "meaning"), rows)
 
 
 def _type_name(kind: Sequence[str]) -> str:
     return f"list of {kind[0]}" if len(kind) > 1 else kind[0]
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
-
-
-def _text(text: str) -> str:
-    """Text of others as plain text on one line: Markdown would let HTML through."""
-    return re.sub(r"([\\`*_{}\[\]<>#&])", r"\\\1", " ".join(_showable(text).split()))
-
-
-def _code(text: str) -> str:
-    fence = _fence(text, 1)
-    inner = " ".join(_showable(text).split())
-    return f"{fence} {inner} {fence}" if "`" in inner else f"{fence}{inner}{fence}"
-
-
-def _fenced(language: str, text: str) -> str:
-    fence = _fence(text, 3)
-    return f"{fence}{language}\n{text}{fence}\n"
-
-
-def _fence(text: str, least: int) -> str:
-    """Backticks that `text` cannot close."""
-    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
-
-
-def _showable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
