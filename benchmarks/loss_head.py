@@ -41,7 +41,7 @@ from torch.nn.functional import cross_entropy as naive_cross_entropy
 from torch.nn.functional import linear
 
 from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio
-from stillhouse.training.head.scores import MAX_CHUNK_ELEMENTS, Predictions
+from stillhouse.training.head.predictions import MAX_CHUNK_ELEMENTS, Predictions
 from stillhouse.training.losses import cross_entropy
 
 Side = Literal["ours", "naive"]

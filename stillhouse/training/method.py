@@ -34,6 +34,8 @@ class TokenLosses:
     """What is minimised is the sum over the batch divided by the number of loss positions of the whole batch."""
     means: dict[str, Tensor] = field(default_factory=dict)
     """Reported as the mean over all loss positions of the batch."""
+    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Reported as the sum of the first over the sum of the second, each over all loss positions of the batch."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
     """Reported as the largest value of the batch."""
 

@@ -1,0 +1,171 @@
+"""The output layer and the loss in one: gradients are computed together with the loss, a chunk of tokens at a time.
+
+The logits of a chunk live in one buffer, which their gradient then overwrites; those of a whole microbatch never exist,
+nothing is computed twice, and all that is kept for the backward pass are the gradients of hidden states and weight.
+
+Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.softmax import Slopes, logit_gradients_, score_targets, wide
+from stillhouse.training.method import TokenLosses
+
+MAX_CHUNK_ELEMENTS: Final = 1 << 25
+"""Most logits of one chunk."""
+
+MethodLoss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
+"""Losses of some tokens from their scores and what the method knows of each; elementwise along the tokens."""
+
+
+@dataclass(slots=True)
+class LossSums:
+    """Sums over the loss positions of a microbatch. They stay on the device; only `loss` carries a gradient."""
+
+    loss: Tensor
+    """The sum of the losses times the scale: what to call `backward` on, once."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """The sum of each of the method's means."""
+    ratios: dict[str, Tensor] = field(default_factory=dict)
+    """The two sums, as shape [2], of each of the method's ratios."""
+    maxima: dict[str, Tensor] = field(default_factory=dict)
+    """The largest of each of the method's maxima; minus infinity where there is no token."""
+
+    def _add(self, losses: TokenLosses, scale: float) -> None:
+        self.loss += losses.losses_N.detach().sum() * scale
+        for name, values_C in losses.means.items():
+            self.sums[name] = values_C.detach().sum() + self.sums.get(name, 0.0)
+        for name, pair in losses.ratios.items():
+            self.ratios[name] = torch.stack([part_C.detach().sum() for part_C in pair]) + self.ratios.get(name, 0.0)
+        for name, values_C in losses.maxima.items():
+            least = values_C.new_full((1,), -torch.inf)
+            self.maxima[name] = torch.cat([values_C.detach(), self.maxima.get(name, least).view(1)]).max()
+
+
+def fused_loss(
+    hidden_NH: Tensor,
+    head: nn.Linear,
+    targets_N: Tensor,
+    values: Mapping[str, Tensor],
+    method_loss: MethodLoss,
+    *,
+    scale: float,
+    temperature: float = 1.0,
+    wants: Set[ScoreName] = frozenset(),
+    chunk_elements: int = MAX_CHUNK_ELEMENTS,
+) -> LossSums:
+    """The summed losses of the targets under softmax(head(hidden) / temperature), ready for `backward`.
+
+    Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
+    weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
+    computed, and none is outside grad mode.
+
+    Args:
+        hidden_NH: last hidden states at the positions that predict a target; N may be 0.
+        head: the output layer, weight of shape [V, H].
+        targets_N: token ids.
+        values: what the method knows of each target, each of shape [N].
+        method_loss: called with the scores and values of one chunk after the other.
+        scale: factor of the loss.
+        temperature: of the softmax.
+        wants: scores beside those that are always computed.
+        chunk_elements: most logits that exist at once; those of one token always do.
+    """
+    device_type = hidden_NH.device.type
+    dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
+    num_tokens, vocabulary = len(targets_N), len(head.weight)
+    size = max(1, min(num_tokens, chunk_elements // vocabulary))
+    totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
+    layer = _Layer(hidden_NH, head, dtype, temperature)
+    with torch.no_grad(), torch.autocast(device_type, enabled=False):
+        buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
+        # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
+        for first in range(0, max(1, num_tokens), size):
+            chunk = slice(first, min(first + size, num_tokens))
+            targets_C = targets_N[chunk]
+            logits_CV = layer.logits(chunk, buffer_CV)
+            scores = score_targets(logits_CV, targets_C, wants)
+            chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
+            if not layer.is_trained:
+                totals._add(method_loss(scores, chunk_values), scale)
+            else:
+                losses, slopes = _differentiated(method_loss, scores, chunk_values, scale)
+                totals._add(losses, scale)
+                logit_gradients_(logits_CV, targets_C, scores.log_normalisers_N, slopes)
+                layer.backward(chunk, logits_CV)
+    totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
+    return totals
+
+
+class _Layer:
+    """Matrix products of the output layer in `dtype`, and the gradients they add up to, None for what is frozen."""
+
+    def __init__(self, hidden_NH: Tensor, head: nn.Linear, dtype: torch.dtype, temperature: float) -> None:
+        self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), head.weight.detach().to(dtype)
+        self._bias_V = None if head.bias is None else head.bias.detach().to(dtype)
+        self._factor = 1.0 / temperature
+        self.gradients = [
+            torch.zeros_like(tensor, dtype=wide(dtype))
+            if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
+            else None
+            for tensor in (hidden_NH, head.weight, head.bias)
+        ]
+        self.is_trained = any(gradient is not None for gradient in self.gradients)
+
+    def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
+        """Logits of a chunk over the temperature, in the buffer."""
+        hidden_CH = self._hidden_NH[chunk]
+        logits_CV = torch.mm(hidden_CH, self._weight_VH.t(), out=buffer_CV[: len(hidden_CH)])
+        if self._bias_V is not None:
+            logits_CV += self._bias_V
+        return logits_CV.mul_(self._factor)
+
+    def backward(self, chunk: slice, gradients_CV: Tensor) -> None:
+        """Adds a chunk's part, given the gradient of what `logits` returned."""
+        hidden_NH, weight_VH, bias_V = self.gradients
+        if hidden_NH is not None:
+            hidden_NH[chunk] = (gradients_CV @ self._weight_VH) * self._factor
+        if weight_VH is not None:
+            weight_VH += (gradients_CV.t() @ self._hidden_NH[chunk]) * self._factor
+        if bias_V is not None:
+            bias_V += gradients_CV.sum(dim=0, dtype=bias_V.dtype) * self._factor
+
+
+def _differentiated(
+    method_loss: MethodLoss, scores: TokenScores, values: Mapping[str, Tensor], scale: float
+) -> tuple[TokenLosses, Slopes]:
+    """A chunk's losses, and the derivatives of `scale` times their sum by the scores."""
+    leaves = [scores.logprobs_N, scores.log_normalisers_N]
+    if scores.mean_logprobs_N is not None:
+        leaves.append(scores.mean_logprobs_N)
+    with torch.enable_grad():
+        for leaf in leaves:
+            leaf.requires_grad_()
+        losses = method_loss(scores, values)
+        total = losses.losses_N.sum() * scale
+    return losses, Slopes(*torch.autograd.grad(total, leaves, materialize_grads=True))
+
+
+class _KnownGradients(torch.autograd.Function):
+    """A value whose gradients by some tensors were computed along with it."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor | None], *inputs: Tensor | None) -> Tensor:
+        """The value itself, differentiable by `inputs`."""
+        # Not saved by autograd: its hooks (that offload activations, say) are of no use to gradients.
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        """The known gradients times the outer one; they are given away, so once only."""
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise RuntimeError("a fused loss was differentiated twice; its gradients are given away the first time")
+        return None, None, *(None if gradient is None else gradient.mul_(outer[0]) for gradient in gradients)
