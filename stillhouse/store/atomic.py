@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stillhouse.errors import StoreError
@@ -95,6 +95,15 @@ def sync(path: Path) -> None:
 def unwritable(path: Path, error: OSError) -> StoreError:
     """The error to raise when `path` cannot be written, with what to do about it."""
     return StoreError(
-        f"{path}: cannot be written: {error.strerror or error}. Free some space or mend the permissions there, or name "
-        "another place, for the store in runtime.store; then run the same command again: what finished is kept"
+        f"{path}: cannot be written: {error.strerror or error}{_free_space(path)}. Free some space or mend the "
+        "permissions there, or name another place, for the store in runtime.store; then run the same command again: "
+        "what finished is kept"
     )
+
+
+def _free_space(path: Path) -> str:
+    """What is left where `path` is to be, in words."""
+    for folder in path.absolute().parents:
+        with suppress(OSError):
+            return f" ({shutil.disk_usage(folder).free / 2**30:.2f} GiB are free)"
+    return ""

@@ -19,13 +19,8 @@ from stillhouse.config import TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.progress import Progress
 from stillhouse.training.batching.microbatches import collate, num_targets, split_microbatches
-from stillhouse.training.checkpoints.checkpoint import (
-    Checkpoint,
-    load_newest_checkpoint,
-    random_state,
-    restore_random_state,
-    save_checkpoint,
-)
+from stillhouse.training.checkpoints.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
+from stillhouse.training.checkpoints.random_state import random_state, restore_random_state
 from stillhouse.training.head.scores import Predictions
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
 from stillhouse.training.method import Batch, Method
@@ -189,8 +184,8 @@ class Trainer:
             for name, parameter in self._parameters.items():
                 parameter.copy_(checkpoint.weights[name])
         self._optimizer.load_state_dict(checkpoint.optimizer)
-        restore_random_state(checkpoint.random)
-        self._random = checkpoint.random
+        self._random = checkpoint.random[0]
+        restore_random_state(self._random)
         self._step = checkpoint.step
         self._totals = dict(checkpoint.progress["totals"])
         other_run = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
@@ -202,7 +197,7 @@ class Trainer:
             step=self._step,
             weights={name: p.detach().cpu().contiguous() for name, p in self._parameters.items()},
             optimizer=self._optimizer.state_dict(),
-            random=self._random,
+            random=[self._random],
             identity=self._identity,
             progress={
                 "totals": self._totals,
@@ -210,7 +205,8 @@ class Trainer:
                 "tracking_run_id": self._tracking_run_id,
             },
         )
-        logger.info("saved %s", save_checkpoint(self._checkpoints, checkpoint))
+        keep = self._config.keep_checkpoints
+        logger.info("saved %s", save_checkpoint(self._checkpoints, checkpoint, keep=keep, best_step=None))
 
     def _named(self, metrics: dict[str, float]) -> dict[str, float]:
         return {f"{self._method.name}/{name}": value for name, value in metrics.items()}

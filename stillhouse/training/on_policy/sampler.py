@@ -9,16 +9,31 @@ submission, so that the same weights and seeds give the same trajectories bit fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
-from stillhouse.config import OnPolicyConfig
 from stillhouse.serving.generator import Generation, GenerationRequest, Generator
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Message, Prompt, StopReason
+
+
+class SamplingSettings(Protocol):
+    """What a sampler is told of how to sample: `OnPolicyConfig` says it, among other things."""
+
+    @property
+    def group_size(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def max_turns(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -56,7 +71,7 @@ class Sampler:
 
     tokenizer: PreTrainedTokenizerBase
     toolbox: Toolbox
-    config: OnPolicyConfig
+    config: SamplingSettings
     max_context: int
     system_prompt: str | None = None
     _stop_ids: frozenset[int] = field(init=False)

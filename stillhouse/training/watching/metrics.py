@@ -1,14 +1,14 @@
-"""Metrics of a training: means over the steps between two rows of `metrics.jsonl`.
+"""Metrics of a training: one value for the steps between two rows of `metrics.jsonl`.
 
 A row is written once however often the training is killed: rows behind the checkpoint that is continued from are cut
 off, and the steps that no row covers yet are part of the checkpoint.
 """
 
-import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stillhouse.training.watching.step_rows import StepRows
+from stillhouse.training.watching.throughput import Ratio
 from stillhouse.types import JsonObject
 
 METRICS_FILE = "metrics.jsonl"
@@ -26,42 +26,49 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, listener: LogMetrics) -> None:
-        self._path = path
+        self._rows = StepRows(path)
         self._listener = listener
-        self._window: list[dict[str, float]] = []
+        self._window: dict[str, Ratio] = {}
         self.last: dict[str, float] = {}
         """The latest value of every metric."""
 
-    def add(self, metrics: dict[str, float]) -> None:
-        """Counts one step's metrics in."""
-        self._window.append(metrics)
+    def add(self, metrics: Mapping[str, float], ratios: Mapping[str, Ratio] | None = None) -> None:
+        """Counts one step's metrics in.
+
+        Args:
+            metrics: a row has the mean over the steps that had one; a batch without a tool call has no share of valid
+                ones.
+            ratios: a row has the sum of the numerators over the sum of the denominators.
+        """
+        for name, (top, bottom) in {
+            **{name: (value, 1.0) for name, value in metrics.items()},
+            **(ratios or {}),
+        }.items():
+            sums = self._window.get(name, (0.0, 0.0))
+            self._window[name] = (sums[0] + top, sums[1] + bottom)
+
+    @property
+    def current(self) -> dict[str, float]:
+        """Every metric, over the steps that no row covers yet where there are some, else its latest value."""
+        return self.last | self._values()
 
     def write_row(self, step: int, extra: dict[str, float] | None = None) -> None:
-        """Writes the means of the steps since the row before, and `extra` as it is, under `step` finished steps."""
-        row = {**self._means(), **(extra or {})}
+        """Writes what the steps since the row before come to, and `extra` as it is, under `step` finished steps."""
+        row = {**self._values(), **(extra or {})}
         if not row:
             return
-        self._window = []
+        self._window = {}
         self.last |= row
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "metrics": row}) + "\n")
+        self._rows.append([{"step": step, "metrics": row}])
         self._listener(row, step)
 
-    def _means(self) -> dict[str, float]:
-        # Not every step has every metric: a batch without a tool call has no share of valid ones.
-        names = dict.fromkeys(name for metrics in self._window for name in metrics)
-        means = {}
-        for name in names:
-            values = [metrics[name] for metrics in self._window if name in metrics]
-            means[name] = sum(values) / len(values)
-        return means
+    def _values(self) -> dict[str, float]:
+        return {name: top / bottom for name, (top, bottom) in self._window.items() if bottom}
 
     def state(self) -> JsonObject:
         """What `restore` needs; rows written so far are made durable first."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
-        return {"window": list(self._window), "last": dict(self.last)}
+        self._rows.sync()
+        return {"window": dict(self._window), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
         """Returns to how things stood after `step` steps.
@@ -71,13 +78,9 @@ class MetricsLog:
             step: rows of later steps are cut off; with no state all rows are.
             replay: send the rows that stay to the listener, which is not the one that got them at first.
         """
-        self._window = list(state["window"]) if state else []
+        self._window = {name: (top, bottom) for name, (top, bottom) in state["window"].items()} if state else {}
         self.last = dict(state["last"]) if state else {}
-        rows = read_metrics(self._path) if state else []
-        kept = [row for row in rows if row["step"] <= step]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        partial.replace(self._path)
+        kept = self._rows.go_back(step if state else -1)
         if replay:
             for row in kept:
                 self._listener(row["metrics"], row["step"])
@@ -85,7 +88,4 @@ class MetricsLog:
 
 def read_metrics(path: Path) -> list[JsonObject]:
     """Rows of a metrics file; a last line cut short by a crash is left out. An absent file has no rows."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    return [json.loads(line) for line in lines[:-1]]
+    return StepRows(path).read()

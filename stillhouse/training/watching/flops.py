@@ -1,0 +1,87 @@
+"""Floating-point operations that one training step asks for.
+
+They are those of the mathematics, whatever is computed besides (Chowdhery et al. 2022, "PaLM", appendix B): activations
+computed a second time and padding count nothing. A product of [n, k] with [k, m] counts 2nkm; elementwise work counts
+nothing. Dimensions: H hidden, V vocabulary.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """What a token costs, forward and backward."""
+
+    per_input: float
+    """Linear layers, each input token: 6 for each weight that is trained, 4 for each that is frozen, since the gradient
+    passes through it but is not taken of it."""
+    per_target: float
+    """The head, at each loss position: 6VH, or 4VH where it is frozen."""
+    per_pair: float
+    """Attention of one layer, each pair of a token and one it attends to: 12 for each of the heads' dimensions, 4
+    forward (queries with keys, weights with values) and twice that backward."""
+    windows: tuple[int | None, ...]
+    """For each attention layer the tokens it attends to at most; None is all of them."""
+
+    def of_step(self, lengths: Iterable[int], num_targets: int) -> float:
+        """Operations of a step over sequences of so many input tokens that has so many loss positions."""
+        pairs = num_inputs = 0
+        for length in lengths:
+            num_inputs += length
+            pairs += sum(_pairs(length, window) for window in self.windows)
+        return self.per_input * num_inputs + self.per_target * num_targets + self.per_pair * pairs
+
+
+def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops:
+    """Costs of a student.
+
+    Args:
+        backbone: the model below its head, adapters included.
+        head: the output layer.
+        config: the transformers config of the text model.
+    """
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelFlops(
+        per_input=sum(size * (6.0 if is_trained else 4.0) for size, is_trained in _matrices(backbone, config)),
+        per_target=head.in_features * head.out_features * (6.0 if head.weight.requires_grad else 4.0),
+        per_pair=12.0 * config.num_attention_heads * head_dim,
+        windows=tuple(_windows(config)),
+    )
+
+
+def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
+    """The weights each token is multiplied with, and whether they are trained."""
+    num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    for module in backbone.modules():
+        if isinstance(module, nn.Embedding):
+            continue
+        for weight in module.parameters(recurse=False):
+            if isinstance(module, nn.Linear) and weight.ndim == 2:
+                # Not the weight's own size: weights of 4 bits are stored in another shape.
+                yield module.in_features * module.out_features, weight.requires_grad
+            elif weight.ndim == 3 and weight.shape[0] == num_experts:
+                yield weight.numel() / num_experts * config.num_experts_per_tok, weight.requires_grad
+            elif weight.ndim > 1:
+                yield weight.numel(), weight.requires_grad
+
+
+def _windows(config: Any) -> Iterator[int | None]:
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if kinds is None:
+        kinds = ["full_attention" if window is None else "sliding_attention"] * config.num_hidden_layers
+    for kind in kinds:
+        if kind == "full_attention":
+            yield None
+        elif kind == "sliding_attention":
+            yield window
+
+
+def _pairs(length: int, window: int | None) -> int:
+    """Pairs of a token and one at or before it, at most `window` of them."""
+    reach = length if window is None else min(window, length)
+    return reach * (reach + 1) // 2 + (length - reach) * reach

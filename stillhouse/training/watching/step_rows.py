@@ -1,0 +1,56 @@
+"""A file of JSON lines that grows as a training goes on and goes back with it to a checkpoint."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from stillhouse.store.atomic import sync, unwritable, write_atomic
+from stillhouse.types import JsonObject
+
+
+class StepRows:
+    """Rows that each hold a `step`, in the order of their steps.
+
+    Args:
+        path: the file; absent is empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, rows: Iterable[JsonObject]) -> None:
+        """Adds rows.
+
+        Raises:
+            StoreError: no space or no permission.
+        """
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(_line(row) for row in rows)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+
+    def read(self) -> list[JsonObject]:
+        """All rows; a last line cut short by a crash is left out."""
+        if not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_bytes().split(b"\n")[:-1]]
+
+    def go_back(self, step: int) -> list[JsonObject]:
+        """Leaves the rows of the first `step` steps, and returns them.
+
+        Raises:
+            StoreError: no space or no permission.
+        """
+        kept = [row for row in self.read() if row["step"] <= step]
+        write_atomic(self._path, "".join(map(_line, kept)).encode())
+        return kept
+
+    def sync(self) -> None:
+        """Makes durable what was appended."""
+        if self._path.exists():
+            sync(self._path)
+
+
+def _line(row: JsonObject) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
