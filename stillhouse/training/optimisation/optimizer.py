@@ -1,27 +1,80 @@
-"""AdamW over what is trained."""
+"""The optimiser of what is trained: AdamW, AdamW with 8-bit states, or Muon.
+
+Each has parameter groups with a learning rate `lr`, which the schedule sets anew at every step, and decays matrices
+only: norms and biases have no scale to be decayed.
+"""
 
 from collections.abc import Iterable
-from typing import Final
+from importlib.util import find_spec
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.optimisation.muon import MuonAndAdamW
+from stillhouse.training.student.student import Student
 
 _EPSILON: Final = 1e-8
 
 
+def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
+    """The optimiser of `config` over the student's trained parameters.
+
+    Raises:
+        ConfigError: `adamw_8bit` without CUDA or bitsandbytes, or `muon` for an adapter.
+    """
+    every = [p for _, p in student.trained_parameters()]
+    match config.optimizer:
+        case "adamw":
+            return adamw(every, config)
+        case "adamw_8bit":
+            return _adamw_8bit(every, student, config)
+        case "muon":
+            if student.model is not student.causal_lm:
+                raise ConfigError(
+                    "optimizer = 'muon' makes the update of a whole matrix orthogonal, which an adapter's thin "
+                    "matrices are not made for; expected student.parameters = 'full'. Set it, or optimizer to `adamw`"
+                )
+            tables = _tables(student)
+            hidden = [p for p in every if p.ndim == 2 and not any(p is table for table in tables)]
+            others = [p for p in every if not any(p is matrix for matrix in hidden)]
+            return MuonAndAdamW(hidden, _groups(others, config), config.weight_decay, _settings(config))
+
+
 def adamw(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only: norms and biases have no scale to be decayed."""
-    every = list(parameters)
+    """AdamW in one kernel for all parameters."""
+    return torch.optim.AdamW(_groups(list(parameters), config), **_settings(config), fused=True)
+
+
+def _groups(parameters: list[nn.Parameter], config: TrainerConfig) -> list[dict[str, Any]]:
     groups = [
-        {"params": [p for p in every if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=_EPSILON,
-        fused=True,
-    )
+    return [group for group in groups if group["params"]]
+
+
+def _settings(config: TrainerConfig) -> dict[str, Any]:
+    return {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": _EPSILON}
+
+
+def _tables(student: Student) -> list[nn.Parameter]:
+    """The weights that have a row for each token: embedding and output layer, which may be one."""
+    return [student.causal_lm.get_input_embeddings().weight, student.head.weight]
+
+
+def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
+    missing = []
+    if student.device.type != "cuda":
+        missing.append(f"a CUDA device (the job's device is {student.device.type!r})")
+    if find_spec("bitsandbytes") is None:
+        missing.append("the package bitsandbytes (pip install 'stillhouse[quantised]')")
+    if missing:
+        raise ConfigError(f"optimizer = 'adamw_8bit' needs {' and '.join(missing)}. Set optimizer to `adamw`")
+    from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
+
+    # Rare tokens' gradients are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
+    GlobalOptimManager.get_instance().override_config(_tables(student), "optim_bits", 32)
+    return AdamW8bit(_groups(parameters, config), **_settings(config))
