@@ -1,5 +1,7 @@
 """The best validation so far, and how long ago it was."""
 
+import math
+
 from stillhouse.types import JsonObject
 
 
@@ -25,10 +27,8 @@ class BestValidation:
 
     def observe(self, step: int, loss: float) -> bool:
         """Takes in the validation after `step` steps; whether it is the best so far. NaN never is."""
-        if self.loss is not None and not loss < self.loss:
+        if not loss < (math.inf if self.loss is None else self.loss):
             self._num_worse += 1
-            return False
-        if loss != loss:
             return False
         self.step, self.loss, self._num_worse = step, loss, 0
         return True

@@ -1,18 +1,20 @@
 """When a training has diverged, told apart from noise.
 
-A loss is watched by its mean over the last 20 steps. Training has diverged when that mean is both
+A loss is watched by its mean over the last 20 steps. Training has diverged when that mean, and the loss of most of
+those steps, is both
 
 - more than `factor` times the lowest such mean so far: what was learnt is lost; and
 - above half the logarithm of the vocabulary's size, in nats: a perplexity of its square root, about that of a model
   that knows how frequent tokens are and nothing of what stands before them.
 
 The first alone would stop trainings that are nearly perfect, where a loss of 0.01 rises to 0.04 by the luck of the
-draw; the second alone would stop models that start from nothing. A single step proves nothing, but it casts doubt:
-while the last step alone is above the limit, no checkpoint should be written. A loss that is not finite is the
-trainer's to find, at once.
+draw; the second alone would stop models that start from nothing; without most steps, a few wild ones of a small batch
+would be enough. A single step proves nothing, but it casts doubt: while the last step alone is above the limit, no
+checkpoint should be written. A loss that is not finite is the trainer's to find, at once.
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -64,7 +66,7 @@ class DivergenceWatch:
             return
         self._recent.append(metrics[self._metric])
         mean = math.fsum(self._recent) / len(self._recent)
-        if len(self._recent) == WINDOW and mean > self._limit:
+        if len(self._recent) == WINDOW and min(mean, statistics.median(self._recent)) > self._limit:
             raise self._diverged(step, mean, samples)
         # The first means are over fewer steps: a training that diverges at once has no other to be compared with.
         self._lowest = min(self._lowest, mean)
@@ -86,10 +88,11 @@ class DivergenceWatch:
         last = ", ".join(f"{value:.4g}" for value in list(self._recent)[-_SHOWN_VALUES:])
         return TrainingError(
             f"{self._method}, step {step}: training has diverged. The mean {self._metric} of the last {WINDOW} steps "
-            f"is {mean:.4g} and was {self._lowest:.4g} at best; expected at most {self._limit:.4g}. The last values are "
-            f"{last}; this step's prompts are {named_prompts(samples)}. The last checkpoint in {self._checkpoints} is "
-            f"from before. Lower {self._method}.learning_rate, raise {self._method}.warmup_steps or look at these "
-            f"prompts; {self._method}.divergence_factor = null trains on regardless"
+            f"is {mean:.4g} and was {self._lowest:.4g} at best; expected at most {self._limit:.4g}. The last values "
+            f"are {last}; this step's prompts are {named_prompts(samples)}. The last checkpoint in "
+            f"{self._checkpoints} is from before. Lower {self._method}.learning_rate, raise "
+            f"{self._method}.warmup_steps or look at these prompts; {self._method}.divergence_factor = null trains on "
+            "regardless"
         )
 
 

@@ -1,5 +1,9 @@
+import json
 from pathlib import Path
 
+import pytest
+
+from stillhouse.errors import StoreError
 from stillhouse.training.watching.metrics import MetricsLog, read_metrics
 
 
@@ -21,21 +25,47 @@ def test_a_row_holds_the_means_since_the_row_before(tmp_path: Path):
     assert log.last == {"loss": 5.0, "reward": 0.5, "validation_loss": 9.0}
 
 
+def test_a_ratio_is_that_of_sums_and_one_of_nothing_is_left_out(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    log.add({}, {"tokens_per_s": (100.0, 1.0), "share": (0.0, 0.0)})
+    log.add({}, {"tokens_per_s": (100.0, 4.0), "share": (0.0, 0.0)})
+    assert log.current == {"tokens_per_s": 40.0}
+    log.write_row(2)
+    assert log.last == {"tokens_per_s": 40.0}
+    log.add({"loss": 1.0})
+    assert log.current == {"tokens_per_s": 40.0, "loss": 1.0}
+
+
 def test_rows_behind_the_checkpoint_are_cut_and_its_open_steps_count_on(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, nobody)
     log.add({"loss": 1.0})
     log.write_row(1)
-    log.add({"loss": 2.0})
-    state = log.state()
+    log.add({"loss": 2.0}, {"share": (1.0, 2.0)})
+    state = json.loads(json.dumps(log.state()))
     log.add({"loss": 100.0})
     log.write_row(3)
 
     continued = MetricsLog(path, nobody)
     continued.restore(state, 2, replay=False)
-    continued.add({"loss": 4.0})
+    continued.add({"loss": 4.0}, {"share": (2.0, 2.0)})
     continued.write_row(3)
     assert [(row["step"], row["metrics"]["loss"]) for row in read_metrics(path)] == [(1, 1.0), (3, 3.0)]
+    assert continued.last["share"] == 0.75
+
+
+def test_without_a_checkpoint_rows_of_an_earlier_attempt_are_gone(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, nobody)
+    log.write_row(0, {"validation_loss": 1.0})
+    MetricsLog(path, nobody).restore(None, 0, replay=False)
+    assert read_metrics(path) == []
+
+
+def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path):
+    log = MetricsLog(tmp_path / "gone" / "metrics.jsonl", nobody)
+    with pytest.raises(StoreError, match=r"gone/metrics\.jsonl: cannot be written"):
+        log.write_row(1, {"loss": 1.0})
 
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path):

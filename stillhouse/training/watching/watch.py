@@ -1,0 +1,118 @@
+"""All that is seen of a training: steps, validations and checkpoints report here."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from stillhouse.config import TrainerConfig
+from stillhouse.progress import Progress
+from stillhouse.training.method import Batch, Method
+from stillhouse.training.passes import PassResult
+from stillhouse.training.watching.best import BestValidation
+from stillhouse.training.watching.divergence import DivergenceWatch
+from stillhouse.training.watching.listener import Listener
+from stillhouse.training.watching.metrics import METRICS_FILE, MetricsLog
+from stillhouse.training.watching.throughput import Throughput
+from stillhouse.types import JsonObject
+
+_SHOWN: Final = ("learning_rate", "tokens_per_s", "eta_s")
+
+
+class Watch:
+    """Turns what happens into metrics under the method's name, and says when to stop.
+
+    Args:
+        method: trained by.
+        config: patience and the limit of divergence.
+        throughput: times the steps.
+        vocabulary_size: entries of the student's vocabulary.
+        work_dir: holds `metrics.jsonl` and `checkpoints`.
+        progress: told of every step.
+        listener: receives the rows of metrics.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        config: TrainerConfig,
+        throughput: Throughput,
+        *,
+        vocabulary_size: int,
+        work_dir: Path,
+        progress: Progress,
+        listener: Listener,
+    ) -> None:
+        self._method = method
+        self._progress = progress
+        self._metrics = MetricsLog(work_dir / METRICS_FILE, listener.log_metrics)
+        self._divergence = DivergenceWatch(
+            method.name,
+            method.guarded,
+            config.divergence_factor,
+            vocabulary_size=vocabulary_size,
+            checkpoints=work_dir / "checkpoints",
+        )
+        self.best = BestValidation(config.early_stopping_patience)
+        self.throughput = throughput
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the weights may have begun to diverge: no checkpoint should be made of them."""
+        return self._divergence.is_suspicious
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The latest value of every metric."""
+        return self._metrics.last
+
+    def check(self, step: int, batch: Batch, result: PassResult) -> None:
+        """Looks at what the passes of `step` gave before the weights are touched.
+
+        Raises:
+            TrainingError: training has diverged.
+        """
+        self._divergence.observe(step, result.metrics, batch.samples)
+
+    def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
+        """Counts a finished step in; `update` is what its update of the weights measured."""
+        ratios = {**result.ratios, **self.throughput.end_step(result.groups)}
+        self._metrics.add(
+            self._named({**batch.metrics, "loss": result.loss, **update, **result.maxima}),
+            {f"{self._method.name}/{name}": ratio for name, ratio in ratios.items()},
+        )
+
+    def write_row(self, step: int, measured: Mapping[str, float]) -> None:
+        """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
+        self._metrics.write_row(step, self._named({**measured, **self.throughput.gauges()}))
+
+    def show(self, step: int) -> None:
+        """Tells whoever watches how things stand after `step` steps."""
+        bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()}
+        if self.throughput.eta_s is not None:
+            bare["eta_s"] = self.throughput.eta_s
+        shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
+        self._progress.update(self._method.name, step, self._method.num_steps, **shown)
+
+    def state(self) -> JsonObject:
+        """What `restore` needs."""
+        return {
+            "metrics": self._metrics.state(),
+            "divergence": self._divergence.state(),
+            "best": self.best.state(),
+        }
+
+    def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
+        """Returns to how things stood after `step` steps.
+
+        Args:
+            state: what `state()` gave then; None starts anew.
+            step: metrics of later steps are taken back.
+            replay: send the metrics that stay to the listener, which is not the one that got them at first.
+        """
+        self._metrics.restore(state["metrics"] if state else None, step, replay=replay)
+        if state is not None:
+            self._divergence.restore(state["divergence"])
+            self.best.restore(state["best"])
+
+    def _named(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {f"{self._method.name}/{name}": value for name, value in metrics.items()}
