@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
-from stillhouse.chat.template import Span, TemplateError, render_spans, stop_token_ids
+from stillhouse.chat.samples import Span, render_spans
+from stillhouse.chat.template import TemplateError, stop_token_ids
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -49,13 +50,16 @@ class RoundTrip:
         self._is_read = False
         try:
             self._ends = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
-            spans = render_spans(tokenizer, _PROBE, [_TOOL])
+            samples = render_spans(tokenizer, _PROBE, [_TOOL])
         except TemplateError:
             return  # It refuses a plain call; what else it refuses, each conversation shows.
-        self._is_read = all(self._difference(_PROBE[index], text, True) is None for index, text in _said(spans))
+        self._is_read = all(self._difference(_PROBE[index], text, True) is None for index, text in _said(samples))
 
     def problem(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, spans: Sequence[Span]
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] | None,
+        samples: Sequence[Sequence[Span]],
     ) -> str | None:
         """What the text says otherwise than the messages, naming the message; None where it says the same.
 
@@ -65,9 +69,9 @@ class RoundTrip:
         Args:
             messages: The conversation.
             tools: Tools offered.
-            spans: What `render_spans` made of both.
+            samples: What `render_spans` made of both.
         """
-        for index, text in _said(spans):
+        for index, text in _said(samples):
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
             problem = self._difference(message, text, with_calls) if self._is_read else _missing(message, text)
@@ -90,8 +94,8 @@ class RoundTrip:
         return None
 
 
-def _said(spans: Sequence[Span]) -> Iterator[tuple[int, str]]:
-    return ((span.message, span.text) for span in spans if span.message is not None)
+def _said(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:
+    return ((span.message, span.text) for spans in samples for span in spans if span.message is not None)
 
 
 def _missing(message: Message, text: str) -> str | None:

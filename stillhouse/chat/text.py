@@ -62,6 +62,25 @@ def render_text(
         raise TemplateError(f"the chat template refuses a conversation with roles [{roles}]: {error}") from error
 
 
+def continuation(start: str, whole: str, index: int) -> str:
+    """What `whole` says behind `start`.
+
+    Args:
+        start: A rendered conversation, or the prompt of message `index`.
+        whole: What it becomes once more is said.
+        index: The message at whose border the two meet, for the error.
+
+    Raises:
+        TemplateError: If `whole` begins another way.
+    """
+    if not whole.startswith(start):
+        raise TemplateError(
+            f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
+            f"differently once more follows; use a template that renders every turn the same wherever it stands"
+        )
+    return whole[len(start) :]
+
+
 def _apply(
     tokenizer: "PreTrainedTokenizerBase",
     conversations: list[list[dict[str, Any]]],
@@ -96,10 +115,17 @@ def _shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _for_template(message: Message) -> dict[str, Any]:
-    """The message with call arguments as objects, and malformed calls back in the text where they came from."""
+    """The message as templates read it.
+
+    Arguments of calls are objects, malformed calls are back in the text where they came from, and reasoning has both of
+    its names, since a template knows one of them.
+    """
+    shown: dict[str, Any] = dict(message)
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        shown |= {"reasoning_content": reasoning, "reasoning": reasoning}
     calls = message.get("tool_calls")
     if not calls:
-        return dict(message)
+        return shown
     kept: list[dict[str, Any]] = []
     pieces = [message.get("content") or ""]
     for call in calls:
@@ -108,7 +134,7 @@ def _for_template(message: Message) -> dict[str, Any]:
             pieces.append(function["arguments"])
         else:
             kept.append({**call, "function": {**function, "arguments": _parsed(function["arguments"])}})
-    return {**message, "content": "\n".join(piece for piece in pieces if piece) or None, "tool_calls": kept or None}
+    return {**shown, "content": "\n".join(piece for piece in pieces if piece) or None, "tool_calls": kept or None}
 
 
 def _parsed(arguments: Any) -> Any:

@@ -108,8 +108,8 @@ LABEL_COLUMNS: Final = (
     Column("scores", Kind.JSON, "scores by name: `reward`, `reward/NAME`, functions of `labels.file`; null if none"),
     Column("objections", Kind.TEXTS, "reasons against the row that functions of `labels.file` gave"),
     Column("contamination", Kind.JSONS, "overlaps with evaluation sets: set, row, part, ngram, text; null: not sought"),
-    Column("num_tokens", Kind.WHOLE, "length under the student's chat template; null if not rendered"),
-    Column("num_supervised_tokens", Kind.WHOLE, "tokens of it that are trained on; null if not rendered"),
+    Column("num_tokens", Kind.WHOLE, "longest of its samples under the student's chat template; null if not rendered"),
+    Column("num_supervised_tokens", Kind.WHOLE, "tokens of all its samples that are trained on; null if not rendered"),
     Column("template_problem", Kind.TEXT, "why the student's template refuses the row, or what it alters; else null"),
 )  # fmt: skip
 """What is measured of one trajectory on this machine."""

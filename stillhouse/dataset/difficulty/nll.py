@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Final
 
 from stillhouse.config import RuntimeConfig
@@ -37,10 +37,10 @@ class StudentScorer:
     async def nll(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
         """Mean negative log-likelihood of each row's supervised tokens, in nats a token.
 
-            nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask
+            nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask, in all its samples
 
-        None where a trajectory was not answered, cannot be rendered with the student's chat template, is longer than
-        `max_length` tokens, or has nothing supervised in it.
+        None where a trajectory was not answered, cannot be rendered with the student's chat template, has a sample of
+        more than `max_length` tokens, or has nothing supervised in it.
 
         Raises:
             ConfigError: the student cannot be loaded.
@@ -51,7 +51,8 @@ class StudentScorer:
         return found
 
     def _score(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
-        from stillhouse.chat.template import TemplateError, render_sample
+        from stillhouse.chat.samples import render_samples
+        from stillhouse.chat.template import TemplateError
         from stillhouse.serving.score import score_tokens
 
         with self._lock:
@@ -61,16 +62,19 @@ class StudentScorer:
                 if trajectory.stop_reason is not StopReason.ANSWERED:
                     continue
                 try:
-                    sample = render_sample(tokenizer, trajectory.messages, trajectory.tools)
+                    samples = render_samples(tokenizer, trajectory.messages, trajectory.tools)
                 except TemplateError:
                     continue
                 # The first token has nothing before it and no likelihood.
-                if len(sample.token_ids) <= max_length and any(sample.loss_mask[1:]):
-                    rendered[place] = sample
-            scores = score_tokens(model, [sample.token_ids for sample in rendered.values()])
+                fits = all(len(sample.token_ids) <= max_length for sample in samples)
+                if fits and any(any(sample.loss_mask[1:]) for sample in samples):
+                    rendered[place] = samples
+            flat = [sample.token_ids for samples in rendered.values() for sample in samples]
+            scores = iter(score_tokens(model, flat))
         found: list[float | None] = [None] * len(trajectories)
-        for (place, sample), logprobs in zip(rendered.items(), scores, strict=True):
-            targets = list(compress(logprobs[1:], sample.loss_mask[1:]))
+        for place, samples in rendered.items():
+            scored = zip(samples, islice(scores, len(samples)), strict=True)
+            targets = [one for sample, logprobs in scored for one in compress(logprobs[1:], sample.loss_mask[1:])]
             found[place] = -math.fsum(targets) / len(targets)
         return found
 

@@ -1,10 +1,12 @@
 """What the student's chat template makes of a conversation: its length, what is supervised, and what goes wrong."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from stillhouse.chat.round_trip import RoundTrip
-from stillhouse.chat.template import RenderedSample, Span, TemplateError, render_spans, tokenise_spans
+from stillhouse.chat.samples import RenderedSample, Span, render_spans, tokenise_spans
+from stillhouse.chat.template import TemplateError
 from stillhouse.dataset.labelling.subject import Subject
 
 _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
@@ -13,8 +15,9 @@ _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
 class RenderLabels:
     """Labels `num_tokens`, `num_supervised_tokens` and `template_problem`.
 
-    A conversation that the template refuses, or that masks cannot follow, has a problem and no counts. One whose tool
-    calls or content do not come back from the rendered text has both.
+    A conversation is as long as the longest of its samples, and what is supervised is counted over all of them. One
+    that the template refuses, or that masks cannot follow, has a problem and no counts. One whose tool calls or content
+    do not come back from the rendered text has both.
 
     Args:
         tokenizer_ref: The student.
@@ -32,24 +35,28 @@ class RenderLabels:
 
     def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
         rendered = [self._render(subject) for subject in subjects]
-        sound = [spans for spans in rendered if not isinstance(spans, TemplateError)]
-        samples = iter(tokenise_spans(self._tokenizer, sound))
+        sound = [texts for texts in rendered if not isinstance(texts, TemplateError)]
+        tokens = iter(tokenise_spans(self._tokenizer, [spans for texts in sound for spans in texts]))
         measured = [
-            self._measure(subject, spans, spans if isinstance(spans, TemplateError) else next(samples))
-            for subject, spans in zip(subjects, rendered, strict=True)
+            (None, None, str(texts))
+            if isinstance(texts, TemplateError)
+            else self._measure(subject, texts, list(islice(tokens, len(texts))))
+            for subject, texts in zip(subjects, rendered, strict=True)
         ]
         return {name: [row[place] for row in measured] for place, name in enumerate(_LABELS)}
 
-    def _render(self, subject: Subject) -> list[Span] | TemplateError:
+    def _render(self, subject: Subject) -> list[list[Span]] | TemplateError:
         try:
             return render_spans(self._tokenizer, subject.trajectory.messages, subject.trajectory.tools)
         except TemplateError as error:
             return error
 
     def _measure(
-        self, subject: Subject, spans: list[Span] | TemplateError, sample: RenderedSample | TemplateError
+        self, subject: Subject, texts: list[list[Span]], tokens: list[RenderedSample | TemplateError]
     ) -> tuple[int | None, int | None, str | None]:
-        if isinstance(spans, TemplateError) or isinstance(sample, TemplateError):
-            return None, None, str(sample)
-        problem = self._round_trip.problem(subject.trajectory.messages, subject.trajectory.tools, spans)
-        return len(sample.token_ids), sum(sample.loss_mask), problem
+        samples = [sample for sample in tokens if isinstance(sample, RenderedSample)]
+        if len(samples) < len(tokens):
+            return None, None, str(next(error for error in tokens if isinstance(error, TemplateError)))
+        problem = self._round_trip.problem(subject.trajectory.messages, subject.trajectory.tools, texts)
+        longest = max(len(sample.token_ids) for sample in samples)
+        return longest, sum(sum(sample.loss_mask) for sample in samples), problem

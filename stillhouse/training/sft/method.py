@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import TemplateError, render_sample
+from stillhouse.chat.samples import render_samples
+from stillhouse.chat.template import TemplateError
 from stillhouse.config import SftConfig
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import InputError
@@ -100,17 +101,18 @@ def samples_from_rows(
         prompt_id = row["prompt_id"]
         where = f"{source}, row {number} (prompt {prompt_id})"
         try:
-            token_ids, loss_mask = render_sample(tokenizer, row["messages"], row["tools"])
+            rendered = render_samples(tokenizer, row["messages"], row["tools"])
         except TemplateError as error:
             raise InputError(f"{where}: cannot be rendered with the student's chat template: {error}") from error
-        if not any(loss_mask):
-            raise InputError(
-                f"{where}: no supervised token among {len(token_ids)}; expected an assistant message. Drop the row"
-            )
-        if len(token_ids) > max_length:
-            raise InputError(
-                f"{where}: {len(token_ids)} tokens, at most student.max_length = {max_length} expected; build the "
-                "dataset with the same student section"
-            )
-        samples.append(Sample(token_ids, loss_mask, prompt_id, tag=row.get("tag")))
+        for token_ids, loss_mask in rendered:
+            if not any(loss_mask):
+                raise InputError(
+                    f"{where}: no supervised token among {len(token_ids)}; expected an assistant message. Drop the row"
+                )
+            if len(token_ids) > max_length:
+                raise InputError(
+                    f"{where}: {len(token_ids)} tokens, at most student.max_length = {max_length} expected; build the "
+                    "dataset with the same student section"
+                )
+            samples.append(Sample(token_ids, loss_mask, prompt_id, tag=row.get("tag")))
     return samples

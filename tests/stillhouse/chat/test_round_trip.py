@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.round_trip import RoundTrip
-from stillhouse.chat.template import render_spans
+from stillhouse.chat.samples import render_spans
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
@@ -121,6 +121,6 @@ def test_text_that_reads_as_a_call_nobody_made_is_always_a_problem(
     tokenizer: PreTrainedTokenizerBase, pieces: list[str]
 ) -> None:
     messages: Any = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "".join(pieces)}]
-    spans = render_spans(tokenizer, messages, TOOLS)
+    (spans,) = render_spans(tokenizer, messages, TOOLS)
     if "tool_calls" in parse_completion(spans[1].text.removesuffix(END + "\n")):
-        assert "0 tool calls were made" in str(RoundTrip(tokenizer).problem(messages, TOOLS, spans))
+        assert "0 tool calls were made" in str(RoundTrip(tokenizer).problem(messages, TOOLS, [spans]))

@@ -4,7 +4,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.template import TemplateError, next_turn_ids, render, render_sample, stop_token_ids
+from stillhouse.chat.samples import render_samples
+from stillhouse.chat.template import TemplateError, next_turn_ids, render, stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
@@ -26,7 +27,7 @@ def conversation(*completions: str) -> list[Message]:
 
 
 def supervised_text(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    ids, mask = render_sample(tokenizer, messages, TOOLS)
+    ((ids, mask),) = render_samples(tokenizer, messages, TOOLS)
     return tokenizer.decode([token for token, target in zip(ids, mask, strict=True) if target])
 
 
@@ -51,7 +52,7 @@ def test_sample_has_the_tokens_of_the_plain_rendering_and_an_unsupervised_first_
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     messages = conversation(CALL, "The answer is 3.")
-    sample = render_sample(tokenizer, messages, TOOLS)
+    (sample,) = render_samples(tokenizer, messages, TOOLS)
     assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
     assert not sample.loss_mask[0]
 
@@ -64,20 +65,24 @@ def test_a_tools_output_is_never_supervised(tokenizer: PreTrainedTokenizerBase) 
 
 def test_a_conversation_that_ends_with_a_tool_message_is_rendered_whole(tokenizer: PreTrainedTokenizerBase) -> None:
     messages = conversation(CALL, "x")[:-1]
-    sample = render_sample(tokenizer, messages, TOOLS)
+    (sample,) = render_samples(tokenizer, messages, TOOLS)
     assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
     assert not any(sample.loss_mask[-5:])
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_message_index() -> None:
+def test_a_template_that_rewrites_earlier_turns_gives_a_sample_for_each() -> None:
     tokenizer = load_tokenizer("embedded:student")
     tokenizer.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         "{% if loop.last or m.role != 'assistant' %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    with pytest.raises(TemplateError, match="message 3"):
-        render_sample(tokenizer, conversation("first", "second"), None)
+    first, second = render_samples(tokenizer, conversation("first", "second"), None)
+    assert tokenizer.decode([token for token, trained in zip(*first, strict=True) if trained]) == "first" + END
+    assert tokenizer.decode([token for token, trained in zip(*second, strict=True) if trained]) == "second" + END
+    assert "first" not in tokenizer.decode(second.token_ids)
+    with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
+        next_turn_ids(tokenizer, [], conversation("first", "")[:2], conversation("first", "")[2:3], None)
 
 
 def test_a_template_that_raises_names_the_roles() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from stillhouse.chat.template import render_sample
+from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import DatasetConfig, FiltersConfig
 from stillhouse.dataset.build import build_dataset
@@ -101,7 +101,7 @@ def test_token_counts_are_those_of_the_students_template(
     trajectories = [make_trajectory(number) for number in range(4)]
     facts = build(tmp_path / "d", trajectories, metadata_for(trajectories), validation_fraction=0.0)
     tokenizer = load_tokenizer(STUDENT)
-    rendered = {t.rollout_key: render_sample(tokenizer, t.messages, t.tools) for t in trajectories}
+    rendered = {t.rollout_key: render_samples(tokenizer, t.messages, t.tools)[0] for t in trajectories}
     rows = list(read_rows(tmp_path / "d", "train"))
     for row in rows:
         token_ids, loss_mask = rendered[row["id"]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.chat.template import render_sample
+from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.read import original_messages
 from stillhouse.dataset.rows import candidate_row
@@ -151,4 +151,4 @@ def test_tools_are_named_in_the_order_they_were_called_without_calls_of_the_prom
 def test_stored_messages_render_as_the_trajectorys_do(tokenizer: PreTrainedTokenizerBase, arguments: list[str]) -> None:
     trajectory = with_arguments(*arguments)
     stored = read_back(candidate_row(trajectory, None, {}, None))["messages"]
-    assert render_sample(tokenizer, stored, []) == render_sample(tokenizer, trajectory.messages, [])
+    assert render_samples(tokenizer, stored, []) == render_samples(tokenizer, trajectory.messages, [])

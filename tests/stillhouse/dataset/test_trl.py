@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stillhouse.chat.template import render_sample
+from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.rows import TableWriter, candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS
@@ -85,7 +85,7 @@ def test_trl_trains_on_the_files_as_they_are_and_masks_what_we_mask(
     tokenizer = load_tokenizer("embedded:student")
     ours = {}
     for trajectory in trajectories[:3]:
-        ids, mask = render_sample(tokenizer, trajectory.messages, trajectory.tools)
+        ids, mask = render_samples(tokenizer, trajectory.messages, trajectory.tools)[0]
         ours[tokenizer.decode(ids)] = tokenizer.decode([one for one, said in zip(ids, mask, strict=True) if said])
     assert dict(zip(found["texts"], found["supervised"], strict=True)) == ours
     shown = {name for name in ("calculator(expression)", "look_up(word, limit)") for text in ours if name in text}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from stillhouse.chat.template import render_sample
+from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import RuntimeConfig
 from stillhouse.dataset.difficulty.nll import StudentScorer, student_scorer
@@ -31,7 +31,7 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 def plain_nll(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trajectory: Trajectory) -> float:
     """By one forward pass of the whole row, and torch's own cross entropy."""
-    sample = render_sample(tokenizer, trajectory.messages, trajectory.tools)
+    sample = render_samples(tokenizer, trajectory.messages, trajectory.tools)[0]
     ids = torch.tensor([sample.token_ids])
     with torch.inference_mode():
         logits = model(input_ids=ids).logits[0, :-1].float()
@@ -72,7 +72,7 @@ def test_rows_that_cannot_be_trained_on_have_none(
     scorer: StudentScorer, tokenizer: PreTrainedTokenizerBase, make_trajectory: MakeTrajectory
 ) -> None:
     good = make_trajectory()
-    length = len(render_sample(tokenizer, good.messages, good.tools).token_ids)
+    length = len(render_samples(tokenizer, good.messages, good.tools)[0].token_ids)
     cut = make_trajectory(stop_reason=StopReason.LENGTH)
     refused = make_trajectory(messages=[{"role": "user", "content": "x"}, {"role": "assistant", "content": 5}])
     nothing_said = make_trajectory(messages=[{"role": "user", "content": "x"}])

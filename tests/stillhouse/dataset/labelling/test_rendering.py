@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stillhouse.chat.template import render_sample
+from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.subject import Subject
@@ -23,7 +23,7 @@ def test_lengths_are_those_of_the_sample_that_is_trained_on(
     tokenizer = load_tokenizer("embedded:student")
     trajectories = [make_trajectory(number, answer="yes " * number) for number in range(5)]
     labels = render_labels([Subject.of(one, None) for one in trajectories])
-    samples = [render_sample(tokenizer, one.messages, one.tools) for one in trajectories]
+    samples = [render_samples(tokenizer, one.messages, one.tools)[0] for one in trajectories]
     assert labels["num_tokens"] == [len(sample.token_ids) for sample in samples]
     assert labels["num_supervised_tokens"] == [sum(sample.loss_mask) for sample in samples]
     assert labels["template_problem"] == [None] * 5

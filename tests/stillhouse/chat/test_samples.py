@@ -1,12 +1,15 @@
+import copy
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import TemplateError, render_sample, render_spans, tokenise_spans
+from stillhouse.chat.samples import render_samples, render_spans, tokenise_spans
+from stillhouse.chat.template import TemplateError
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import Message
@@ -60,27 +63,31 @@ def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> A
             raise TemplateError("not prefix preserving")
         return tokenizer(whole[len(start) :], add_special_tokens=False)["input_ids"]
 
-    ids: list[int] = []
-    mask: list[bool] = []
-    done = ""
+    samples: list[tuple[list[int], list[bool]]] = []
+    done = None
     special = {place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             before, after = text(messages[:index], True), text(messages[: index + 1], False)
+            if done is None or not before.startswith(done):
+                samples.append(([], []))
+                done = ""
             prompt, span = rest(done, before), rest(before, after)
             ends = [place for place, token in enumerate(span) if token in special]
             if not ends:
                 raise TemplateError("no end of turn")
+            ids, mask = samples[-1]
             ids += prompt + span
             mask += [False] * len(prompt) + [place <= ends[-1] for place in range(len(span))]
             done = after
     full = text(messages, False)
-    tail = rest(done, full)
-    ids += tail
-    mask += [False] * len(tail)
-    if ids != tokenizer(full, add_special_tokens=False)["input_ids"] and tokenizer.decode(ids) != full:
-        raise TemplateError("decodes to another text")
-    return ids, mask
+    if done is None:
+        return [(rest("", full), [False] * len(rest("", full)))]
+    if full.startswith(done):
+        ids, mask = samples[-1]
+        ids += rest(done, full)
+        mask += [False] * len(rest(done, full))
+    return samples
 
 
 def spelt(message: Any) -> dict[str, Any]:
@@ -117,12 +124,12 @@ def test_many_conversations_at_once_give_what_each_gives_one_by_one(
     spans = []
     for messages in conversations:
         try:
-            expected.append(one_by_one(any_tokenizer, messages))
+            expected += one_by_one(any_tokenizer, messages)
         except TemplateError:
             with pytest.raises(TemplateError):
-                render_sample(any_tokenizer, messages, [CALCULATOR_SCHEMA])
+                render_samples(any_tokenizer, messages, [CALCULATOR_SCHEMA])
             continue
-        spans.append(render_spans(any_tokenizer, messages, [CALCULATOR_SCHEMA]))
+        spans += render_spans(any_tokenizer, messages, [CALCULATOR_SCHEMA])
     assert tokenise_spans(any_tokenizer, spans) == expected
 
 
@@ -131,7 +138,7 @@ def test_spans_name_the_message_that_says_them(tokenizer: PreTrainedTokenizerBas
         {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"},
         {"role": "assistant", "content": "b"}, {"role": "user", "content": "s"},
     ]  # fmt: skip
-    spans = render_spans(tokenizer, messages, None)
+    (spans,) = render_spans(tokenizer, messages, None)
     assert [(span.message, span.text.split("<|im_end|>")[0]) for span in spans if span.message] == [(1, "a"), (3, "b")]
     assert spans[-1].text.endswith("s<|im_end|>\n")
     whole = tokenizer.apply_chat_template(messages, tokenize=False)  # type: ignore[arg-type]
@@ -145,3 +152,50 @@ def test_a_call_that_is_not_in_the_openai_form_is_a_problem_of_its_conversation(
     messages: list[Any] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     with pytest.raises(TemplateError, match="not in the OpenAI form"):
         render_spans(tokenizer, messages, None)
+
+
+def test_a_template_that_takes_back_its_own_prompt_is_refused_with_the_message_index() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
+    )
+    with pytest.raises(TemplateError, match="message 1"):
+        render_samples(tokenizer, QUESTION, None)
+
+
+QUESTION: list[Message] = [{"role": "user", "content": "the 10"}, {"role": "assistant", "content": "the 10"}]
+
+
+def with_space_before(family: Any, template: str) -> Any:
+    """A tokenizer that writes a space before every text and every piece behind a special token."""
+    tokenizer = copy.deepcopy(family("mistral"))
+    tokenizer.backend_tokenizer.pre_tokenizer = Metaspace("\u2581", prepend_scheme="always", split=False)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_tokenizer_that_begins_texts_with_a_space_is_followed_in_the_whole_text(family: Any) -> None:
+    tokenizer = with_space_before(
+        family,
+        "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}:"
+        "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+    )
+    (sample,) = render_samples(tokenizer, QUESTION, None)
+    assert sample.token_ids == tokenizer("[INST]the 10: the 10</s>", add_special_tokens=False)["input_ids"]
+    supervised = [token for token, trained in zip(*sample, strict=True) if trained]
+    assert tokenizer.convert_ids_to_tokens(supervised) == ["\u2581the", "\u2581", "10", "</s>"]
+
+
+def test_a_token_across_the_border_of_such_a_text_is_refused(family: Any) -> None:
+    tokenizer = with_space_before(
+        family,
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}:1"
+        "{% else %}0{{ m.content }}</s>{% endif %}{% endfor %}",
+    )
+    with pytest.raises(TemplateError, match="a token stands astride the end of 'the 10:1'"):
+        render_samples(tokenizer, QUESTION, None)
+
+
+def test_a_message_of_the_assistants_alone_has_no_prompt_to_learn_it_from(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(TemplateError, match="it has no message"):
+        render_samples(tokenizer, QUESTION[1:], None)
