@@ -1,0 +1,1 @@
+"""Several processes, each with a device, that train one student together."""
