@@ -4,6 +4,7 @@ A ref is `embedded:NAME`, a local folder, or a Hugging Face id. Nothing here loa
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from stillhouse.store.fingerprint import digest, file_sha256
 
 _EMBEDDED: Final = "embedded:"
 _LOCAL_STARTS: Final = ("/", "./", "../", "~")
+_HUB_ID: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 # What decides a model's behaviour. Logs, metrics and the record of how a student was made lie in the same folder and
 # do not.
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
@@ -36,6 +38,11 @@ def resolve_model(ref: str) -> str:
             )
         return str(folder)
     return ref
+
+
+def is_hub_id(ref: str) -> bool:
+    """Whether a ref names something on the Hugging Face Hub, which others can load too."""
+    return _HUB_ID.fullmatch(ref) is not None and not Path(ref).is_dir()
 
 
 def model_identity(ref: str) -> str:

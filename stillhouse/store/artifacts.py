@@ -67,6 +67,14 @@ class ArtifactStore:
         return None
 
 
+def artifact_in(folder: Path) -> Artifact | None:
+    """The artifact that a folder of the store holds, by its manifest; None for any other folder."""
+    try:
+        return Artifact.model_validate(json.loads((folder / _MANIFEST).read_bytes())["artifact"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
     files = {
         path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": file_sha256(path)}

@@ -59,7 +59,8 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
         rows: token ids of a few rendered conversations; the first four are compared, up to 256 tokens of each.
 
     Raises:
-        ConfigError: `folder` holds no adapter, or its base cannot be loaded or is stored quantised or in a type without tolerance.
+        ConfigError: `folder` holds no adapter, or its base cannot be loaded, is stored quantised, or is of another type
+            than float32, float16 and bfloat16.
         TrainingError: the merged weights do not answer as base and adapter do.
         OSError: the weights cannot be written.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.chat.refs import adapter_base, model_identity, resolve_model
+from stillhouse.chat.refs import adapter_base, is_hub_id, model_identity, resolve_model
 from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError
 
@@ -26,6 +26,26 @@ def test_refs_become_what_from_pretrained_takes(student: Path) -> None:
 def test_a_ref_to_nothing_is_a_config_error_naming_it(ref: str) -> None:
     with pytest.raises(ConfigError, match=ref.removeprefix("embedded:")):
         resolve_model(ref)
+
+
+@pytest.mark.parametrize(
+    ("ref", "is_id"),
+    [
+        ("Qwen/Qwen3-8B", True),
+        ("gpt2", True),
+        ("embedded:student", False),
+        ("/models/a", False),
+        ("./a/b", False),
+        ("a/b/c", False),
+    ],
+)
+def test_what_others_can_load_is_told_from_what_lies_here(ref: str, is_id: bool) -> None:
+    assert is_hub_id(ref) is is_id
+
+
+def test_a_folder_is_no_id_though_it_reads_like_one(student: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(student.parent)
+    assert not is_hub_id("student")
 
 
 def test_identity_follows_content_and_not_the_record_of_how_it_was_made(student: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store import ArtifactStore
+from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject
 
 KEY = "0123456789abcdef0123"
@@ -25,6 +26,8 @@ def test_a_written_artifact_is_whole(tmp_path: Path) -> None:
     assert (Path(artifact.uri) / "rows.txt").read_text() == "one\n"
     assert (artifact.num_rows, artifact.facts) == (1, {"seconds": 2.0})
     assert store.problem(artifact) is None
+    assert artifact_in(Path(artifact.uri)) == artifact
+    assert artifact_in(tmp_path) is None
 
 
 def test_equal_content_has_an_equal_fingerprint_wherever_it_lies(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
+from stillhouse.training.job import TrainJob
+from stillhouse.training.results.write import write_results
 
 MakeAdapter = Callable[..., Path]
 
@@ -46,3 +50,36 @@ def rows(tiny_model: str) -> list[list[int]]:
         render(tokenizer, [{"role": "user", "content": question}], None, add_generation_prompt=True)
         for question in questions
     ]
+
+
+@pytest.fixture
+def make_student(
+    make_adapter: MakeAdapter, dataset_folder: Path, runtime: RuntimeConfig, tmp_path: Path
+) -> Callable[..., Path]:
+    """Writes an adapter's folder with all that lies beside it, as training leaves it."""
+
+    def make(*, merge: bool = False, **options: Any) -> Path:
+        folder = make_adapter(**options)
+        work_dir = tmp_path / "work"
+        work_dir.mkdir(exist_ok=True)
+        metrics = [
+            {"step": 0, "metrics": {"sft/validation_loss": 3.5}},
+            {"step": 10, "metrics": {"sft/loss": 2.0, "sft/token_accuracy": 0.5, "sft/tokens_per_s": 901.0}},
+            {"step": 20, "metrics": {"sft/loss": 1.0, "sft/token_accuracy": 0.9, "sft/validation_loss": 1.25}},
+            {"step": 30, "metrics": {"sft/loss": 1.5, "sft/token_accuracy": 0.8, "sft/tokens_per_s": 905.0}},
+        ]
+        (work_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+        job = TrainJob(
+            method="sft",
+            student_ref=str(tmp_path / "base"),
+            student=StudentConfig(lora_rank=4, lora_alpha=8, dtype="float32", merge=merge),
+            sft=SftConfig(seed=7),
+            dataset_folder=dataset_folder,
+            work_dir=work_dir,
+            output_dir=folder,
+            runtime=runtime,
+        )
+        write_results(job, job.student_ref, {"steps": 30, "trained_tokens": 12345, "seconds": 4.5})
+        return folder
+
+    return make

@@ -1,0 +1,110 @@
+"""The model card of a student: what it is, how to load it, what it was trained on, how well it does.
+
+Front matter in the form the Hugging Face hub reads. No dates, speeds or places: equal trainings give equal cards.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from stillhouse.cards import code, plain
+from stillhouse.chat.refs import is_hub_id
+from stillhouse.store.atomic import write_atomic
+from stillhouse.training.results.adapter import Adapter, read_adapter
+from stillhouse.training.results.loading import loading_section
+from stillhouse.training.results.record import MERGED_FOLDER, StudentRecord, read_record
+from stillhouse.training.results.sections import (
+    METHODS,
+    config_section,
+    data_section,
+    evaluation_section,
+    public_name,
+    training_section,
+)
+from stillhouse.types import JsonObject
+
+CARD_FILE: Final = "README.md"
+
+
+def write_card(
+    folder: Path, *, evaluations: Mapping[str, JsonObject] | None = None, license_id: str | None = None
+) -> None:
+    """Writes README.md into a student's folder, from what lies there.
+
+    Args:
+        folder: weights or adapter, `student.json`, and `metrics.jsonl` where there is one.
+        evaluations: figures of `stillhouse.evaluation.measure` by model, from base to teacher; None where unknown.
+        license_id: what the hub calls the license it is given under; None states none.
+
+    Raises:
+        InputError: the folder holds no student.
+        StoreError: it cannot be written to.
+    """
+    record, adapter = read_record(folder), read_adapter(folder)
+    parts = [
+        f"---\n{_front_matter(record, adapter, license_id)}\n---\n",
+        f"# {_title(record)}\n",
+        _account(record, adapter),
+        *loading_section(adapter, is_merged_beside=(folder / MERGED_FOLDER).is_dir()),
+        *evaluation_section(evaluations or {}),
+        *training_section(folder, record, adapter),
+        *data_section(folder, record),
+        *config_section(record),
+        *_license_section(license_id),
+    ]
+    write_atomic(folder / CARD_FILE, "\n".join(parts).encode("utf-8"))
+
+
+def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: str | None) -> str:
+    from huggingface_hub import ModelCardData
+
+    base = record.stages[0].base
+    variant = [adapter.variant.lower()] if adapter else []
+    methods = [METHODS[stage.method].replace(" ", "-") for stage in record.stages]
+    known: dict[str, Any] = {}
+    if is_hub_id(base):  # The hub refuses a card that names another.
+        known = {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
+    return ModelCardData(
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=list(dict.fromkeys(["stillhouse", "distillation", *methods, *variant])),
+        license=license_id,
+        **known,
+    ).to_yaml()
+
+
+def _title(record: StudentRecord) -> str:
+    student, teachers = public_name(record.stages[0].base), _teachers(record)
+    if not teachers:
+        return f"{plain(student)}, fine-tuned"
+    told = public_name(teachers[0]) if len(teachers) == 1 else f"{len(teachers)} teachers"
+    return f"{plain(student)}, distilled from {plain(told)}"
+
+
+def _account(record: StudentRecord, adapter: Adapter | None) -> str:
+    base = record.stages[0].base
+    below = f"[{plain(base)}](https://huggingface.co/{base})" if is_hub_id(base) else code(public_name(base))
+    methods = " and then by ".join(METHODS[stage.method] for stage in record.stages)
+    if adapter is not None:
+        what = f"An adapter ({adapter.variant}, rank {adapter.rank}) for {below}"
+    elif record.merged is not None:
+        what = f"{below} with a trained adapter merged into its weights"
+    else:
+        what = f"{below} with all of its weights trained"
+    teachers = ", ".join(code(public_name(teacher)) for teacher in _teachers(record))
+    learnt = f" It learnt from {teachers}." if teachers else ""
+    made = f"Made with Stillhouse {version('stillhouse')}."
+    return f"{what}; trained by {methods}.{learnt} {made}\n"
+
+
+def _teachers(record: StudentRecord) -> list[str]:
+    return list(dict.fromkeys(teacher for stage in record.stages for teacher in stage.teachers))
+
+
+def _license_section(license_id: str | None) -> Iterator[str]:
+    yield "## License\n"
+    stated = (
+        "None is stated here" if license_id is None else f"{code(license_id)}, as far as it is the author's to give"
+    )
+    yield f"{stated}: what is here derives from the base model and from what the teacher said, whose terms apply.\n"

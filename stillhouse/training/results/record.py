@@ -1,0 +1,129 @@
+"""`student.json`: how a student came about. Free of torch, and of dates: equal trainings have equal records."""
+
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stillhouse.dataset.read import iter_columns
+from stillhouse.errors import InputError
+from stillhouse.store.artifacts import artifact_in
+from stillhouse.store.atomic import write_atomic
+from stillhouse.store.records import read_prompts
+from stillhouse.training.job import TrainJob
+from stillhouse.types import JsonObject
+
+STUDENT_FILE: Final = "student.json"
+MERGED_FOLDER: Final = "merged"
+"""Beside an adapter: the weights of its base with it merged in."""
+
+
+class StudentRecord(BaseModel):
+    """What is known of a student beside its weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["sft", "on_policy"]
+    base: str
+    """Model ref of the weights below its adapter; without one, of the weights that training started from."""
+    started_from: str
+    """Model ref of the base, or of an earlier student."""
+    config: JsonObject
+    """All that its weights depend on: `TrainJob.identity`."""
+    facts: JsonObject
+    """The trainer's figures."""
+    data: JsonObject = {}
+    """What it was trained on: fingerprint, rows, tokens."""
+    teachers: tuple[str, ...] = ()
+    """Names or identities of the models it learnt from."""
+    before: Self | None = None
+    """The record of the student that training started from, where it started from one."""
+    merged: JsonObject | None = None
+    """How far the weights are from base and adapter, by `MergeCheck`, where an adapter was merged into them."""
+
+    @property
+    def stages(self) -> list["StudentRecord"]:
+        """The trainings of the student, from the first to this one."""
+        return [*(self.before.stages if self.before else ()), self]
+
+    def write(self, folder: Path) -> None:
+        """Writes it into a student's folder.
+
+        Raises:
+            StoreError: the folder cannot be written to.
+        """
+        write_atomic(folder / STUDENT_FILE, self.model_dump_json(indent=1, exclude_defaults=True).encode())
+
+
+def read_record(folder: Path) -> StudentRecord:
+    """The record in a student's folder.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = folder / STUDENT_FILE
+    try:
+        return StudentRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(
+            f"{path}: cannot be read as the record of a student: {error}; expected the folder of a student that "
+            "Stillhouse trained"
+        ) from error
+
+
+def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
+    """The record of a training that has ended.
+
+    Args:
+        job: the training.
+        base: model ref of the weights below the adapter, or of those that training started from.
+        facts: of the trainer.
+
+    Raises:
+        InputError: the data or an earlier student's record cannot be read.
+    """
+    start = Path(job.student_ref)
+    config = job.identity()
+    teacher = config.get("teacher_ref")
+    return StudentRecord(
+        method=job.method,
+        base=base,
+        started_from=job.student_ref,
+        config=config,
+        facts=facts,
+        data=_data(job, config),
+        teachers=_teachers(job.dataset_folder) if teacher is None else (teacher,),
+        before=read_record(start) if (start / STUDENT_FILE).is_file() else None,
+    )
+
+
+def _data(job: TrainJob, config: JsonObject) -> JsonObject:
+    if job.prompts_file is not None:
+        return {"fingerprint": config["prompts"], "rows": sum(1 for _ in read_prompts(job.prompts_file))}
+    if job.dataset_folder is None:
+        return {}
+    artifact = artifact_in(job.dataset_folder)
+    return {
+        "fingerprint": config.get("dataset") if artifact is None else artifact.fingerprint,
+        **_totals(job.dataset_folder / "train.parquet"),
+    }
+
+
+def _totals(train: Path) -> JsonObject:
+    rows, tokens, supervised = 0, 0, 0
+    for batch in iter_columns(train, ["num_tokens", "num_supervised_tokens"]):
+        rows += batch.num_rows
+        # Null where rows were not rendered.
+        tokens += pc.sum(batch.column(0)).as_py() or 0
+        supervised += pc.sum(batch.column(1)).as_py() or 0
+    return {"rows": rows, "tokens": tokens or None, "supervised_tokens": supervised or None}
+
+
+def _teachers(dataset: Path | None) -> tuple[str, ...]:
+    if dataset is None:
+        return ()
+    names: set[Any] = set()
+    for batch in iter_columns(dataset / "train.parquet", ["teacher"]):
+        names.update(pc.unique(batch.column(0)).to_pylist())
+    return tuple(sorted(names - {None}))

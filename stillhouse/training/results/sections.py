@@ -1,0 +1,138 @@
+"""The sections of a student's card that tell how it came about and how well it does."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from stillhouse.cards import as_yaml, code, fenced, plain, table
+from stillhouse.chat.refs import is_hub_id, model_identity
+from stillhouse.store.records import read_jsonl
+from stillhouse.tracking.report.format import count, decimal, interval, metric, percent
+from stillhouse.training.results.adapter import Adapter
+from stillhouse.training.results.course import courses
+from stillhouse.training.results.record import StudentRecord
+from stillhouse.training.watching.metrics import METRICS_FILE
+from stillhouse.types import JsonObject
+
+DATASET_CARD_FILE: Final = "dataset-card.md"
+METHODS: Final = {"sft": "supervised fine-tuning", "on_policy": "on-policy distillation"}
+"""What a method is called in full."""
+
+
+def public_name(ref: str) -> str:
+    """How a model or a source of data is called in public: a folder by its last name."""
+    return ref if is_hub_id(ref) or ref.startswith("embedded:") else Path(ref).name
+
+
+def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
+    """Figures of the models compared; nothing where there are none."""
+    if not evaluations:
+        return
+    rows = [
+        (
+            plain(model),
+            percent(facts.get("accuracy")),
+            interval(facts.get("accuracy_low"), facts.get("accuracy_high")),
+            count(facts.get("num_prompts")),
+            decimal(facts.get("mean_completion_tokens")),
+            _figure(facts.get("teacher_kl")),
+        )
+        for model, facts in evaluations.items()
+    ]
+    yield "## Evaluation\n"
+    yield "On held-out prompts:\n"
+    yield table(("model", "accuracy", "interval", "prompts", "tokens", "teacher_kl"), rows)
+
+
+def training_section(folder: Path, record: StudentRecord, adapter: Adapter | None) -> Iterator[str]:
+    """What was trained and how it went."""
+    yield "## Training\n"
+    yield table(("what", "value"), _training(folder, record, adapter))
+    metrics = folder / METRICS_FILE
+    found = courses(list(read_jsonl(metrics))) if metrics.is_file() else []
+    if found:
+        yield "Its metrics, each a mean over the steps since the row before or a measurement at its step:\n"
+        rows = [
+            (code(one.name), metric(one.first), _figure(one.best), _figure(one.best_step), metric(one.last))
+            for one in found
+        ]
+        yield table(("metric", "first", "best", "at step", "last"), rows)
+
+
+def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> Iterator[tuple[str, str]]:
+    student, trained = record.config["student"], record.config[record.method]
+    yield "base model", code(_identity(record.stages[0]))
+    yield "this student", code(model_identity(str(folder)).rpartition("@")[2])
+    yield "method", METHODS[record.method]
+    if adapter is not None:
+        yield "adapter", f"{adapter.variant}, rank {adapter.rank}, alpha {adapter.alpha:g}"
+        yield "layers with an adapter", ", ".join(code(name) for name in adapter.targets)
+        yield "trained parameters", count(adapter.num_parameters)
+    if record.merged is not None:
+        shape = f"{student['lora_variant']}, rank {student['lora_rank']}, alpha {student['lora_alpha']:g}"
+        yield "adapter", f"{shape}, merged into the weights"
+        yield "merged weights", _checked(record.merged)
+    yield "type of computation", student["dtype"]
+    if student["parameters"] == "qlora":
+        yield "frozen weights while training", "rounded to 4 bits"
+    yield "optimiser steps", count(record.facts.get("steps"))
+    yield "tokens trained on", count(record.facts.get("trained_tokens"))
+    yield "seed", str(trained["seed"])
+
+
+def _checked(merged: JsonObject) -> str:
+    return (
+        f"{merged['dtype']}; their logits differ from those of base and adapter by {merged['difference']:.2g} of the "
+        f"logits' standard deviation (at most {merged['tolerance']:g} is taken for rounding), and those by "
+        f"{merged['effect']:.2g} from the base's"
+    )
+
+
+def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
+    """What each of its trainings learnt from."""
+    yield "## Data\n"
+    yield table(("training", "data", "rows", "tokens", "supervised", "fingerprint"), _data(record))
+    if (folder / DATASET_CARD_FILE).is_file():
+        yield f"How the dataset came about is told in `{DATASET_CARD_FILE}`.\n"
+
+
+def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
+    for stage in record.stages:
+        what = {"sft": "dataset", "on_policy": "prompts"}[stage.method]
+        if stage.data:
+            counts = [count(stage.data.get(name)) for name in ("rows", "tokens", "supervised_tokens")]
+            yield METHODS[stage.method], what, *counts, code(stage.data["fingerprint"])
+        for source in stage.config[stage.method].get("sources", ()):
+            yield (
+                METHODS[stage.method],
+                f"{code(public_name(source['path']))}, weight {source['weight']:g}",
+                "",
+                "",
+                "",
+                "",
+            )
+
+
+def config_section(record: StudentRecord) -> Iterator[str]:
+    """The config of student and method."""
+    yield "## Config\n"
+    yield fenced("yaml", as_yaml(_config(record)))
+
+
+def _config(record: StudentRecord) -> JsonObject:
+    """Without places of this machine."""
+    student, trained = record.config["student"], dict(record.config[record.method])
+    if "sources" in trained:
+        trained["sources"] = [{**source, "path": public_name(source["path"])} for source in trained["sources"]]
+    if trained.get("teacher"):
+        trained["teacher"] = public_name(trained["teacher"])
+    return {"student": {**student, "model": public_name(student["model"])}, record.method: trained}
+
+
+def _identity(first: StudentRecord) -> str:
+    """The base by its content, where that is known: a continued adapter of others names its base and no more."""
+    return first.config["student_ref"] if first.base == first.started_from else public_name(first.base)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else metric(value)

@@ -1,0 +1,93 @@
+"""What lies beside a student's weights: its record, metrics, model card and, on request, merged weights."""
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from stillhouse.chat.template import render
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.dataset.report.write import CARD_FILE as DATASET_CARD
+from stillhouse.embedded import embedded_path
+from stillhouse.store.atomic import replaced_folder
+from stillhouse.training.job import TrainJob
+from stillhouse.training.results.card import write_card
+from stillhouse.training.results.merge import MergeCheck, merge_into
+from stillhouse.training.results.record import MERGED_FOLDER, STUDENT_FILE, read_record, record_of
+from stillhouse.training.results.sections import DATASET_CARD_FILE
+from stillhouse.training.watching.metrics import METRICS_FILE
+from stillhouse.types import JsonObject, Message
+
+logger = logging.getLogger(__name__)
+
+_NUM_PROBES: Final = 4
+
+
+def write_results(job: TrainJob, base: str, facts: JsonObject, rows: Sequence[Sequence[int]] = ()) -> None:
+    """Completes `job.output_dir`, which holds the weights and tokenizer: a finished student.
+
+    Args:
+        job: the training, whose work folder holds the metrics.
+        base: model ref of the weights below the adapter, or of those that training started from.
+        facts: of the trainer.
+        rows: token ids of a few samples, for the check of merged weights; without any, prompts are rendered.
+
+    Raises:
+        InputError: data or an earlier student's record cannot be read.
+        TrainingError: the merged weights do not answer as base and adapter do.
+        StoreError: no space or no permission.
+    """
+    folder = job.output_dir
+    _copy(job.work_dir / METRICS_FILE, folder / METRICS_FILE)
+    if job.dataset_folder is not None:
+        _copy(job.dataset_folder / DATASET_CARD, folder / DATASET_CARD_FILE)
+    record_of(job, base, facts).write(folder)
+    if job.student.merge:
+        merge_student(folder, folder / MERGED_FOLDER, rows)
+    write_card(folder)
+
+
+def merge_student(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> MergeCheck:
+    """Writes the merged weights of an adapter's folder to `output`, which appears checked and whole or not at all.
+
+    Raises:
+        ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
+        TrainingError: the merged weights do not answer as base and adapter do.
+        StoreError: no space or no permission.
+    """
+    # Its bars would break into what the caller shows.
+    disable_progress_bar()
+    tokenizer = load_tokenizer(str(folder))
+    with replaced_folder(output) as work:
+        check = merge_into(folder, work, rows or _probes(tokenizer))
+        tokenizer.save_pretrained(work)
+        for name in (METRICS_FILE, DATASET_CARD_FILE):
+            _copy(folder / name, work / name)
+        if (folder / STUDENT_FILE).is_file():
+            read_record(folder).model_copy(update={"merged": check.as_json()}).write(work)
+            write_card(work)
+    logger.info(
+        "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %g expected",
+        folder,
+        check.dtype,
+        check.difference,
+        check.tolerance,
+    )
+    return check
+
+
+def _probes(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Prompts of the embedded task as the student's template renders them."""
+    lines = embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()[:_NUM_PROBES]
+    conversations: list[list[Message]] = [[{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines]
+    return [render(tokenizer, messages, None, add_generation_prompt=True) for messages in conversations]
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_file():
+        shutil.copyfile(source, target)

@@ -1,0 +1,151 @@
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+
+from stillhouse.errors import InputError
+from stillhouse.training.results.card import write_card
+from stillhouse.training.results.record import StudentRecord, read_record
+
+MakeStudent = Callable[..., Path]
+SFT = {"seed": 0, "sources": [{"path": "/home/me/chats.jsonl", "weight": 0.5}, {"path": "org/chats", "weight": 1.0}]}
+STUDENT = {"model": "org/small", "parameters": "full", "dtype": "bfloat16"}
+
+
+def record(**fields: object) -> StudentRecord:
+    known = {
+        "method": "sft",
+        "base": "org/small",
+        "started_from": "org/small",
+        "config": {"student_ref": "org/small", "student": STUDENT, "sft": SFT},
+        "facts": {"steps": 10},
+    }
+    return StudentRecord.model_validate({**known, **fields})
+
+
+def card(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """Cells of all tables by the first of their row."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {cells[0]: cells[1:] for cells in lines}
+
+
+def test_the_card_tells_what_was_trained_on_what_and_how_it_went(make_student: MakeStudent) -> None:
+    folder = make_student(use_rslora=True)
+    rows = rows_of(card(folder))
+    data = read_record(folder).data
+    assert rows["supervised fine-tuning"] == [
+        "dataset",
+        "11",
+        f"{data['tokens']:,}",
+        f"{data['supervised_tokens']:,}",
+        f"`{data['fingerprint']}`",
+    ]
+    assert rows["adapter"] == ["rsLoRA, rank 4, alpha 8"]
+    assert rows["layers with an adapter"][0].startswith("`down_proj`, `gate_proj`, `k_proj`")
+    num_parameters = sum(weight.numel() for weight in load_file(folder / "adapter_model.safetensors").values())
+    assert rows["trained parameters"] == [f"{num_parameters:,}"]
+    assert rows["optimiser steps"] == ["30"]
+    assert rows["`sft/loss`"] == ["2", "1", "20", "1.5"]
+    assert rows["`sft/validation_loss`"] == ["3.5", "1.25", "20", "1.25"]
+    assert rows["`sft/token_accuracy`"] == ["0.5", "0.9", "20", "0.8"]
+    assert "`sft/tokens_per_s`" not in rows
+    assert "# base, distilled from teacher\n" in card(folder)
+    assert "learning_rate: 0.0001" in card(folder)
+    # The dataset's own card comes along.
+    assert "# Teacher trajectories" in (folder / "dataset-card.md").read_text()
+
+
+def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeStudent, tmp_path: Path) -> None:
+    folder = make_student()
+    first = card(folder)
+    other = Path(shutil.copytree(folder, tmp_path / "elsewhere"))
+    write_card(other)
+    assert card(other) == first
+    assert str(tmp_path) not in first
+
+
+def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
+    make_student: MakeStudent, tmp_path: Path
+) -> None:
+    data = ModelCard.load(make_student(use_dora=True) / "README.md").data
+    assert (data.library_name, data.pipeline_tag, data.base_model, data.license) == (
+        "peft",
+        "text-generation",
+        None,
+        None,
+    )
+    assert data.tags == ["stillhouse", "distillation", "supervised-fine-tuning", "dora"]
+    record().write(tmp_path)
+    write_card(tmp_path, license_id="apache-2.0")
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert (data.library_name, data.base_model, data.license) == ("transformers", "org/small", "apache-2.0")
+    assert data.to_dict()["base_model_relation"] == "finetune"
+
+
+def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path: Path) -> None:
+    config = {"student_ref": "sft@1", "student": STUDENT, "on_policy": {"seed": 1, "teacher": "/models/big"}}
+    data = {"fingerprint": "f" * 8, "rows": 1800}
+    second = record(
+        method="on_policy", base="/store/sft", config=config, data=data, teachers=("big@2",), before=record()
+    )
+    second.write(tmp_path)
+    write_card(tmp_path, evaluations={"base": {"accuracy": 0.25, "num_prompts": 1200}, "sft": {"teacher_kl": 0.125}})
+    text = card(tmp_path)
+    assert "[org/small](https://huggingface.co/org/small) with all of its weights trained" in text
+    assert "supervised fine-tuning and then by on-policy distillation" in text
+    rows = rows_of(text)
+    assert rows["on-policy distillation"][:2] == ["prompts", "1,800"]
+    assert "`chats.jsonl`, weight 0.5" in text
+    assert "`org/chats`, weight 1" in text
+    assert rows["base"][0] == "25.0\u202f%"
+    assert rows["base"][2] == "1,200"
+    assert rows["sft"][-1] == "0.125"
+    assert "/store" not in text
+    assert "/models" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"r": 12}, "vllm serve BASE --enable-lora --max-lora-rank 16 --lora-modules student=."),
+        ({"use_dora": True}, "vLLM does not load DoRA adapters"),
+    ],
+)
+def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], told: str) -> None:
+    folder = make_student(**options)
+    assert told in card(folder)
+    # What vLLM reads of an adapter's config, and what it refuses (vllm/lora/peft_helper.py).
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["r"] == options.get("r", 4)
+    assert (config["lora_alpha"], config["bias"], config["modules_to_save"]) == (8, "none", None)
+    assert isinstance(config["target_modules"], list)
+    assert config["use_dora"] is ("use_dora" in options)
+
+
+def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(make_student: MakeStudent) -> None:
+    folder = make_student(merge=True, use_dora=True)
+    assert "stillhouse publish" not in card(folder)
+    assert "vllm serve merged" in card(folder)
+    merged = card(folder / "merged")
+    assert ModelCard(merged).data.library_name == "transformers"
+    assert "with a trained adapter merged into its weights" in merged
+    (told,) = rows_of(merged)["merged weights"]
+    assert re.match(r"float32; their logits differ from .* by \S+e-0[67] of .* 0\.0001 .* from the base's", told)
+
+
+def test_a_folder_that_is_no_student_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"student\.json: cannot be read as the record of a student"):
+        write_card(tmp_path)
+    record().write(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="cannot be read as a LoRA adapter of peft: KeyError: 'target_modules'"):
+        write_card(tmp_path)
