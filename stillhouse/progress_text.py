@@ -1,9 +1,9 @@
-"""The state of rollouts in words, the same on a terminal, in a log and on the flow run's page."""
+"""How a stage stands in words, the same on a terminal, in a log and on the flow run's page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from stillhouse.progress import RolloutProgress
+from stillhouse.progress import Fact, RolloutProgress
 
 
 class Line(NamedTuple):
@@ -22,6 +22,11 @@ def lines_of(state: RolloutProgress) -> list[Line]:
         Line("trouble", ", ".join(_trouble(state)) or "none"),
         Line("cost", _cost(state)),
     ]
+
+
+def facts_text(facts: Mapping[str, Fact]) -> str:
+    """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: what `Progress.update` is told beside the count."""
+    return ", ".join(_fact(name, value) for name, value in facts.items())
 
 
 def counted(state: RolloutProgress) -> str:
@@ -55,6 +60,18 @@ def short(number: float) -> str:
     if number >= 1e4:
         return f"{number / 1e3:.1f}k"
     return f"{number:,.0f}" if number >= 100 or float(number).is_integer() else f"{number:.1f}"
+
+
+def _fact(name: str, value: Fact) -> str:
+    if isinstance(value, str):
+        return f"{name.replace('_', ' ')} {value}"
+    if name == "eta_s":
+        return f"{duration(value)} left"
+    if name == "learning_rate":
+        return f"lr {value:.1e}"
+    if name.endswith("_per_s"):
+        return f"{short(value)} {name.removesuffix('_per_s').replace('_', ' ')}/s"
+    return f"{name.replace('_', ' ')} {value if isinstance(value, int) else format(value, '.3g')}"
 
 
 def _speed(state: RolloutProgress) -> Iterator[str]:

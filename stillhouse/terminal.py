@@ -1,6 +1,6 @@
 """What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end.
 
-Rollouts have more to say than fits beside a bar: speed, limit, trouble and cost stand below it while they run.
+Rollouts and training have more to say than fits beside a bar: it stands below it while they run.
 """
 
 import logging
@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from stillhouse.progress import Fact, RolloutProgress
-from stillhouse.progress_text import counted, lines_of
+from stillhouse.progress_text import counted, facts_text, lines_of
 
 _LINE_EVERY_S = 5.0
 _WARNINGS_OF_A_KIND = 3
@@ -42,14 +42,14 @@ class _Bars(Progress):
     """Bars, and below them the details of the stages that have some."""
 
     def __init__(self, *columns: ProgressColumn, console: Console, expand: bool) -> None:
-        self.details: dict[str, RolloutProgress] = {}
+        self.details: dict[str, RenderableType] = {}
         super().__init__(*columns, console=console, expand=expand)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
         # Drawn in a thread of its own, while stages come and go.
-        for state in list(self.details.values()):
-            yield Padding(_details(state), (0, 0, 0, 2))
+        for details in list(self.details.values()):
+            yield Padding(details, (0, 0, 0, 2))
 
 
 def _details(state: RolloutProgress) -> Table:
@@ -97,11 +97,17 @@ class TerminalProgress:
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `stillhouse.progress.Progress`."""
-        shown = "  ".join(f"{name.replace('_', ' ')} {_format(value)}" for name, value in facts.items())
-        if self._console.is_terminal:
-            self._draw(stage, done, total, shown)
-        elif self._is_due(stage, done, total):
-            self._write(f"{stage:<18} {done}/{'?' if total is None else total}  {shown}")
+        if not self._console.is_terminal:
+            if self._is_due(stage, done, total):
+                self._write(f"{stage:<18} {done}/{'?' if total is None else total}  {facts_text(facts)}")
+            return
+        closing = ""
+        if done == total:
+            self._bars.details.pop(stage, None)
+            closing = facts_text(dict(list(facts.items())[:1]))
+        elif facts:
+            self._bars.details[stage] = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis")
+        self._draw(stage, done, total, closing)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.RolloutWatcher`."""
@@ -116,7 +122,7 @@ class TerminalProgress:
             self._bars.details.pop(stage, None)
             closing = ", ".join(text for name, text in told if name in _CLOSING and text != "none")
         else:
-            self._bars.details[stage] = state
+            self._bars.details[stage] = _details(state)
         self._draw(stage, state.done, state.total, closing)
 
     def _end_start(self) -> None:
@@ -190,7 +196,3 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         shown.add_row(*(row[index] for index in filled))
     return shown
-
-
-def _format(value: Fact) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

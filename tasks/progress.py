@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from stillhouse.progress import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
-from stillhouse.progress_text import counted, lines_of
+from stillhouse.progress_text import counted, facts_text, lines_of
 
 _LOG_EVERY_S = 15.0
 _STALE_S = 5.0
@@ -30,8 +30,7 @@ class LogProgress:
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `Progress.update`."""
         if self._is_due(stage, finished=done == total):
-            shown = ", ".join(f"{name}={value}" for name, value in facts.items())
-            _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, shown)
+            _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, facts_text(facts))
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `RolloutWatcher.update_rollouts`."""

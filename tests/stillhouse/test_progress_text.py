@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from stillhouse.progress import RolloutProgress, UsdRange
-from stillhouse.progress_text import counted, dollars, duration, lines_of, short
+from stillhouse.progress_text import counted, dollars, duration, facts_text, lines_of, short
 
 BUSY = RolloutProgress(
     done=312,
@@ -32,6 +32,11 @@ def test_everything_a_person_asks_for_is_said() -> None:
         "trouble": "3 failed, 7 refused with 429, retried 1 stall, 2 transient",
         "cost": "$0.4200 spent, $2.70 projected ($2.51 to $2.90)",
     }
+
+
+def test_facts_carry_their_units() -> None:
+    facts = {"teacher_kl": 0.12345, "rows_per_s": 2.0, "learning_rate": 0.0, "eta_s": 59.6, "limit": 8, "note": "a b"}
+    assert facts_text(facts) == "teacher kl 0.123, 2 rows/s, lr 0.0e+00, 1 min left, limit 8, note a b"
 
 
 def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:

@@ -21,7 +21,7 @@ def test_piped_output_is_a_line_now_and_then_and_one_at_the_end() -> None:
             progress.update("rollouts", done, 100, tokens_per_s=12.3456, limit=8)
     lines = written.getvalue().splitlines()
     assert [line.split()[:2] for line in lines] == [["rollouts", "1/100"], ["rollouts", "100/100"]]
-    assert lines[-1].endswith("tokens per s 12.3  limit 8")
+    assert lines[-1].endswith("12.3 tokens/s, limit 8")
 
 
 def test_each_stage_has_lines_of_its_own_and_an_unknown_total_is_said() -> None:
@@ -46,6 +46,45 @@ def test_a_terminal_shows_a_bar_with_its_count_whatever_its_width(width: int) ->
         progress.update("rollouts", 3, 40, reason="growing: nothing refused yet and much more to say than fits here")
     assert "rollouts" in written.getvalue()
     assert "3/40" in written.getvalue()
+
+
+TRAINING = {"loss": 0.8123, "token_accuracy": 0.74, "learning_rate": 1e-4, "tokens_per_s": 12_345.0, "eta_s": 372.0}
+
+
+def _screen(written: io.StringIO) -> list[str]:
+    return re.split("[\r\n]+", re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", written.getvalue()))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_training_says_below_its_bar_how_it_goes_and_when_it_is_done(width: int) -> None:
+    console, written = _console(terminal=True, width=width)
+    with TerminalProgress(console) as progress:
+        progress.update("sft", 120, 600, **TRAINING)
+    lines = _screen(written)
+    assert any("sft" in line and "120/600" in line for line in lines)
+    told = "  loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
+    assert told in [line.rstrip() for line in lines]
+    assert max(map(len, lines)) <= width
+
+
+def test_training_that_is_done_leaves_its_bar_with_its_headline() -> None:
+    console, written = _console(terminal=True, width=80)
+    with TerminalProgress(console) as progress:
+        progress.update("sft", 599, 600, **TRAINING)
+        progress.update("sft", 600, 600, **TRAINING)
+        written.truncate(0)
+    lines = [line for line in _screen(written) if line.strip("\0 ")]
+    assert len(lines) == 1
+    assert "600/600" in lines[0]
+    assert lines[0].rstrip().endswith("loss 0.812")
+
+
+def test_training_in_a_log_is_a_plain_line_with_the_same_facts() -> None:
+    console, written = _console(terminal=False)
+    with TerminalProgress(console) as progress:
+        progress.update("sft", 120, 600, **TRAINING)
+    told = "sft                120/600  loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
+    assert written.getvalue().splitlines() == [told]
 
 
 BUSY = RolloutProgress(
