@@ -44,7 +44,9 @@ class Generations:
         sampler: answers, with the tools that the prompts offer.
         prompts: at least one.
         metadata: expected answers by prompt id; may lack any.
-        work_dir: holds `generations.jsonl`, one row for each answer.
+        every_steps: steps between two measurements.
+        work_dir: holds `generations.jsonl`, one row for each answer; None keeps none. Processes that train together all
+            sample the same, since a model they share computes for all of them at once.
         listener: gets the same rows as a table that grows.
     """
 
@@ -55,14 +57,16 @@ class Generations:
         prompts: Sequence[Prompt],
         metadata: Mapping[str, PromptMetadata],
         *,
-        work_dir: Path,
+        every_steps: int,
+        work_dir: Path | None,
         listener: Listener,
     ) -> None:
         self._student = student
         self._sampler = sampler
         self._prompts = {prompt.id: prompt for prompt in prompts}
         self._metadata = metadata
-        self._rows = StepRows(work_dir / GENERATIONS_FILE)
+        self.every_steps = every_steps
+        self._rows = StepRows(work_dir and work_dir / GENERATIONS_FILE)
         self._listener = listener
 
     def measure(self, step: int) -> dict[str, float]:

@@ -21,11 +21,11 @@ class MetricsLog:
     """The metrics of one training, in a file and to whoever listens.
 
     Args:
-        path: the file; rows are `{"step": n, "metrics": {name: value}}` in the order of their steps.
+        path: the file; rows are `{"step": n, "metrics": {name: value}}` in the order of their steps. None keeps none.
         listener: receives each row as it is written.
     """
 
-    def __init__(self, path: Path, listener: LogMetrics) -> None:
+    def __init__(self, path: Path | None, listener: LogMetrics) -> None:
         self._rows = StepRows(path)
         self._listener = listener
         self._window: dict[str, Ratio] = {}

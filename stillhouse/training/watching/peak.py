@@ -1,6 +1,7 @@
 """How fast a device multiplies matrices, which model FLOPs utilisation is a share of."""
 
 import time
+from functools import cache
 from typing import Final
 
 import torch
@@ -10,8 +11,9 @@ _NUM_TIMES: Final = 10
 _BUDGET_S: Final = 0.5
 
 
+@cache
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of the best of a few large square products in `dtype`.
+    """Operations a second of the best of a few large square products in `dtype`, measured once in a process.
 
     Every random generator of the process is left as it was. The factors are drawn, since a GPU multiplies constants
     faster than it multiplies weights.

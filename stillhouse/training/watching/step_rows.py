@@ -12,10 +12,10 @@ class StepRows:
     """Rows that each hold a `step`, in the order of their steps.
 
     Args:
-        path: the file; absent is empty.
+        path: the file; absent is empty. None keeps nothing: of the processes that train together one writes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def append(self, rows: Iterable[JsonObject]) -> None:
@@ -24,6 +24,8 @@ class StepRows:
         Raises:
             StoreError: no space or no permission.
         """
+        if self._path is None:
+            return
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(_line(row) for row in rows)
@@ -32,7 +34,7 @@ class StepRows:
 
     def read(self) -> list[JsonObject]:
         """All rows; a last line cut short by a crash is left out."""
-        if not self._path.exists():
+        if self._path is None or not self._path.exists():
             return []
         return [json.loads(line) for line in self._path.read_bytes().split(b"\n")[:-1]]
 
@@ -43,12 +45,13 @@ class StepRows:
             StoreError: no space or no permission.
         """
         kept = [row for row in self.read() if row["step"] <= step]
-        write_atomic(self._path, "".join(map(_line, kept)).encode())
+        if self._path is not None:
+            write_atomic(self._path, "".join(map(_line, kept)).encode())
         return kept
 
     def sync(self) -> None:
         """Makes durable what was appended."""
-        if self._path.exists():
+        if self._path is not None and self._path.exists():
             sync(self._path)
 
 

@@ -60,7 +60,8 @@ def generations(
     listener: Heard,
 ) -> Generations:
     sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), GreedySampling(max_tokens=48, max_turns=3), 512)
-    return Generations(student, sampler, prompts[:NUM_PROMPTS], metadata, work_dir=work_dir, listener=listener)
+    some = prompts[:NUM_PROMPTS]
+    return Generations(student, sampler, some, metadata, every_steps=10, work_dir=work_dir, listener=listener)
 
 
 def rows_of(work_dir: Path) -> list[JsonObject]:

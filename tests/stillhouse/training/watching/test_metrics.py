@@ -54,6 +54,15 @@ def test_rows_behind_the_checkpoint_are_cut_and_its_open_steps_count_on(tmp_path
     assert continued.last["share"] == 0.75
 
 
+def test_a_process_that_does_not_write_has_the_same_values():
+    log = MetricsLog(None, nobody)
+    log.restore({"window": {"loss": [1.0, 1.0]}, "last": {"lr": 0.5}}, 1, replay=True)
+    log.add({"loss": 3.0})
+    log.write_row(2)
+    assert log.last == {"loss": 2.0, "lr": 0.5}
+    assert log.state() == {"window": {}, "last": log.last}
+
+
 def test_without_a_checkpoint_rows_of_an_earlier_attempt_are_gone(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, nobody)
