@@ -6,15 +6,25 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
+from stillhouse.training.parallel.ranks import Ranks
+
 
 class Interrupted(BaseException):
     """SIGTERM arrived. Derived from BaseException so that nothing which handles errors swallows it."""
 
 
 class InterruptOnSigterm:
-    """While entered, SIGTERM raises `Interrupted` in the main thread, at once or at the end of a `deferred` block."""
+    """While entered, SIGTERM raises `Interrupted` in the main thread, at once or at the end of a `deferred` block.
 
-    def __init__(self) -> None:
+    Among several ranks it raises nowhere but in `raise_if_any`: a rank that left on its own would leave the others
+    waiting for it.
+
+    Args:
+        ranks: the processes that train together.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._deferred = False
         self._pending = False
         self._previous: Any = None
@@ -34,10 +44,18 @@ class InterruptOnSigterm:
             yield
         finally:
             self._deferred = False
-        if self._pending:
+        if self._pending and self._ranks.size == 1:
+            raise Interrupted
+
+    def raise_if_any(self) -> None:
+        """Raises `Interrupted` in every rank as soon as one has received SIGTERM; collective."""
+        if self._ranks.size == 1:
+            return
+        _, flags = self._ranks.sum_and_max({}, {"pending": float(self._pending)})
+        if flags["pending"]:
             raise Interrupted
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._pending = True
-        if not self._deferred:
+        if not self._deferred and self._ranks.size == 1:
             raise Interrupted

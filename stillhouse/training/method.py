@@ -1,17 +1,16 @@
 """What a training method is to the trainer: batches, a loss per token, and what it measures.
 
 The trainer knows no method. It turns batches into microbatches, divides by the token count of the whole batch, and owns
-optimiser, schedule, checkpoints and logging. Dimensions: N loss positions of a microbatch.
+optimiser, schedule, checkpoints and logging. Dimensions: N loss positions of a chunk of a microbatch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
-from stillhouse.training.batching.microbatches import Microbatch
-from stillhouse.training.head.scores import Predictions
+from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.types import Sample
 
 
@@ -28,19 +27,40 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """The loss at each position of a microbatch, and what to report of them. Every tensor has shape [N]."""
+    """The loss at each of N positions, and what to report of them. Every tensor has shape [N]."""
 
     losses_N: Tensor
     """What is minimised is the sum over the batch divided by the number of loss positions of the whole batch."""
     means: dict[str, Tensor] = field(default_factory=dict)
     """Reported as the mean over all loss positions of the batch."""
     ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Reported as the sum of the first over the sum of the second, each over all loss positions of the batch."""
+    """Reported as the sum of the first over the batch, divided by the sum of the second."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
     """Reported as the largest value of the batch."""
 
 
-class Method(Protocol):
+class TokenLoss(Protocol):
+    """The part of a method that the head needs."""
+
+    @property
+    def temperature(self) -> float:
+        """Logits are divided by it."""
+
+    @property
+    def wants(self) -> frozenset[ScoreName]:
+        """Scores that cost a pass over the logits and are made for methods that use them only."""
+
+    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
+        """What the loss needs of a sample beside its tokens: lists aligned with `token_ids`, by name."""
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        """Losses of N targets, each a function of its own scores and values alone.
+
+        Called for a chunk of a microbatch at a time. The gradient is taken with respect to the scores.
+        """
+
+
+class Method(TokenLoss, Protocol):
     """Supplies batches and a loss."""
 
     @property
@@ -55,14 +75,16 @@ class Method(Protocol):
     def headline(self) -> tuple[str, ...]:
         """The metrics a person watches while it runs, by bare name."""
 
+    @property
+    def guarded(self) -> str | None:
+        """The metric, by bare name, whose rise means that training has diverged; None where no metric tells."""
+
     def batch(self, step: int) -> Batch:
         """The batch of step `step`, counted from 0.
 
         A function of seed, step and the student's current weights alone: nothing else has to survive a crash.
         """
 
-    def loss(self, predictions: Predictions, microbatch: Microbatch) -> TokenLosses:
-        """Losses of a microbatch, differentiable through `predictions`."""
-
-    def validate(self) -> dict[str, float]:
-        """Measurements of the current weights on data not trained on, by bare name; empty when there are none."""
+    @property
+    def validation(self) -> Sequence[Sample]:
+        """Samples that are measured and not trained on; may be empty."""

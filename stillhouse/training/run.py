@@ -13,15 +13,16 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import attach
+from stillhouse.training.assembly import build_trainer
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import load_teacher
+from stillhouse.training.parallel.ranks import join_ranks
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
-from stillhouse.training.trainer import Trainer
 from stillhouse.training.watching.metrics import METRICS_FILE
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
@@ -40,48 +41,48 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     """
     # Its bars are for terminals; the log's last lines are what an error shows.
     disable_progress_bar()
-    with exclusive(job.work_dir):
-        device = _device(job)
-        student = load_student(job.student_ref, job.student, device, job.trainer.seed)
-        method = _method(job, student)
-        target = job.tracking
-        tracked = attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store))
-        with tracked:
-            trainer = Trainer(
-                method,
-                student,
-                job.trainer,
-                work_dir=job.work_dir,
-                identity=job.identity(),
-                progress=progress,
-                listener=tracked.log_metrics,
-                tracking_run_id=target.run_id if target else None,
-            )
-            facts = trainer.run()
-        _write_student(job, student, facts)
+    target = job.tracking
+    with (
+        exclusive(job.work_dir),
+        join_ranks(job.runtime.device) as ranks,
+        attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store)) as tracked,
+    ):
+        _make_repeatable(job, ranks.device)
+        student = load_student(job.student_ref, job.student, ranks.device, job.trainer.seed)
+        trainer = build_trainer(
+            _method(job, student),
+            student,
+            job.trainer,
+            work_dir=job.work_dir,
+            identity=job.identity(),
+            ranks=ranks,
+            progress=progress,
+            listener=tracked,
+            tracking_run_id=target.run_id if target else None,
+            peak_tflops=job.runtime.peak_tflops,
+        )
+        facts = trainer.run()
+        with trainer.weights.averaged():
+            _write_student(job, student, facts)
         return facts
 
 
-def _device(job: TrainJob) -> torch.device:
-    """The device of the job; also makes CPU results repeatable bit for bit."""
+def _make_repeatable(job: TrainJob, device: torch.device) -> None:
+    """On the CPU two runs of the same job give the same bits."""
     torch.manual_seed(job.trainer.seed)
     if job.runtime.num_threads is not None:
         torch.set_num_threads(job.runtime.num_threads)
-    name = job.runtime.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
+    if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
         # Only guards against reading memory nobody wrote, at the price of writing all of it.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    return torch.device(name)
 
 
 def _method(job: TrainJob, student: Student) -> Method:
     if job.method == "sft":
         assert job.sft is not None
         assert job.dataset_folder is not None
-        return load_sft(job.dataset_folder, student, job.sft, job.student.max_length)
+        return load_sft(job.dataset_folder, student.tokenizer, job.sft, job.student.max_length)
     assert job.on_policy is not None
     assert job.prompts_file is not None
     assert job.teacher_ref is not None

@@ -1,79 +1,101 @@
-"""The training loop: optimiser, schedule, microbatches, clipping, checkpoints and logging, whatever the method.
-
-The loss of a step is the sum over the loss positions of the whole batch divided by their number, so that neither the
-split into microbatches nor the lengths of samples weigh anything. Dimensions: N loss positions.
-"""
+"""The training loop, whatever the method: passes, update, measurements, checkpoints."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
-
-import torch
-from torch import Tensor, nn
+from typing import Protocol
 
 from stillhouse.config import TrainerConfig
-from stillhouse.errors import TrainingError
-from stillhouse.progress import Progress
-from stillhouse.training.batching.microbatches import collate, num_targets, split_microbatches
-from stillhouse.training.checkpoints.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint
-from stillhouse.training.checkpoints.random_state import random_state, restore_random_state
-from stillhouse.training.head.scores import Predictions
+from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.checkpoints.checkpoint import (
+    Checkpoint,
+    load_newest_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from stillhouse.training.checkpoints.random_state import random_state, restore_random_state_of_rank
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
 from stillhouse.training.method import Batch, Method
-from stillhouse.training.optimisation.optimizer import adamw
 from stillhouse.training.optimisation.schedule import learning_rate
-from stillhouse.training.student.student import Student
-from stillhouse.training.watching.metrics import METRICS_FILE, LogMetrics, MetricsLog
-from stillhouse.types import JsonObject, Sample
+from stillhouse.training.optimisation.weights import Weights, WeightsState
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.passes import Passes, PassResult
+from stillhouse.training.watching.divergence import named_prompts
+from stillhouse.training.watching.watch import Watch
+from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
 
-_SHOWN_IDS: Final = 8
+
+class Measurement(Protocol):
+    """Something measured of the student every so many steps, beside the loss."""
+
+    @property
+    def every_steps(self) -> int:
+        """Steps between two measurements."""
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Metrics by bare name after `step` steps; leaves the student and all generators as they were."""
+
+    def restore(self, step: int, *, replay: bool) -> None:
+        """Returns to how things stood after `step` steps; `replay` reports what stays once more."""
 
 
 class Trainer:
-    """Trains `student` by `method` for `method.num_steps` steps, from the newest checkpoint if there is one.
+    """Trains a student by `method` for `method.num_steps` steps, from the newest checkpoint if there is one.
 
     Args:
         method: supplies batches and the loss.
-        student: the model; its trained parameters are changed in place.
-        config: optimiser, schedule, intervals.
-        work_dir: holds `checkpoints/` and `metrics.jsonl`.
+        passes: take batches through the student.
+        weights: what is trained; changed in place.
+        watch: is told everything.
+        config: schedule and intervals.
+        ranks: the processes that train together.
+        work_dir: holds `checkpoints`.
         identity: what the result depends on; checkpoints of another identity are refused.
-        progress: told of every step.
-        listener: receives the rows of metrics.
-        tracking_run_id: the run behind `listener`; rows are sent again when a checkpoint was made under another.
-        clock: seconds, for speeds and durations only.
+        tracking_run_id: the run that gets the metrics; they are sent again when a checkpoint was made under another.
+        measurements: taken beside the validation.
+        clock: seconds, for the facts only.
+
+    Raises:
+        ConfigError: the config goes by a validation loss and there is nothing to validate on.
     """
 
     def __init__(
         self,
         method: Method,
-        student: Student,
+        passes: Passes,
+        weights: Weights,
+        watch: Watch,
         config: TrainerConfig,
         *,
+        ranks: Ranks,
         work_dir: Path,
         identity: JsonObject,
-        progress: Progress,
-        listener: LogMetrics = lambda metrics, step: None,
         tracking_run_id: str | None = None,
+        measurements: Sequence[Measurement] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not method.validation and (config.keep == "best" or config.early_stopping_patience is not None):
+            raise ConfigError(
+                f"{method.name}.keep = {config.keep!r}, early_stopping_patience = {config.early_stopping_patience}: "
+                f"both go by the validation loss, and {method.name} has no validation rows here. Keep some rows for "
+                "validation, or use `last` and no patience"
+            )
         self._method = method
-        self._student = student
+        self._passes = passes
+        self.weights = weights
+        self._watch = watch
         self._config = config
+        self._ranks = ranks
         self._checkpoints = work_dir / "checkpoints"
         self._identity = identity
-        self._progress = progress
         self._tracking_run_id = tracking_run_id
+        self._measurements = measurements
         self._clock = clock
-        self._metrics = MetricsLog(work_dir / METRICS_FILE, listener)
-        self._parameters = dict(student.trained_parameters())
-        self._optimizer = adamw(self._parameters.values(), config)
         self._step = 0
         self._random = random_state()
         self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
@@ -81,18 +103,22 @@ class Trainer:
     def run(self) -> JsonObject:
         """Trains to the end; the facts of the whole training, its earlier attempts included.
 
+        Afterwards the student has the weights that `config.keep` asks for, of which `weights.averaged()` is to be
+        written.
+
         Raises:
-            TrainingError: a loss or gradient is not finite, or the checkpoint found is of another training.
+            TrainingError: a loss or gradient is not finite, training has diverged, or the checkpoint found is of
+                another training.
             StoreError: a checkpoint cannot be written.
             Interrupted: SIGTERM; a checkpoint was saved.
         """
         resumed_from = self._resume()
         num_steps = self._method.num_steps
         logger.info("%s: %d of %d steps are done", self._method.name, self._step, num_steps)
-        with InterruptOnSigterm() as interruption:
-            if resumed_from is None:
-                self._metrics.write_row(0, self._named(self._method.validate()))
-            while self._step < num_steps:
+        with InterruptOnSigterm(self._ranks) as interruption:
+            if resumed_from is None and (measured := self._measure(validate=True)):
+                self._watch.write_row(0, measured)
+            while self._step < num_steps and not self._watch.best.is_exhausted:
                 try:
                     self._train_one_step(interruption)
                 except Interrupted:
@@ -100,146 +126,121 @@ class Trainer:
                     # `self._step` steps, and `self._random` belongs to them.
                     self._save()
                     raise
+        self._keep_best()
         return self._facts(resumed_from)
 
     def _train_one_step(self, interruption: InterruptOnSigterm) -> None:
         started = self._clock()
-        rate = learning_rate(self._config, self._step, self._method.num_steps)
+        self._watch.throughput.begin_step(self._step)
         batch = self._method.batch(self._step)
-        metrics = self._backward(batch)
+        self._watch.throughput.batch_ready()
+        result = self._passes.backward(batch.samples, self._method)
+        norm = self.weights.clip()
+        self._refuse_not_finite(batch, result, norm)
+        self._watch.check(self._step, batch, result)
         with interruption.deferred():
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            rate = learning_rate(self._config, self._step, self._method.num_steps)
+            self.weights.update(rate)
             self._step += 1
-            seconds = self._clock() - started
-            num_tokens = sum(len(sample.token_ids) for sample in batch.samples)
-            metrics |= {"learning_rate": rate, "tokens_per_s": num_tokens / max(seconds, 1e-9)}
-            self._metrics.add(self._named(metrics))
-            self._totals["seconds"] += seconds
+            self._watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
+            self._totals["seconds"] += self._clock() - started
             self._totals["trained_tokens"] += num_targets(batch.samples)
             self._totals["sampled_tokens"] += batch.num_sampled_tokens
             self._close_step()
+        interruption.raise_if_any()
 
     def _close_step(self) -> None:
-        is_last = self._step == self._method.num_steps
-        is_checkpoint = is_last or self._step % self._config.checkpoint_every_steps == 0
-        if is_checkpoint or self._step % self._config.log_every_steps == 0:
-            validation = self._method.validate() if is_checkpoint else {}
-            self._metrics.write_row(self._step, self._named(validation))
+        is_checkpoint = self._is_due(self._config.checkpoint_every_steps)
+        is_validation = self._is_due(self._config.validate_every_steps or self._config.checkpoint_every_steps)
+        measured = self._measure(validate=is_validation)
+        if measured or is_checkpoint or self._is_due(self._config.log_every_steps):
+            self._watch.write_row(self._step, measured)
+        is_best = "validation_loss" in measured and self._watch.best.observe(self._step, measured["validation_loss"])
         self._random = random_state()
-        if is_checkpoint:
+        if is_checkpoint or (is_best and self._config.keep == "best"):
             self._save()
-        bare = {name.partition("/")[2]: value for name, value in self._metrics.last.items()}
-        shown = {name: bare[name] for name in (*self._method.headline, "tokens_per_s") if name in bare}
-        self._progress.update(self._method.name, self._step, self._method.num_steps, **shown)
+        self._watch.show(self._step)
 
-    def _backward(self, batch: Batch) -> dict[str, float]:
-        """Accumulates the gradient of the batch, clips it, and returns the step's metrics."""
-        count = num_targets(batch.samples)
-        if count == 0:
-            raise TrainingError(
-                f"step {self._step}: the batch has no token to train on; prompts {_ids(batch.samples)}. "
-                "Check that prompts leave room for a completion in the model's context"
-            )
-        self._student.model.train()
-        groups = split_microbatches(batch.samples, self._config.microbatch_tokens)
-        results = [self._backward_microbatch(group, count) for group in groups]
-        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._config.max_grad_norm).item()
-        losses = torch.stack([result.loss for result in results]).tolist()
-        if not all(map(math.isfinite, [*losses, norm])):
-            raise self._not_finite(groups, losses, norm)
-        return batch.metrics | {"loss": sum(losses), "grad_norm": norm} | _combined(results, count)
+    def _is_due(self, every_steps: int) -> bool:
+        return self._step % every_steps == 0 or self._step == self._method.num_steps
 
-    def _backward_microbatch(self, group: list[Sample], count: int) -> "_MicrobatchResult":
-        microbatch = collate(group, self._student.device)
-        with self._student.precision():
-            hidden_NH = self._student.hidden_states(microbatch.inputs_BT).flatten(0, 1)
-            predictions = Predictions(hidden_NH.index_select(0, microbatch.positions_N), self._student.head)
-            token_losses = self._method.loss(predictions, microbatch)
-        loss = token_losses.losses_N.sum() / count
-        loss.backward()
-        return _MicrobatchResult(
-            loss=loss.detach(),
-            sums={name: values_N.sum() for name, values_N in token_losses.means.items()},
-            maxima={name: values_N.max() for name, values_N in token_losses.maxima.items()},
-        )
+    def _measure(self, *, validate: bool) -> dict[str, float]:
+        """Measurements of the weights as they would be kept now, by bare name."""
+        metrics: dict[str, float] = {}
+        with self.weights.averaged():
+            if validate and self._method.validation:
+                figures = self._passes.measure(self._method.validation, self._method).metrics
+                metrics |= {f"validation_{name}": value for name, value in figures.items()}
+            for measurement in self._measurements:
+                if self._is_due(measurement.every_steps):
+                    metrics |= measurement.measure(self._step)
+        return metrics
 
-    def _not_finite(self, groups: list[list[Sample]], losses: list[float], norm: float) -> TrainingError:
-        bad = [group for group, loss in zip(groups, losses, strict=True) if not math.isfinite(loss)]
-        samples = [sample for group in bad or groups for sample in group]
-        return TrainingError(
-            f"{self._method.name}, step {self._step}: loss {sum(losses)}, gradient norm {norm}; expected finite "
-            f"values; prompts {_ids(samples)}. The last checkpoint in {self._checkpoints} stands. Lower "
-            f"{self._method.name}.learning_rate, or set student.dtype to float32"
+    def _refuse_not_finite(self, batch: Batch, result: PassResult, norm: float) -> None:
+        if math.isfinite(result.loss) and math.isfinite(norm):
+            return
+        suspects = [sample for rank in self._ranks.gather(result.suspects) for sample in rank]
+        raise TrainingError(
+            f"{self._method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
+            f"values; prompts {named_prompts(suspects or batch.samples)}. The last checkpoint in {self._checkpoints} "
+            f"stands. Lower {self._method.name}.learning_rate, or set student.dtype to float32"
         )
 
     def _resume(self) -> int | None:
         checkpoint = load_newest_checkpoint(self._checkpoints, self._identity)
         if checkpoint is None:
-            self._metrics.restore(None, 0, replay=False)
+            self._restore_records(None, -1, replay=False)
             return None
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                parameter.copy_(checkpoint.weights[name])
-        self._optimizer.load_state_dict(checkpoint.optimizer)
-        self._random = checkpoint.random[0]
-        restore_random_state(self._random)
+        self.weights.load(WeightsState(checkpoint.weights, checkpoint.optimizer, checkpoint.average))
+        restore_random_state_of_rank(checkpoint.random, self._ranks.rank)
+        self._random = random_state()
         self._step = checkpoint.step
         self._totals = dict(checkpoint.progress["totals"])
-        other_run = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
-        self._metrics.restore(checkpoint.progress["metrics"], checkpoint.step, replay=other_run)
+        replay = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
+        self._restore_records(checkpoint.progress["watch"], self._step, replay=replay)
         return self._step
 
+    def _restore_records(self, watch: JsonObject | None, step: int, *, replay: bool) -> None:
+        self._watch.restore(watch, step, replay=replay)
+        for measurement in self._measurements:
+            measurement.restore(step, replay=replay)
+
     def _save(self) -> None:
+        if self._watch.is_suspicious:
+            logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
+            return
         checkpoint = Checkpoint(
             step=self._step,
-            weights={name: p.detach().cpu().contiguous() for name, p in self._parameters.items()},
-            optimizer=self._optimizer.state_dict(),
-            random=[self._random],
+            **self.weights.state()._asdict(),
+            random=self._ranks.gather(self._random),
             identity=self._identity,
             progress={
                 "totals": self._totals,
-                "metrics": self._metrics.state(),
+                "watch": self._watch.state(),
                 "tracking_run_id": self._tracking_run_id,
             },
         )
-        keep = self._config.keep_checkpoints
-        logger.info("saved %s", save_checkpoint(self._checkpoints, checkpoint, keep=keep, best_step=None))
+        if self._ranks.is_first:
+            best_step = self._watch.best.step if self._config.keep == "best" else None
+            keep = self._config.keep_checkpoints
+            path = save_checkpoint(self._checkpoints, checkpoint, keep=keep, best_step=best_step)
+            logger.info("saved %s", path)
+        self._ranks.barrier()
 
-    def _named(self, metrics: dict[str, float]) -> dict[str, float]:
-        return {f"{self._method.name}/{name}": value for name, value in metrics.items()}
+    def _keep_best(self) -> None:
+        best = self._watch.best.step
+        if self._config.keep == "best" and best is not None and best != self._step:
+            self.weights.replace(load_weights(self._checkpoints, best))
+            logger.info(
+                "%s: kept are the weights after step %d, of the lowest validation loss", self._method.name, best
+            )
 
     def _facts(self, resumed_from: int | None) -> JsonObject:
+        best = {"best_step": self._watch.best.step} if self._config.keep == "best" else {}
         return {
             "steps": self._step,
             **{name: round(value, 3) if name == "seconds" else int(value) for name, value in self._totals.items()},
             "resumed_from_step": resumed_from,
-            "final": self._metrics.last,
+            **best,
+            "final": self._watch.last,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _MicrobatchResult:
-    """Scalars that stay on the device until the step is over."""
-
-    loss: Tensor
-    sums: dict[str, Tensor]
-    maxima: dict[str, Tensor]
-
-
-def _combined(results: list[_MicrobatchResult], count: int) -> dict[str, float]:
-    sums = {name: torch.stack([result.sums[name] for result in results]).sum() / count for name in results[0].sums}
-    maxima = {name: torch.stack([result.maxima[name] for result in results]).max() for name in results[0].maxima}
-    reduced = sums | maxima
-    if not reduced:
-        return {}
-    return dict(zip(reduced, torch.stack([value.float() for value in reduced.values()]).tolist(), strict=True))
-
-
-def _ids(samples: Iterable[Sample]) -> str:
-    """Prompt ids for an error message: enough to find the batch, not all of a large one."""
-    ids = sorted({sample.prompt_id for sample in samples})
-    more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-    return ", ".join(ids[:_SHOWN_IDS]) + more

@@ -4,7 +4,7 @@ Padding stands on the right and attention is causal, so no real token sees a pad
 Dimensions: B rows, T time, N loss positions, S samples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -153,6 +153,28 @@ def collate(
             name: torch.from_numpy(values).to(device) for name, values in _at_targets(samples, token_values).items()
         },
         num_tokens=num_tokens,
+    )
+
+
+def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool) -> Microbatch:
+    """A forward pass over one token without a target, for a process that has no sample left when others do.
+
+    Args:
+        names: of the per-token values that the others' microbatches have.
+        device: where the tensors go.
+        packing: as the others'.
+    """
+    nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
+    token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    return Microbatch(
+        samples=(),
+        inputs_BT=token_BT,
+        position_ids_BT=token_BT,
+        segments=_segments([1], device) if packing else None,
+        target_places_N=nothing_N,
+        targets_N=nothing_N,
+        values={name: nothing_N.float() for name in names},
+        num_tokens=0,
     )
 
 

@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import Generator
-from stillhouse.training.batching.microbatches import Microbatch
 from stillhouse.training.batching.order import distinct_rows
-from stillhouse.training.head.scores import Predictions
+from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import importance_sampling, reverse_kl
 from stillhouse.training.method import Batch, TokenLosses
 from stillhouse.training.on_policy.advantages import distillation_advantages
@@ -48,6 +49,10 @@ class OnPolicy:
 
     name = "on_policy"
     headline = ("teacher_kl", "reward")
+    wants: frozenset[ScoreName] = frozenset({"entropy"})
+    guarded = None
+    validation: tuple[Sample, ...] = ()
+    """None: each batch is itself a measurement on fresh samples."""
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class OnPolicy:
         self._sampler = sampler
         self._config = config
         self.num_steps = config.num_steps
+        self.temperature = config.temperature
 
     def batch(self, step: int) -> Batch:
         """Fresh trajectories of the current weights with the teacher's scores."""
@@ -85,19 +91,22 @@ class OnPolicy:
         num_sampled = sum(sum(sample.loss_mask) for sample in samples)
         return Batch(samples, self._measure(trajectories, num_sampled), num_sampled)
 
-    def loss(self, predictions: Predictions, microbatch: Microbatch) -> TokenLosses:
+    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
+        """Log-probabilities of the tokens when they were sampled, and under the teacher."""
+        assert isinstance(sample, ScoredSample)
+        return {"sampling": sample.sampling_logprobs or [], "teacher": sample.teacher_logprobs or []}
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Importance sampling against the advantage under the weights being trained."""
-        scores = predictions.score(microbatch.targets_N, self._config.temperature)
-        teacher_N = microbatch.at_targets(_teacher_logprobs)
-        sampling_N = microbatch.at_targets(lambda sample: sample.sampling_logprobs)
-        kl_N = reverse_kl(scores.logprobs_N, teacher_N)
+        kl_N = reverse_kl(scores.logprobs_N, values["teacher"])
         advantages_N = distillation_advantages(
-            scores.logprobs_N, teacher_N, self._config.kl_coef, self._config.adv_clip
+            scores.logprobs_N, values["teacher"], self._config.kl_coef, self._config.adv_clip
         )
-        log_ratio_N = scores.logprobs_N.detach() - sampling_N
+        log_ratio_N = scores.logprobs_N.detach() - values["sampling"]
         clipped_N = (advantages_N != -self._config.kl_coef * kl_N).float()
+        assert scores.entropy_N is not None
         return TokenLosses(
-            importance_sampling(scores.logprobs_N, sampling_N, advantages_N),
+            importance_sampling(scores.logprobs_N, values["sampling"], advantages_N),
             means={
                 "teacher_kl": kl_N,
                 "entropy": scores.entropy_N,
@@ -106,10 +115,6 @@ class OnPolicy:
             },
             maxima={"log_ratio_abs_max": log_ratio_N.abs()},
         )
-
-    def validate(self) -> dict[str, float]:
-        """Nothing: each batch is itself a measurement on fresh samples."""
-        return {}
 
     def _scored(self, trajectories: Sequence[SampledTrajectory]) -> list[ScoredSample]:
         # A prompt that fills the context has nothing to score; it stays in the share of truncated ones.
@@ -152,8 +157,3 @@ class OnPolicy:
         if rewards:
             metrics["reward"] = math.fsum(rewards) / len(rewards)
         return metrics
-
-
-def _teacher_logprobs(sample: Sample) -> list[float] | None:
-    assert isinstance(sample, ScoredSample)
-    return sample.teacher_logprobs

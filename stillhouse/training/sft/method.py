@@ -4,11 +4,10 @@ A batch is the next rows of the dataset, the loss is the cross-entropy of every 
 tool calls with their end-of-turn token; prompts and tool output are only read).
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.samples import render_samples
@@ -16,12 +15,10 @@ from stillhouse.chat.template import TemplateError
 from stillhouse.config import SftConfig
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import InputError
-from stillhouse.training.batching.microbatches import Microbatch, collate, num_targets, split_microbatches
 from stillhouse.training.batching.order import num_stream_steps, stream_rows
-from stillhouse.training.head.scores import Predictions
+from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Sample
 
 
@@ -29,7 +26,6 @@ class Sft:
     """The method `sft`.
 
     Args:
-        student: what is trained; asked here for validation only.
         train: samples to learn from, at least one.
         validation: samples to measure on; may be empty.
         config: epochs and batch size.
@@ -37,13 +33,13 @@ class Sft:
 
     name = "sft"
     headline = ("loss", "token_accuracy")
+    guarded = "loss"
+    temperature = 1.0
+    wants: frozenset[ScoreName] = frozenset()
 
-    def __init__(
-        self, student: Student, train: Sequence[Sample], validation: Sequence[Sample], config: SftConfig
-    ) -> None:
-        self._student = student
+    def __init__(self, train: Sequence[Sample], validation: Sequence[Sample], config: SftConfig) -> None:
+        self.validation = validation
         self._train = train
-        self._validation = validation
         self._config = config
         self.num_steps = num_stream_steps(config.batch_size, len(train), config.num_epochs)
 
@@ -52,40 +48,28 @@ class Sft:
         rows = stream_rows(step, self._config.batch_size, len(self._train), self._config.num_epochs, self._config.seed)
         return Batch([self._train[row] for row in rows])
 
-    def loss(self, predictions: Predictions, microbatch: Microbatch) -> TokenLosses:
+    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
+        """Nothing: the tokens say it all."""
+        return {}
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """-log p(token), and whether the token is the most probable one."""
-        scores = predictions.score(microbatch.targets_N)
         return TokenLosses(cross_entropy(scores.logprobs_N), means={"token_accuracy": scores.is_top_N.float()})
 
-    @torch.no_grad()
-    def validate(self) -> dict[str, float]:
-        """Mean loss per token of the validation rows."""
-        if not self._validation:
-            return {}
-        self._student.model.eval()
-        losses = []
-        for group in split_microbatches(self._validation, self._config.microbatch_tokens):
-            microbatch = collate(group, self._student.device)
-            with self._student.precision():
-                hidden_NH = self._student.hidden_states(microbatch.inputs_BT).flatten(0, 1)
-                predictions = Predictions(hidden_NH.index_select(0, microbatch.positions_N), self._student.head)
-                losses.append(self.loss(predictions, microbatch).losses_N.sum().item())
-        return {"validation_loss": math.fsum(losses) / num_targets(self._validation)}
 
-
-def load_sft(folder: Path, student: Student, config: SftConfig, max_length: int) -> Sft:
+def load_sft(folder: Path, tokenizer: PreTrainedTokenizerBase, config: SftConfig, max_length: int) -> Sft:
     """The method over a dataset artifact; every row is rendered once, with the student's own template.
 
     Raises:
         InputError: there is no training row, or one cannot be trained on.
     """
     train, validation = (
-        samples_from_rows(read_rows(folder, split), student.tokenizer, max_length, f"{folder}/{split}.parquet")
+        samples_from_rows(read_rows(folder, split), tokenizer, max_length, f"{folder}/{split}.parquet")
         for split in ("train", "validation")
     )
     if not train:
         raise InputError(f"{folder}/train.parquet: no row to train on; see rejected.parquet there for the reasons")
-    return Sft(student, train, validation, config)
+    return Sft(train, validation, config)
 
 
 def samples_from_rows(

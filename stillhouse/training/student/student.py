@@ -1,18 +1,22 @@
 """The student: a causal language model of which all weights or an adapter are trained.
 
-Dimensions: B samples, T time, H hidden, V vocabulary.
+Dimensions: B rows, T time, H hidden, V vocabulary.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
+from stillhouse.training.student.step import StudentStep
+
+logger = logging.getLogger(__name__)
 
 _PROBE_TOLERANCE = 1e-2
 
@@ -26,6 +30,9 @@ class Student:
         tokenizer: its tokenizer, with the chat template.
         base_ref: model ref of the weights that training started from, below any adapter.
         dtype: type of computation.
+
+    Raises:
+        TrainingError: the model's logits are not its output layer applied to its hidden states.
     """
 
     def __init__(
@@ -40,9 +47,9 @@ class Student:
         self.causal_lm = causal_lm
         self.tokenizer = tokenizer
         self.base_ref = base_ref
-        self._dtype = dtype
-        self._backbone: nn.Module = causal_lm.base_model
-        self.head: nn.Linear = causal_lm.get_output_embeddings()
+        self.step = StudentStep(model, causal_lm)
+        """From a microbatch to the loss; under sharding the only way to the weights."""
+        self.dtype = dtype
         self._check_head()
 
     @property
@@ -50,15 +57,16 @@ class Student:
         """Where the weights are."""
         return self.head.weight.device
 
+    @property
+    def head(self) -> nn.Linear:
+        """The output layer."""
+        return self.step.head
+
     def precision(self) -> AbstractContextManager[Any]:
         """The context in which the model computes, when it is trained and when it samples alike."""
-        if self._dtype is torch.float32:
+        if self.dtype is torch.float32:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self._dtype)
-
-    def hidden_states(self, inputs_BT: Tensor) -> Tensor:
-        """Last hidden states [B, T, H]: what the head turns into logits."""
-        return self._backbone(input_ids=inputs_BT, use_cache=False).last_hidden_state
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What is trained, by name; tied weights come once."""
@@ -73,13 +81,16 @@ class Student:
             self.model.save_pretrained(folder, save_embedding_layers=False)
         self.tokenizer.save_pretrained(folder)
 
+    def packs_exactly(self) -> bool:
+        """Whether packed rows see nothing of each other; a model that mixes them is warned of, and to be padded."""
+        return False
+
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Refuses a model whose logits are not head(hidden states), which training takes them to be."""
         inputs = torch.tensor([[0, 1, 2]], device=self.device)
         with self.precision():
             expected = self.causal_lm(input_ids=inputs, use_cache=False).logits.float()
-            seen = self.head(self.hidden_states(inputs)).float()
+            seen = self.step.head(self.step.backbone(input_ids=inputs, use_cache=False).last_hidden_state).float()
         difference = (seen - expected).abs().max().item()
         if not difference <= _PROBE_TOLERANCE * max(1.0, expected.abs().max().item()):
             raise TrainingError(

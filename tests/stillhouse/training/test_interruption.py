@@ -2,12 +2,16 @@ import os
 import signal
 
 import pytest
+import torch
 
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
+from stillhouse.training.parallel.ranks import Ranks
+
+ALONE = Ranks.single(torch.device("cpu"))
 
 
 def test_sigterm_raises_at_once():
-    with pytest.raises(Interrupted), InterruptOnSigterm():
+    with pytest.raises(Interrupted), InterruptOnSigterm(ALONE):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -15,7 +19,7 @@ def test_sigterm_waits_for_the_end_of_a_deferred_block():
     finished = []
 
     def train_one_step() -> None:
-        with InterruptOnSigterm() as interruption, interruption.deferred():
+        with InterruptOnSigterm(ALONE) as interruption, interruption.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             finished.append("optimiser step")
 
@@ -26,6 +30,6 @@ def test_sigterm_waits_for_the_end_of_a_deferred_block():
 
 def test_the_handler_before_is_put_back():
     before = signal.getsignal(signal.SIGTERM)
-    with InterruptOnSigterm():
+    with InterruptOnSigterm(ALONE):
         pass
     assert signal.getsignal(signal.SIGTERM) is before

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,8 @@ import torch
 
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
-from stillhouse.progress import NoProgress
-from stillhouse.training.batching.microbatches import Microbatch
-from stillhouse.training.head.scores import Predictions
+from stillhouse.training.assembly import build_trainer
+from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
@@ -38,6 +37,10 @@ class Imitation:
 
     name = "imitation"
     headline = ("loss",)
+    guarded = "loss"
+    temperature = 1.0
+    wants: frozenset[ScoreName] = frozenset({"entropy"})
+    validation: tuple[Sample, ...] = ()
 
     def __init__(
         self, batch: list[Sample], num_steps: int = 6, before: Callable[[int], None] = lambda step: None
@@ -50,16 +53,16 @@ class Imitation:
         self._before(step)
         return Batch(self._samples, {"size": float(len(self._samples))})
 
-    def loss(self, predictions: Predictions, microbatch: Microbatch) -> TokenLosses:
-        scores = predictions.score(microbatch.targets_N)
+    def token_values(self, sample: Sample) -> dict[str, list[float]]:
+        return {}
+
+    def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
+        assert scores.entropy_N is not None
         return TokenLosses(
             cross_entropy(scores.logprobs_N),
             means={"entropy": scores.entropy_N},
             maxima={"worst": -scores.logprobs_N.detach()},
         )
-
-    def validate(self) -> dict[str, float]:
-        return {}
 
 
 @pytest.fixture
@@ -71,7 +74,7 @@ def trainer(method: Imitation, student: Student, work_dir: Path, **config: objec
     settings = TrainerConfig.model_validate({"learning_rate": 0.01, "checkpoint_every_steps": 2, **config})
     work_dir.mkdir(exist_ok=True)
     identity = {"trainer": settings.model_dump(mode="json")}
-    return Trainer(method, student, settings, work_dir=work_dir, identity=identity, progress=NoProgress())
+    return build_trainer(method, student, settings, work_dir=work_dir, identity=identity, peak_tflops=1.0)
 
 
 def weights(student: Student) -> dict[str, torch.Tensor]:
@@ -84,7 +87,7 @@ def gradient_step(
     """What one step adds to the gradient's running mean, which is the gradient up to a factor."""
     one = trainer(Imitation(batch, 1), student, work_dir, microbatch_tokens=microbatch_tokens, max_grad_norm=1e9)
     one.run()
-    state = one._optimizer.state
+    state = one.weights._optimizer.state
     return {name: state[p]["exp_avg"] for name, p in student.trained_parameters()}
 
 
@@ -142,7 +145,7 @@ def test_training_lowers_the_loss(new_student: Callable[[], Student], tmp_path: 
 
 def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_path: Path):
     student = new_student()
-    groups = trainer(Imitation(samples()), student, tmp_path, weight_decay=0.1)._optimizer.param_groups
+    groups = trainer(Imitation(samples()), student, tmp_path, weight_decay=0.1).weights._optimizer.param_groups
     decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for _, parameter in student.trained_parameters():
         assert decays[id(parameter)] == (0.1 if parameter.ndim >= 2 else 0.0)

@@ -149,7 +149,8 @@ def test_training_killed_continues_from_its_last_checkpoint(continued: Continued
 def test_metrics_of_a_killed_training_have_no_step_twice_and_none_missing(continued: Continued):
     rows, expected = (read_metrics(job.work_dir / "metrics.jsonl") for job in (continued.killed, continued.whole))
     for row in (*rows, *expected):
-        row["metrics"].pop(f"{continued.whole.method}/tokens_per_s", None)
+        for name in ("tokens_per_s", "mfu", "step_s", "data_s", "peak_memory_gib", "eta_s"):
+            row["metrics"].pop(f"{continued.whole.method}/{name}", None)
     assert rows == expected
 
 
@@ -158,9 +159,8 @@ def test_launcher_relays_every_step_after_the_checkpoint(continued: Continued):
     assert [done for _, done, _, _ in continued.updates] == list(range(first, last + 1))
     stage, _, total, facts = continued.updates[-1]
     assert (stage, total) == (continued.killed.method, last)
-    assert set(facts) == {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward"}}[stage] | {
-        "tokens_per_s"
-    }
+    headline = {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward"}}[stage]
+    assert set(facts) == headline | {"learning_rate", "tokens_per_s", "eta_s"}
 
 
 def test_finished_student_is_a_model_with_its_record(continued: Continued):

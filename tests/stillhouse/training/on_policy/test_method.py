@@ -8,13 +8,12 @@ from transformers import AutoTokenizer
 
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, TrainingError
-from stillhouse.progress import NoProgress
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.assembly import build_trainer
 from stillhouse.training.on_policy.method import OnPolicy, ScoredSample
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import check_vocabularies, load_teacher
 from stillhouse.training.student.load import load_student
-from stillhouse.training.trainer import Trainer
 from stillhouse.types import Prompt, PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
@@ -50,7 +49,7 @@ def new_method(
 def train(method: OnPolicy, work_dir: Path) -> dict[str, torch.Tensor]:
     work_dir.mkdir()
     config = method._config
-    Trainer(method, method._student, config, work_dir=work_dir, identity={}, progress=NoProgress()).run()
+    build_trainer(method, method._student, config, work_dir=work_dir, identity={}, peak_tflops=1.0).run()
     return {name: parameter.detach().clone() for name, parameter in method._student.trained_parameters()}
 
 
@@ -66,7 +65,7 @@ def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: 
     method = new_method(teacher="embedded:student", num_steps=1, learning_rate=1e-3)
     work_dir = tmp_path / "work"
     work_dir.mkdir()
-    trainer = Trainer(method, method._student, method._config, work_dir=work_dir, identity={}, progress=NoProgress())
+    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
     final = trainer.run()["final"]
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
     assert final["on_policy/grad_norm"] < 1e-3
@@ -82,7 +81,7 @@ def test_sampler_and_trainer_agree_on_log_probs(
     method = new_method(student=StudentConfig(parameters=parameters, dtype=dtype), num_steps=2, learning_rate=1e-3)
     work_dir = tmp_path / "work"
     work_dir.mkdir()
-    trainer = Trainer(method, method._student, method._config, work_dir=work_dir, identity={}, progress=NoProgress())
+    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
     final = trainer.run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30

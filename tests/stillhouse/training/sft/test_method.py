@@ -9,14 +9,17 @@ from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.errors import InputError
 from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.passes import Passes
 from stillhouse.training.sft.method import Sft, load_sft, samples_from_rows
 from stillhouse.training.student.load import load_student
 
+CONFIG = SftConfig(batch_size=4, num_epochs=2)
+
 
 @pytest.fixture
-def sft(tiny_model: str, full_student: StudentConfig, dataset_folder: Path) -> Sft:
-    student = load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
-    return load_sft(dataset_folder, student, SftConfig(batch_size=4, num_epochs=2), max_length=512)
+def sft(dataset_folder: Path) -> Sft:
+    return load_sft(dataset_folder, load_tokenizer("embedded:student"), CONFIG, max_length=512)
 
 
 def test_exactly_what_the_assistant_said_is_supervised(dataset_folder: Path):
@@ -62,20 +65,22 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for(sft: Sft):
     assert [sample.prompt_id for sample in sft.batch(2).samples] == [sample.prompt_id for sample in last.samples]
 
 
-def test_validation_loss_is_the_mean_over_the_tokens_of_the_validation_rows(sft: Sft, dataset_folder: Path):
-    rows = list(read_rows(dataset_folder, "validation"))
-    assert rows
-    samples = samples_from_rows(rows, sft._student.tokenizer, 512, "validation")
+def test_validation_loss_is_the_mean_over_the_tokens_of_the_validation_rows(
+    sft: Sft, tiny_model: str, full_student: StudentConfig
+):
+    student = load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
+    assert sft.validation
     total = 0.0
-    for sample in samples:
+    for sample in sft.validation:
         with torch.no_grad():
-            logprobs = sft._student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)
+            logprobs = student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)
         total -= sum(
             logprobs[index - 1, token].item()
             for index, (token, trained) in enumerate(zip(sample.token_ids, sample.loss_mask, strict=True))
             if trained
         )
-    assert sft.validate()["validation_loss"] == pytest.approx(total / num_targets(samples), rel=1e-5)
+    measured = Passes(student, Ranks.single(student.device), CONFIG).measure(sft.validation, sft)
+    assert measured.loss == pytest.approx(total / num_targets(sft.validation), rel=1e-5)
 
 
 def test_row_without_supervised_token_names_file_and_prompt():

@@ -1,0 +1,84 @@
+"""A trainer put together from its parts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stillhouse.config import TrainerConfig
+from stillhouse.progress import NoProgress, Progress
+from stillhouse.training.method import Method
+from stillhouse.training.optimisation.weights import Weights
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.passes import Passes
+from stillhouse.training.student.student import Student
+from stillhouse.training.trainer import Measurement, Trainer
+from stillhouse.training.watching.flops import model_flops
+from stillhouse.training.watching.listener import Listener, NoListener
+from stillhouse.training.watching.peak import measure_peak_flops
+from stillhouse.training.watching.throughput import Throughput
+from stillhouse.training.watching.watch import Watch
+from stillhouse.types import JsonObject
+
+
+def build_trainer(
+    method: Method,
+    student: Student,
+    config: TrainerConfig,
+    *,
+    work_dir: Path,
+    identity: JsonObject,
+    ranks: Ranks | None = None,
+    progress: Progress | None = None,
+    listener: Listener | None = None,
+    tracking_run_id: str | None = None,
+    measurements: Sequence[Measurement] = (),
+    peak_tflops: float | None = None,
+) -> Trainer:
+    """A trainer of `student` by `method`.
+
+    Args:
+        method: supplies batches and the loss.
+        student: the model; its trained parameters are changed in place.
+        config: optimiser, schedule, memory, intervals.
+        work_dir: holds `checkpoints/` and `metrics.jsonl`.
+        identity: what the result depends on; checkpoints of another identity are refused.
+        ranks: the processes that train together; None for this one alone.
+        progress: told of every step; None shows nothing.
+        listener: receives the rows of metrics; None is nobody.
+        tracking_run_id: the run behind `listener`.
+        measurements: taken beside the validation.
+        peak_tflops: speed of one device, of which MFU is a share; None measures it.
+
+    Raises:
+        ConfigError: the config asks for what this student, method or machine does not have.
+    """
+    ranks = ranks or Ranks.single(student.device)
+    passes = Passes(student, ranks, config)
+    peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12
+    throughput = Throughput(
+        model_flops(student.step.backbone, student.head, student.causal_lm.config),
+        peak_flops * ranks.size,
+        method.num_steps,
+        packing=passes.packing,
+        device=student.device,
+    )
+    watch = Watch(
+        method,
+        config,
+        throughput,
+        vocabulary_size=len(student.tokenizer),
+        work_dir=work_dir,
+        progress=progress or NoProgress(),
+        listener=listener or NoListener(),
+    )
+    return Trainer(
+        method,
+        passes,
+        Weights(student, config),
+        watch,
+        config,
+        ranks=ranks,
+        work_dir=work_dir,
+        identity=identity,
+        tracking_run_id=tracking_run_id,
+        measurements=measurements,
+    )

@@ -1,0 +1,54 @@
+"""From a microbatch to the loss, as one module: what shards weights over devices hooks into modules' calls."""
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from stillhouse.training.batching.microbatches import Microbatch
+from stillhouse.training.head.fused import LossSums, fused_loss
+from stillhouse.training.method import TokenLoss
+
+
+class StudentStep(nn.Module):
+    """The student's backbone, its head and a method's loss.
+
+    Args:
+        model: the module that holds all weights: the causal language model, or peft's wrapper of it.
+        causal_lm: the causal language model in it.
+
+    Raises:
+        TrainingError: the output layer is no linear layer.
+    """
+
+    def __init__(self, model: nn.Module, causal_lm: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        # Not registered: they are part of `model`, and weights are to be found once.
+        self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
+
+    @property
+    def backbone(self) -> Any:
+        """What turns token ids into hidden states."""
+        return self._parts[0]
+
+    @property
+    def head(self) -> nn.Linear:
+        """The output layer."""
+        return self._parts[1]
+
+    def forward(self, microbatch: Microbatch, method: TokenLoss, scale: float) -> LossSums:
+        """`scale` times the sum of the losses at the microbatch's targets, and sums of what the method reports."""
+        hidden_BTH = self.backbone(
+            input_ids=microbatch.inputs_BT, position_ids=microbatch.position_ids_BT, use_cache=False
+        ).last_hidden_state
+        return fused_loss(
+            hidden_BTH.flatten(0, 1).index_select(0, microbatch.target_places_N),
+            self.head,
+            microbatch.targets_N,
+            microbatch.values,
+            method.loss,
+            scale=scale,
+            temperature=method.temperature,
+            wants=method.wants,
+        )
