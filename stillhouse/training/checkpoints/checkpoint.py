@@ -69,10 +69,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int, best_ste
     with replaced_folder(path) as work:
         try:
             _fill(work, checkpoint)
-        # A full disk is a RuntimeError to torch.save and a SafetensorError to save_file.
+        # A full disk is a SafetensorError to save_file and a RuntimeError about places in the file to torch.save.
         except (OSError, RuntimeError, SafetensorError) as error:
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
             num_bytes = _num_bytes([checkpoint.weights, checkpoint.average, checkpoint.optimizer])
-            raise OSError(f"{error}; it takes {num_bytes / 2**30:.2f} GiB") from error
+            raise OSError(f"{reason}; it takes {num_bytes / 2**30:.2f} GiB") from error
     prune(folder, saved=checkpoint.step, keep=keep, best_step=best_step)
     return path
 
@@ -126,7 +127,8 @@ def _fill(work: Path, checkpoint: Checkpoint) -> None:
     save_file(checkpoint.weights, work / _WEIGHTS)
     if checkpoint.average is not None:
         save_file(checkpoint.average, work / _AVERAGE)
-    torch.save(checkpoint.optimizer, work / _OPTIMIZER)
+    with (work / _OPTIMIZER).open("wb") as file:
+        torch.save(checkpoint.optimizer, file)
     state = {
         "step": checkpoint.step,
         "identity": checkpoint.identity,

@@ -140,7 +140,9 @@ def test_full_disk_names_path_and_space_and_leaves_the_last_checkpoint(tmp_path:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
     try:
-        with pytest.raises(StoreError, match=r"2: cannot be written: .* it takes 0\.00 GiB \(\d+\.\d\d GiB are free"):
+        with pytest.raises(
+            StoreError, match=r"2: cannot be written: .*File too large.* it takes 0\.00 GiB \(\d+\.\d\d GiB are free"
+        ):
             save(tmp_path, big)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
