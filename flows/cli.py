@@ -16,6 +16,7 @@ from dotenv import load_dotenv
 from flows.verbs import Overrides
 from flows.verbs.data import convert, export, view
 from flows.verbs.machine import doctor, serve
+from flows.verbs.students import publish
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
 from tasks.environment import quiet_console, set_defaults
@@ -176,7 +177,7 @@ def _row_numbers(text: str) -> list[int]:
 
 
 # The others, in the order in which --help shows them.
-for _verb in (view, convert, export, serve, doctor):
+for _verb in (view, convert, export, publish, serve, doctor):
     app.command()(_verb)
 
 

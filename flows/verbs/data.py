@@ -106,18 +106,9 @@ def export(
 
 def _dataset_folder(name: str, store: Path) -> Path:
     """The folder of a dataset, or of the one that a run made."""
-    from stillhouse.store.runs import RUN_FILE, find_run, read_run_record
+    from flows.verbs.runs import find_folder
 
-    path = Path(name)
-    if path.is_dir() and not (path / RUN_FILE).is_file():
-        if not (path / _DATASET_FILE).is_file():
-            raise InputError(f"{path}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
-        return path
-    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
-    folders = [Path(uri) for uri in record.artifacts.get("dataset", ())]
-    if not folders:
-        stages = ", ".join(record.artifacts) or "none"
-        raise InputError(f"run {record.flow} of {record.created_at}: it made no dataset; its stages: {stages}")
-    if not folders[-1].is_dir():
-        raise InputError(f"run {record.flow} of {record.created_at}: its dataset {folders[-1]} is gone; make it again")
-    return folders[-1]
+    folder, _ = find_folder(name, store, "dataset", ["dataset"])
+    if not (folder / _DATASET_FILE).is_file():
+        raise InputError(f"{folder}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
+    return folder

@@ -23,7 +23,10 @@ from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-VERBS = ["distill", "generate", "sft", "on-policy", "evaluate", "view", "convert", "export", "serve", "doctor"]
+VERBS = [
+    *("distill", "generate", "sft", "on-policy", "evaluate"),
+    *("view", "convert", "export", "publish", "serve", "doctor"),
+]
 TOOLS = '''
 from stillhouse.tools import tool
 
@@ -164,6 +167,8 @@ def test_every_verb_refuses_a_wrong_config_alike(
         (["export"], "name where the rows go"),
         (["export", "-o", "out.jsonl", "--private"], "--private is for a repository"),
         (["export", "-o", "out.jsonl", "--to", "csv"], "csv"),
+        (["publish"], "name where the student goes"),
+        (["publish", "-o", "out", "--private"], "--private is for a repository"),
         (["serve", "./absent"], "'./absent' is not a folder"),
         (["serve", "embedded:student", "--dtype", "int4"], "int4"),
         (["serve", "embedded:student", "--api-key-env", "ABSENT_KEY"], "ABSENT_KEY"),

@@ -1,17 +1,14 @@
-"""Datasets to the Hugging Face Hub. Nothing leaves the machine unless `push_to_hub` is called."""
+"""Datasets to the Hugging Face Hub."""
 
-import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stillhouse.dataset.export.hub_folder import write_hub_folder
-from stillhouse.errors import ConfigError, StoreError
+from stillhouse.store.hub import hub_client, push_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-_TOKEN_ENV: Final = "HF_TOKEN"
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:
@@ -30,36 +27,8 @@ def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | N
         InputError: `folder` is no dataset.
         StoreError: The hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
     """
-    import httpx
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    api = api or _api()
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            staged = Path(scratch) / "dataset"
-            write_hub_folder(folder, staged, ("train", "validation"))
-            address = api.create_repo(repository, private=private, repo_type="dataset", exist_ok=True)
-            if private and not api.dataset_info(repository).private:
-                raise StoreError(f"{address} is public, expected a private one; make it private, or name another")
-            api.upload_folder(
-                repo_id=repository,
-                repo_type="dataset",
-                folder_path=staged,
-                commit_message="Upload dataset",
-                delete_patterns="data/*",
-            )
-    except (HfHubHTTPError, HFValidationError, httpx.HTTPError) as error:
-        raise StoreError(
-            f"{repository} cannot be written on the Hugging Face Hub: {error}. Look at the name, at the rights of the "
-            f"token in {_TOKEN_ENV}, and at the network"
-        ) from error
-    return str(address)
-
-
-def _api() -> "HfApi":
-    from huggingface_hub import HfApi
-
-    token = os.environ.get(_TOKEN_ENV)
-    if not token:
-        raise ConfigError(f"the environment variable {_TOKEN_ENV} is not set; expected a token that may write datasets")
-    return HfApi(token=token)
+    api = api or hub_client()
+    with tempfile.TemporaryDirectory() as scratch:
+        staged = Path(scratch) / "dataset"
+        write_hub_folder(folder, staged, ("train", "validation"))
+        return push_folder(staged, repository, "dataset", private=private, replaces=["data/*"], api=api)

@@ -17,8 +17,8 @@ from stillhouse.embedded import embedded_path
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.training.job import TrainJob
 from stillhouse.training.results.card import write_card
-from stillhouse.training.results.merge import MergeCheck, merge_into
-from stillhouse.training.results.record import MERGED_FOLDER, STUDENT_FILE, read_record, record_of
+from stillhouse.training.results.merge import merge_into
+from stillhouse.training.results.record import MERGED_FOLDER, read_record, record_of
 from stillhouse.training.results.sections import DATASET_CARD_FILE
 from stillhouse.training.watching.metrics import METRICS_FILE
 from stillhouse.types import JsonObject, Message
@@ -52,25 +52,38 @@ def write_results(job: TrainJob, base: str, facts: JsonObject, rows: Sequence[Se
     write_card(folder)
 
 
-def merge_student(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> MergeCheck:
-    """Writes the merged weights of an adapter's folder to `output`, which appears checked and whole or not at all.
+def merge_student(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> None:
+    """As `fill_merged`, into a folder that appears whole or not at all.
+
+    Raises:
+        StoreError: no space or no permission; also what `fill_merged` raises.
+    """
+    with replaced_folder(output) as work:
+        fill_merged(folder, work, rows)
+
+
+def fill_merged(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> None:
+    """Writes an adapter's base with the adapter merged in, checked, and all that lies beside a student's weights.
+
+    Args:
+        folder: an adapter's, with its tokenizer.
+        output: an empty folder, which the caller publishes.
+        rows: token ids of a few samples, for the check; without any, prompts are rendered.
 
     Raises:
         ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
+        InputError: the record of the student cannot be read.
         TrainingError: the merged weights do not answer as base and adapter do.
-        StoreError: no space or no permission.
     """
     # Its bars would break into what the caller shows.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))
-    with replaced_folder(output) as work:
-        check = merge_into(folder, work, rows or _probes(tokenizer))
-        tokenizer.save_pretrained(work)
-        for name in (METRICS_FILE, DATASET_CARD_FILE):
-            _copy(folder / name, work / name)
-        if (folder / STUDENT_FILE).is_file():
-            read_record(folder).model_copy(update={"merged": check.as_json()}).write(work)
-            write_card(work)
+    check = merge_into(folder, output, rows or _probes(tokenizer))
+    tokenizer.save_pretrained(output)
+    for name in (METRICS_FILE, DATASET_CARD_FILE):
+        _copy(folder / name, output / name)
+    read_record(folder).model_copy(update={"merged": check.as_json()}).write(output)
+    write_card(output)
     logger.info(
         "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %g expected",
         folder,
@@ -78,7 +91,6 @@ def merge_student(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()
         check.difference,
         check.tolerance,
     )
-    return check
 
 
 def _probes(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

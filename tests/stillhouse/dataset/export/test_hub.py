@@ -28,7 +28,7 @@ class Hub:
         self.made.append((repository, asked))
         return f"https://hub/datasets/{repository}"
 
-    def dataset_info(self, repository: str) -> SimpleNamespace:
+    def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
         return SimpleNamespace(private=not self.public)
 
     def upload_folder(self, *, folder_path: Path, **asked: Any) -> None:

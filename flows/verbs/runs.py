@@ -1,0 +1,32 @@
+"""Folders that are named as such, or by the run that made them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stillhouse.errors import InputError
+from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record
+
+
+def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tuple[Path, RunRecord | None]:
+    """The folder `name`, or that of the artifact which the run of that name made last, with the run's record.
+
+    Args:
+        name: a folder, that of a run's report, or a run as `find_run` takes it.
+        store: holds what runs left behind.
+        what: the artifact in a word, for messages.
+        stages: of a run, whose artifacts are taken; the first that is there.
+
+    Raises:
+        InputError: there is no such run, it made nothing of the kind, or what it made is gone.
+    """
+    path = Path(name)
+    if path.is_dir() and not (path / RUN_FILE).is_file():
+        return path, None
+    record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
+    run = f"run {record.flow} of {record.created_at}"
+    folders = [Path(uri) for stage in stages for uri in record.artifacts.get(stage, ())[-1:]]
+    if not folders:
+        raise InputError(f"{run}: it made no {what}; its stages: {', '.join(record.artifacts) or 'none'}")
+    if not folders[0].is_dir():
+        raise InputError(f"{run}: its {what} {folders[0]} is gone; make it again")
+    return folders[0], record

@@ -1,0 +1,74 @@
+"""The edge to the Hugging Face Hub. Nothing leaves the machine unless `push_folder` is called."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from stillhouse.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_TOKEN_ENV: Final = "HF_TOKEN"
+
+
+def hub_client() -> "HfApi":
+    """A client with the token in the environment variable HF_TOKEN.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from huggingface_hub import HfApi
+
+    token = os.environ.get(_TOKEN_ENV)
+    if not token:
+        raise ConfigError(
+            f"the environment variable {_TOKEN_ENV} is not set; expected a token of the Hugging Face Hub with the "
+            "right to write. Make one at https://huggingface.co/settings/tokens and put it into .env or the environment"
+        )
+    return HfApi(token=token)
+
+
+def push_folder(
+    folder: Path,
+    repository: str,
+    kind: Literal["dataset", "model"],
+    *,
+    private: bool,
+    replaces: Sequence[str],
+    api: "HfApi",
+) -> str:
+    """Uploads a folder as one commit; the address of the repository.
+
+    Args:
+        folder: all of it is uploaded.
+        repository: `OWNER/NAME`; made if it is not there.
+        kind: of the repository.
+        private: whether only its owner may read it.
+        replaces: patterns of files of earlier uploads, removed in the same commit where they are no longer there.
+        api: a client of the hub.
+
+    Raises:
+        StoreError: the hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
+    """
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        address = api.create_repo(repository, private=private, repo_type=kind, exist_ok=True)
+        if private and not api.repo_info(repository, repo_type=kind).private:
+            raise StoreError(f"{address} is public, expected a private one; make it private, or name another")
+        api.upload_folder(
+            repo_id=repository,
+            repo_type=kind,
+            folder_path=folder,
+            commit_message=f"Upload {kind}",
+            delete_patterns=list(replaces),
+        )
+    except (HfHubHTTPError, HFValidationError, httpx.HTTPError) as error:
+        raise StoreError(
+            f"{repository} cannot be written on the Hugging Face Hub: {error}. Look at the name, at the rights of the "
+            f"token in {_TOKEN_ENV}, and at the network"
+        ) from error
+    return str(address)

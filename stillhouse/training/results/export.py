@@ -1,0 +1,96 @@
+"""Students for others: as a folder, or on the Hugging Face Hub. Free of torch unless an adapter has to be merged."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stillhouse.chat.refs import is_hub_id
+from stillhouse.errors import ConfigError
+from stillhouse.store.atomic import replaced_folder
+from stillhouse.store.hub import push_folder
+from stillhouse.training.results.adapter import read_adapter
+from stillhouse.training.results.card import write_card
+from stillhouse.training.results.record import MERGED_FOLDER, StudentRecord, read_record
+from stillhouse.training.results.sections import public_name
+from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_OF_THE_STORE: Final = "manifest.json"
+_REPLACED: Final = ("*.safetensors*", "*.json", "*.jinja")
+"""An adapter that is left beside whole weights would be loaded over them."""
+
+
+def export_student(
+    folder: Path,
+    output: Path,
+    *,
+    merge: bool,
+    evaluations: Mapping[str, JsonObject] | None = None,
+    license_id: str | None = None,
+    copy: Callable[[str, str], Any] = shutil.copyfile,
+) -> None:
+    """Writes a student to `output`, with a new card and a record that names no place of this machine.
+
+    Args:
+        folder: what training wrote.
+        output: a new folder, which appears whole or not at all.
+        merge: write the weights with the adapter merged in, in place of the adapter.
+        evaluations: figures by model for the card; None where unknown.
+        license_id: what the hub calls the license; None states none.
+        copy: puts a file of the student to another path.
+
+    Raises:
+        ConfigError: `output` is there already, or there is no adapter to merge.
+        InputError: `folder` holds no student.
+        TrainingError: the merged weights do not answer as base and adapter do.
+        StoreError: no space or no permission.
+    """
+    if output.exists():
+        raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
+    read_record(folder)
+    if merge and read_adapter(folder) is None:
+        raise ConfigError(f"--merge: {folder} holds whole weights and no adapter; leave the option out")
+    with replaced_folder(output) as work:
+        if merge and not (folder / MERGED_FOLDER).is_dir():
+            from stillhouse.training.results.write import fill_merged
+
+            fill_merged(folder, work)
+        else:
+            source = folder / MERGED_FOLDER if merge else folder
+            for path in sorted(source.absolute().iterdir()):
+                if path.is_file() and path.name != _OF_THE_STORE:
+                    copy(str(path), str(work / path.name))
+        _without_places(read_record(work)).write(work)
+        write_card(work, evaluations=evaluations, license_id=license_id)
+
+
+def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") -> str:
+    """Uploads what `export_student` wrote as one commit; the address of the repository.
+
+    Raises:
+        ConfigError: nobody else could load the adapter's base.
+        InputError: the adapter cannot be read.
+        StoreError: the hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
+    """
+    adapter = read_adapter(folder)
+    if adapter is not None and not is_hub_id(adapter.base):
+        raise ConfigError(
+            f"{folder}: the base of the adapter is {adapter.base!r}, which is not on the Hugging Face Hub, so that "
+            "nobody else could load it. Push the merged weights with --merge"
+        )
+    return push_folder(folder, repository, "model", private=private, replaces=_REPLACED, api=api)
+
+
+def _without_places(record: StudentRecord) -> StudentRecord:
+    """The record with models that lie in folders here named by what they are."""
+    identity, name = record.config["student_ref"], public_name(record.base)
+    return record.model_copy(
+        update={
+            "base": name if name == record.base or record.base != record.started_from else identity,
+            "started_from": identity,
+            "before": None if record.before is None else _without_places(record.before),
+        }
+    )

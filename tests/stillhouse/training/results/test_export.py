@@ -1,0 +1,107 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.training.results.export import export_student, push_student
+
+MakeStudent = Callable[..., Path]
+ADAPTER = {
+    *("README.md", "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "dataset-card.md"),
+    *("metrics.jsonl", "student.json", "tokenizer.json", "tokenizer_config.json"),
+}
+WHOLE = ADAPTER - {"adapter_config.json", "adapter_model.safetensors"} | {
+    *("config.json", "generation_config.json", "model.safetensors"),
+}
+
+
+class Hub:
+    """Remembers what it is told to upload."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+        self.commits: list[Any] = []
+        self.files: dict[str, bytes] = {}
+
+    def create_repo(self, repository: str, **asked: Any) -> str:
+        self.made.append((repository, asked))
+        return f"https://hub/{repository}"
+
+    def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
+        return SimpleNamespace(private=True)
+
+    def upload_folder(self, *, folder_path: Path, **asked: Any) -> None:
+        self.commits.append(asked)
+        self.files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_student_is_written_as_adapter_or_merged_and_names_no_place(
+    make_student: MakeStudent, tmp_path: Path
+) -> None:
+    folder = make_student()
+    (folder / "manifest.json").write_text("{}")
+    export_student(folder, tmp_path / "adapter-out", merge=False, license_id="mit", evaluations={"sft": {}})
+    export_student(folder, tmp_path / "merged-out", merge=True)
+    assert names(tmp_path / "adapter-out") == ADAPTER
+    assert names(tmp_path / "merged-out") == WHOLE
+    for out in ("adapter-out", "merged-out"):
+        for file in ("student.json", "README.md"):
+            assert str(tmp_path) not in (tmp_path / out / file).read_text()
+        assert json.loads((tmp_path / out / "student.json").read_text())["base"].startswith("base@")
+    card = ModelCard.load(tmp_path / "adapter-out/README.md")
+    assert card.data.license == "mit"
+    assert "## Evaluation" in card.text
+    assert ModelCard.load(tmp_path / "merged-out/README.md").data.library_name == "transformers"
+
+
+def test_weights_merged_by_training_are_taken_as_they_are(make_student: MakeStudent, tmp_path: Path) -> None:
+    folder = make_student(merge=True)
+    (folder / "merged/model.safetensors").write_bytes(b"what training checked")
+    export_student(folder, tmp_path / "out", merge=True, copy=os.symlink)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == b"what training checked"
+    # The card of the student itself is none the other for it.
+    assert not (folder / "merged/README.md").is_symlink()
+    assert not (tmp_path / "out/README.md").is_symlink()
+    assert (folder / "merged/student.json").read_text() != (tmp_path / "out/student.json").read_text()
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(make_student: MakeStudent, tmp_path: Path) -> None:
+    folder = make_student(merge=True)
+    with pytest.raises(ConfigError, match="is there already"):
+        export_student(folder, folder, merge=False)
+    with pytest.raises(ConfigError, match="holds whole weights and no adapter"):
+        export_student(folder / "merged", tmp_path / "out", merge=True)
+    with pytest.raises(InputError, match=r"student\.json: cannot be read"):
+        export_student(tmp_path, tmp_path / "out", merge=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_push_is_one_commit_that_leaves_no_other_weights_in_the_repository(
+    make_student: MakeStudent, tmp_path: Path
+) -> None:
+    hub: Any = Hub()
+    export_student(make_student(), tmp_path / "out", merge=True, copy=os.symlink)
+    assert push_student(tmp_path / "out", "me/small", private=True, api=hub) == "https://hub/me/small"
+    assert hub.made == [("me/small", {"private": True, "repo_type": "model", "exist_ok": True})]
+    (commit,) = hub.commits
+    assert (commit["repo_id"], commit["repo_type"]) == ("me/small", "model")
+    assert {"*.safetensors*", "*.json"} <= set(commit["delete_patterns"])
+    assert set(hub.files) == WHOLE
+    assert hub.files["README.md"] == (tmp_path / "out/README.md").read_bytes()
+
+
+def test_an_adapter_whose_base_nobody_else_has_is_not_pushed(make_student: MakeStudent) -> None:
+    hub: Any = Hub()
+    with pytest.raises(ConfigError, match=r"not on the Hugging Face Hub.*--merge"):
+        push_student(make_student(), "me/small", private=False, api=hub)
+    assert hub.made == []
