@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Self
 
 _GUARDED = "STILLHOUSE_GUARDED"
+_LOOK_S = 1.0
 
 
 class GuardedProcess:
@@ -92,6 +94,17 @@ class GuardedProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def exit_with(parent: int) -> None:
+    """Ends this process soon after the process `parent` is no longer its parent; for workers of a pool."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
 
 
 def die_with_parent() -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from stillhouse.prompts.sources import SourceRow
 from stillhouse.types import JsonObject
 
 _BATCH_ROWS: Final = 1024
-_PROMPT_COLUMNS: Final = frozenset({"prompt", "messages"})
+_PROMPT_COLUMNS: Final = ("prompt", "messages")
 
 
 def read_csv(path: Path) -> Iterator[SourceRow]:
@@ -29,7 +29,7 @@ def read_csv(path: Path) -> Iterator[SourceRow]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
-            _require_prompt_column(str(path), header)
+            _require_column(str(path), header)
             yield from _csv_rows(path, reader, header)
     except OSError as error:
         raise InputError(f"prompts file {path} cannot be read: {error.strerror or error}") from error
@@ -75,7 +75,7 @@ def read_parquet(path: Path) -> Iterator[SourceRow]:
     try:
         # Or row groups stay in memory once they are read.
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            _require_prompt_column(str(path), file.schema_arrow.names)
+            _require_column(str(path), file.schema_arrow.names)
             rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
             yield from _typed_rows(str(path), rows)
     except (OSError, pa.ArrowException) as error:
@@ -83,24 +83,33 @@ def read_parquet(path: Path) -> Iterator[SourceRow]:
 
 
 def read_hugging_face(name: str, split: str) -> Iterator[SourceRow]:
-    """Rows of a Hugging Face dataset, streamed: `NAME` or `NAME:CONFIG`, or a local folder.
+    """`hugging_face_rows` of prompts."""
+    return hugging_face_rows(name, split, key="prompts.source", wanted=_PROMPT_COLUMNS)
+
+
+def hugging_face_rows(name: str, split: str, *, key: str, wanted: Sequence[str]) -> Iterator[SourceRow]:
+    """Rows of a Hugging Face dataset, streamed.
+
+    Args:
+        name: `NAME` or `NAME:CONFIG`, or a local folder.
+        split: Of the dataset.
+        key: What in the config names it, for errors.
+        wanted: Columns of which it has to have one.
 
     Raises:
         ConfigError: the package `datasets` is not installed.
-        InputError: the dataset, its config or its split cannot be read, or it lacks a prompt column.
+        InputError: the dataset, its config or its split cannot be read, or it lacks all the columns `wanted`.
     """
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ConfigError(
-            f"prompts.source = 'hf:{name}' needs the package `datasets`: install stillhouse[hub]"
-        ) from error
+        raise ConfigError(f"{key} = 'hf:{name}' needs the package `datasets`: install stillhouse[hub]") from error
     repository, _, config_name = name.partition(":")
     place = f"hf:{name}[{split}]"
     try:
         dataset = load_dataset(repository, config_name or None, split=split, streaming=True)
         if dataset.column_names is not None:
-            _require_prompt_column(place, dataset.column_names)
+            _require_column(place, dataset.column_names, wanted)
         yield from _typed_rows(place, dataset)
     except (OSError, ValueError) as error:
         raise InputError(f"{place} cannot be read: {error}. Expected hf:NAME or hf:NAME:CONFIG and a split") from error
@@ -116,7 +125,7 @@ def _typed_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
             yield SourceRow(f"{place}, row {index}", {}, f"expected values that JSON can hold: {error}")
 
 
-def _require_prompt_column(place: str, columns: list[str]) -> None:
-    if not _PROMPT_COLUMNS & set(columns):
-        seen = ", ".join(columns) or "none"
-        raise InputError(f"{place}: expected a column `prompt` or `messages`, saw columns: {seen}")
+def _require_column(place: str, columns: list[str], wanted: Sequence[str] = _PROMPT_COLUMNS) -> None:
+    if not set(wanted).intersection(columns):
+        expected = " or ".join(f"`{name}`" for name in wanted)
+        raise InputError(f"{place}: expected a column {expected}, saw columns: {', '.join(columns) or 'none'}")

@@ -19,7 +19,7 @@ from stillhouse.training.method import Method
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import load_teacher
-from stillhouse.training.parallel.ranks import join_ranks
+from stillhouse.training.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
@@ -50,7 +50,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         _make_repeatable(job, ranks.device)
         student = load_student(job.student_ref, job.student, ranks.device, job.trainer.seed)
         trainer = build_trainer(
-            _method(job, student),
+            _method(job, student, ranks),
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -78,11 +78,18 @@ def _make_repeatable(job: TrainJob, device: torch.device) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _method(job: TrainJob, student: Student) -> Method:
+def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
     if job.method == "sft":
         assert job.sft is not None
-        assert job.dataset_folder is not None
-        return load_sft(job.dataset_folder, student.tokenizer, job.sft, job.student.max_length)
+        return load_sft(
+            job.dataset_folder,
+            student.tokenizer,
+            job.sft,
+            job.student.max_length,
+            work_dir=job.work_dir,
+            num_processes=job.runtime.label_processes,
+            ranks=ranks,
+        )
     assert job.on_policy is not None
     assert job.prompts_file is not None
     assert job.teacher_ref is not None

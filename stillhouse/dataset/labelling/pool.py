@@ -1,8 +1,6 @@
 """Labelling in processes of their own."""
 
 import os
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,9 +12,8 @@ from typing import Final
 
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.errors import StillhouseError
+from stillhouse.processes import exit_with
 from stillhouse.store.records import read_metadata, read_trajectories
-
-_LOOK_S: Final = 1.0
 
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
 
@@ -48,7 +45,7 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
         num_processes,
         # Forked from a process with threads, a child may inherit a lock that nobody will release.
         mp_context=get_context("spawn"),
-        initializer=_die_with,
+        initializer=exit_with,
         initargs=(os.getpid(),),
     )
     token = _pool.set(pool)
@@ -57,12 +54,3 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
     finally:
         _pool.reset(token)
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _die_with(parent: int) -> None:
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="die-with-parent", daemon=True).start()

@@ -1,102 +1,124 @@
 """Supervised fine-tuning: the student learns to say what the teacher said.
 
-A batch is the next rows of the dataset, the loss is the cross-entropy of every assistant token (answers, reasoning and
-tool calls with their end-of-turn token; prompts and tool output are only read).
+A batch is the next samples of the mixture, the loss is the cross-entropy of what the assistant says (answers, reasoning
+and tool calls with their end-of-turn token; prompts and tool output are only read).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.samples import render_samples
-from stillhouse.chat.template import TemplateError
 from stillhouse.config import SftConfig
-from stillhouse.dataset.read import read_rows
-from stillhouse.errors import InputError
-from stillhouse.training.batching.order import num_stream_steps, stream_rows
+from stillhouse.training.batching.order import Mixture
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.losses import cross_entropy
+from stillhouse.training.losses import cross_entropy, dft, z_loss
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.types import JsonObject, Sample
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.sft.render import Rendering
+from stillhouse.training.sft.sources import all_sources
+from stillhouse.training.sft.token_bytes import token_bytes
+from stillhouse.training.sft.tokens import load_data
+from stillhouse.types import Sample
 
 
 class Sft:
     """The method `sft`.
 
     Args:
-        train: samples to learn from, at least one.
+        train: samples to learn from, source by source.
         validation: samples to measure on; may be empty.
-        config: epochs and batch size.
+        order: which of `train` a step trains on.
+        token_bytes: bytes of text that each token id stands for.
+        config: the loss.
     """
 
     name = "sft"
     headline = ("loss", "token_accuracy")
-    guarded = "loss"
+    guarded = "nll"
     temperature = 1.0
-    wants: frozenset[ScoreName] = frozenset()
 
-    def __init__(self, train: Sequence[Sample], validation: Sequence[Sample], config: SftConfig) -> None:
+    def __init__(
+        self,
+        train: Sequence[Sample],
+        validation: Sequence[Sample],
+        order: Mixture,
+        token_bytes: Sequence[int],
+        config: SftConfig,
+    ) -> None:
         self.validation = validation
+        self.num_steps = order.num_steps
+        self.wants: frozenset[ScoreName] = frozenset({"mean_logprob"} if config.label_smoothing else ())
         self._train = train
+        self._order = order
+        self._bytes_V = torch.tensor(token_bytes, dtype=torch.float32)
         self._config = config
-        self.num_steps = num_stream_steps(config.batch_size, len(train), config.num_epochs)
 
     def batch(self, step: int) -> Batch:
-        """The rows of `step` in the order of their epoch."""
-        rows = stream_rows(step, self._config.batch_size, len(self._train), self._config.num_epochs, self._config.seed)
-        return Batch([self._train[row] for row in rows])
+        """The samples of `step` in the order of their epoch."""
+        samples = [self._train[row] for row in self._order.rows(step)]
+        return Batch(samples, {"epoch": self._order.epochs_after(step + 1)})
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """Nothing: the tokens say it all."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """-log p(token), and whether the token is the most probable one."""
-        return TokenLosses(cross_entropy(scores.logprobs_N), means={"token_accuracy": scores.is_top_N.float()})
+        """The loss the config chooses, and beside it the negative log-likelihood.
+
+        bits_per_byte is the negative log-likelihood in bits over the bytes of text that the targets stand for, so that
+        students with other tokenizers can be compared.
+        """
+        config = self._config
+        if config.loss == "dft":
+            losses_N = dft(scores.logprobs_N)
+        else:
+            losses_N = cross_entropy(scores.logprobs_N, scores.mean_logprobs_N, config.label_smoothing)
+        if config.z_loss:
+            losses_N = losses_N + z_loss(scores.log_normalisers_N, config.z_loss)
+        nll_N = -scores.logprobs_N.detach()
+        return TokenLosses(
+            losses_N,
+            means={"nll": nll_N, "token_accuracy": scores.is_top_N.to(nll_N.dtype)},
+            ratios={"bits_per_byte": (nll_N / math.log(2), self._bytes_of(scores.targets_N).to(nll_N.dtype))},
+        )
+
+    def _bytes_of(self, targets_N: Tensor) -> Tensor:
+        if self._bytes_V.device != targets_N.device:
+            self._bytes_V = self._bytes_V.to(targets_N.device)
+        return self._bytes_V[targets_N]
 
 
-def load_sft(folder: Path, tokenizer: PreTrainedTokenizerBase, config: SftConfig, max_length: int) -> Sft:
-    """The method over a dataset artifact; every row is rendered once, with the student's own template.
+def load_sft(
+    dataset_folder: Path | None,
+    tokenizer: PreTrainedTokenizerBase,
+    config: SftConfig,
+    max_length: int,
+    *,
+    work_dir: Path,
+    num_processes: int | None,
+    ranks: Ranks,
+) -> Sft:
+    """The method over a dataset artifact and the config's sources; every row is rendered once for the job.
+
+    Args:
+        dataset_folder: of the run's own dataset; None where the config trains on `sources` alone.
+        tokenizer: the student's.
+        config: what is trained on, and how.
+        max_length: most tokens of a sample.
+        work_dir: of the job; keeps the rendered samples.
+        num_processes: that render; None takes one for each core where rows are many.
+        ranks: the processes that train together; every one of them calls this.
 
     Raises:
-        InputError: there is no training row, or one cannot be trained on.
+        ConfigError, InputError, StoreError, TrainingError: as `load_data`.
     """
-    train, validation = (
-        samples_from_rows(read_rows(folder, split), tokenizer, max_length, f"{folder}/{split}.parquet")
-        for split in ("train", "validation")
-    )
-    if not train:
-        raise InputError(f"{folder}/train.parquet: no row to train on; see rejected.parquet there for the reasons")
-    return Sft(train, validation, config)
-
-
-def samples_from_rows(
-    rows: Iterable[JsonObject], tokenizer: PreTrainedTokenizerBase, max_length: int, source: str
-) -> list[Sample]:
-    """Training samples of dataset rows, in order.
-
-    Raises:
-        InputError: a row cannot be rendered, has no supervised token, or is longer than `max_length` tokens.
-    """
-    samples = []
-    for number, row in enumerate(rows):
-        prompt_id = row["prompt_id"]
-        where = f"{source}, row {number} (prompt {prompt_id})"
-        try:
-            rendered = render_samples(tokenizer, row["messages"], row["tools"])
-        except TemplateError as error:
-            raise InputError(f"{where}: cannot be rendered with the student's chat template: {error}") from error
-        for token_ids, loss_mask in rendered:
-            if not any(loss_mask):
-                raise InputError(
-                    f"{where}: no supervised token among {len(token_ids)}; expected an assistant message. Drop the row"
-                )
-            if len(token_ids) > max_length:
-                raise InputError(
-                    f"{where}: {len(token_ids)} tokens, at most student.max_length = {max_length} expected; build the "
-                    "dataset with the same student section"
-                )
-            samples.append(Sample(token_ids, loss_mask, prompt_id, tag=row.get("tag")))
-    return samples
+    sources = all_sources(dataset_folder, config)
+    rendering = Rendering.of(config, max_length)
+    data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)
+    weights = tuple(source.weight for source in sources)
+    order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
+    return Sft(data.train, data.validation, order, token_bytes(tokenizer), config)

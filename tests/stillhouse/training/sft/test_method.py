@@ -1,33 +1,53 @@
+import json
+import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
-from stillhouse.errors import InputError
 from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.passes import Passes
-from stillhouse.training.sft.method import Sft, load_sft, samples_from_rows
+from stillhouse.training.sft.method import Sft, load_sft
 from stillhouse.training.student.load import load_student
+from stillhouse.types import Sample
 
 CONFIG = SftConfig(batch_size=4, num_epochs=2)
+ALONE = Ranks.single(torch.device("cpu"))
+
+
+def load(work_dir: Path, folder: Path | None, config: SftConfig = CONFIG, max_length: int = 512) -> Sft:
+    tokenizer = load_tokenizer("embedded:student")
+    return load_sft(folder, tokenizer, config, max_length, work_dir=work_dir, num_processes=1, ranks=ALONE)
 
 
 @pytest.fixture
-def sft(dataset_folder: Path) -> Sft:
-    return load_sft(dataset_folder, load_tokenizer("embedded:student"), CONFIG, max_length=512)
+def sft(tmp_path: Path, dataset_folder: Path) -> Sft:
+    return load(tmp_path, dataset_folder)
 
 
-def test_exactly_what_the_assistant_said_is_supervised(dataset_folder: Path):
-    tokenizer = load_tokenizer("embedded:student")
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
+
+
+def test_exactly_what_the_assistant_said_is_supervised(
+    tmp_path: Path, dataset_folder: Path, tokenizer: PreTrainedTokenizerBase
+):
     rows = list(read_rows(dataset_folder, "train"))
-    for row, sample in zip(rows, samples_from_rows(rows, tokenizer, 512, "train"), strict=True):
+    sft = load(tmp_path, dataset_folder, SftConfig(batch_size=len(rows), num_epochs=1))
+    by_prompt = {sample.prompt_id: sample for sample in sft.batch(0).samples}
+    for row in rows:
+        sample = by_prompt[row["prompt_id"]]
         spans, span = [], []
-        for token, trained in zip(sample.token_ids, sample.loss_mask, strict=True):
+        for token, trained in zip([*sample.token_ids, 0], [*sample.loss_mask, False], strict=True):
             if trained:
                 span.append(token)
             elif span:
@@ -41,54 +61,93 @@ def test_exactly_what_the_assistant_said_is_supervised(dataset_folder: Path):
                 assert message["tool_calls"][0]["function"]["arguments"] in text
             else:
                 assert text == message["content"] + "<|im_end|>"
-
-
-def test_tool_output_and_prompt_are_never_supervised(dataset_folder: Path):
-    tokenizer = load_tokenizer("embedded:student")
-    rows = list(read_rows(dataset_folder, "train"))
-    for row, sample in zip(rows, samples_from_rows(rows, tokenizer, 512, "train"), strict=True):
         pairs = zip(sample.token_ids, sample.loss_mask, strict=True)
         unsupervised = tokenizer.decode([token for token, trained in pairs if not trained])
         assert row["messages"][0]["content"] in unsupervised
-        num_results = sum(message["role"] == "tool" for message in row["messages"])
-        assert unsupervised.count("<tool_response>") == num_results
+        assert unsupervised.count("<tool_response>") == sum(message["role"] == "tool" for message in row["messages"])
 
 
-def test_an_epoch_trains_on_every_row(sft: Sft):
-    rows = Counter(sample.prompt_id for step in range(sft.num_steps) for sample in sft.batch(step).samples)
+def test_an_epoch_trains_on_every_row_and_says_how_far_it_is(sft: Sft):
+    batches = [sft.batch(step) for step in range(sft.num_steps)]
+    rows = Counter(sample.prompt_id for batch in batches for sample in batch.samples)
     assert set(rows.values()) == {2}
+    assert batches[0].metrics == {"epoch": pytest.approx(4 / len(rows))}
+    assert batches[-1].metrics == {"epoch": 2.0}
 
 
 def test_a_batch_is_the_same_whenever_it_is_asked_for(sft: Sft):
     last = sft.batch(2)
     sft.batch(0)
-    assert [sample.prompt_id for sample in sft.batch(2).samples] == [sample.prompt_id for sample in last.samples]
+    assert sft.batch(2) == last
 
 
-def test_validation_loss_is_the_mean_over_the_tokens_of_the_validation_rows(
-    sft: Sft, tiny_model: str, full_student: StudentConfig
-):
+def test_sources_are_mixed_by_weight_with_the_runs_own_dataset(tmp_path: Path, dataset_folder: Path):
+    lines = [{"prompt": f"q{number}", "completion": "a", "tag": "other"} for number in range(10)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    num_own = sum(1 for _ in read_rows(dataset_folder, "train"))
+    other: dict[str, Any] = {"path": str(tmp_path / "a.jsonl"), "weight": 0.5}
+    mixed = load(tmp_path, dataset_folder, SftConfig.model_validate({"batch_size": 1000, "sources": [other]}))
+    (samples,) = (mixed.batch(step).samples for step in range(mixed.num_steps))
+    assert Counter(sample.tag for sample in samples)["other"] == 3 * 5
+    assert len(samples) == 3 * (num_own + 5)
+    alone = load(tmp_path, None, SftConfig.model_validate({"dataset_weight": 0.0, "sources": [other], "num_epochs": 2}))
+    assert sorted(Counter(sample.prompt_id for sample in alone.batch(0).samples).values()) == [1] * 10
+
+
+def measured(sft: Sft, tiny_model: str, full_student: StudentConfig) -> tuple[dict[str, float], list[torch.Tensor]]:
+    """What a pass says of the validation rows, and the log-probabilities of all tokens at each target by torch."""
     student = load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
+    figures = Passes(student, ALONE, CONFIG).measure(sft.validation, sft).metrics
+    with torch.no_grad():
+        return figures, [
+            student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)[places(sample) - 1]
+            for sample in sft.validation
+        ]
+
+
+def places(sample: Sample) -> torch.Tensor:
+    return torch.tensor(sample.loss_mask).nonzero().squeeze(1)
+
+
+def test_validation_measures_each_target_once(
+    sft: Sft, tiny_model: str, full_student: StudentConfig, tokenizer: PreTrainedTokenizerBase
+):
     assert sft.validation
-    total = 0.0
-    for sample in sft.validation:
-        with torch.no_grad():
-            logprobs = student.causal_lm(input_ids=torch.tensor([sample.token_ids])).logits[0].log_softmax(-1)
-        total -= sum(
-            logprobs[index - 1, token].item()
-            for index, (token, trained) in enumerate(zip(sample.token_ids, sample.loss_mask, strict=True))
-            if trained
-        )
-    measured = Passes(student, Ranks.single(student.device), CONFIG).measure(sft.validation, sft)
-    assert measured.loss == pytest.approx(total / num_targets(sft.validation), rel=1e-5)
+    figures, logprobs = measured(sft, tiny_model, full_student)
+    count = num_targets(sft.validation)
+    nll, hits, num_bytes = 0.0, 0, 0
+    for sample, logprobs_NV in zip(sft.validation, logprobs, strict=True):
+        targets = torch.tensor(sample.token_ids)[places(sample)]
+        nll -= logprobs_NV.gather(1, targets[:, None]).sum().item()
+        hits += int((logprobs_NV.argmax(1) == targets).sum())
+        num_bytes += len(tokenizer.decode(targets, skip_special_tokens=True).encode())
+    assert figures["loss"] == pytest.approx(nll / count, rel=1e-5)
+    assert figures["nll"] == pytest.approx(nll / count, rel=1e-5)
+    assert figures["token_accuracy"] == pytest.approx(hits / count)
+    assert figures["bits_per_byte"] == pytest.approx(nll / math.log(2) / num_bytes, rel=1e-5)
 
 
-def test_row_without_supervised_token_names_file_and_prompt():
-    rows = [{"prompt_id": "abc", "messages": [{"role": "user", "content": "hi"}], "tools": []}]
-    with pytest.raises(InputError, match=r"d/train\.parquet, row 0 \(prompt abc\): no supervised token"):
-        samples_from_rows(rows, load_tokenizer("embedded:student"), 512, "d/train.parquet")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"label_smoothing": 0.1}, {"z_loss": 0.01}, {"loss": "dft"}, {"loss": "dft", "z_loss": 0.01}],
+)
+def test_the_loss_is_the_one_that_the_config_chooses(tmp_path: Path, dataset_folder: Path, options: dict[str, Any]):
+    sft = load(tmp_path, dataset_folder, SftConfig.model_validate(options))
+    torch.manual_seed(0)
+    hidden_NH = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    head = torch.nn.Linear(6, 13, bias=False, dtype=torch.float64)
+    targets_N = torch.randint(13, (11,))
+    sums = fused_loss(hidden_NH, head, targets_N, {}, sft.loss, scale=1.0, wants=sft.wants)
 
-
-def test_row_longer_than_max_length_names_both_lengths(dataset_folder: Path):
-    with pytest.raises(InputError, match=r"tokens, at most student\.max_length = 20 expected"):
-        samples_from_rows(read_rows(dataset_folder, "train"), load_tokenizer("embedded:student"), 20, "train")
+    logits_NV = head(hidden_NH)
+    smoothing = options.get("label_smoothing", 0.0)
+    expected_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none", label_smoothing=smoothing)
+    nll_N = torch.nn.functional.cross_entropy(logits_NV, targets_N, reduction="none")
+    if options.get("loss") == "dft":
+        expected_N = (-nll_N.detach()).exp() * nll_N
+    expected_N = expected_N + options.get("z_loss", 0.0) * logits_NV.logsumexp(-1) ** 2
+    assert sums.loss.item() == pytest.approx(expected_N.sum().item(), rel=1e-12)
+    (ours,) = torch.autograd.grad(sums.loss, hidden_NH, retain_graph=True)
+    (theirs,) = torch.autograd.grad(expected_N.sum(), hidden_NH)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    assert sums.sums["nll"].item() == pytest.approx(nll_N.sum().item(), rel=1e-12)

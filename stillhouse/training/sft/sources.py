@@ -1,0 +1,145 @@
+"""Rows to train on, one by one: datasets of this project, Parquet and jsonl files, Hugging Face datasets.
+
+Free of torch, so that a flow can name what a training depends on. What a row means is decided in `row_forms`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from stillhouse.config import PromptsConfig
+from stillhouse.config.training import SftConfig, SftSource
+from stillhouse.dataset.read import SplitName, read_file
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.prompts.sources import HUGGING_FACE, SourceRow, read_source
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.training.sft.row_forms import COLUMNS, CONVERSATION_COLUMNS
+from stillhouse.types import JsonObject
+
+_BATCH_ROWS: Final = 256
+_LINES: Final = (".jsonl", ".ndjson")
+_DATASET_COLUMNS: Final = ("messages", "tools", "prompt_id", "tag")
+
+
+class SplitRow(NamedTuple):
+    """A row, and the split its source puts it in."""
+
+    split: SplitName
+    row: SourceRow
+
+
+def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSource]:
+    """What is trained on: the run's own dataset, unless its weight is zero, and the config's sources.
+
+    Raises:
+        ConfigError: the config asks for the run's own dataset, and there is none.
+    """
+    if config.dataset_weight == 0.0:
+        return list(config.sources)
+    if dataset_folder is None:
+        raise ConfigError(
+            f"sft.dataset_weight = {config.dataset_weight} trains on a dataset, and none is given; expected one, or "
+            "sft.dataset_weight 0 and sft.sources"
+        )
+    return [SftSource(path=str(dataset_folder), weight=config.dataset_weight), *config.sources]
+
+
+def source_fingerprint(source: SftSource) -> str:
+    """What the source holds: the bytes of its files. A Hugging Face dataset goes by its name and split alone.
+
+    Raises:
+        ConfigError, InputError: as `read_source_rows`.
+    """
+    if source.path.startswith(HUGGING_FACE):
+        return f"{source.path}[{source.split}]"
+    path = _path_of(source)
+    if not path.is_dir():
+        return file_sha256(path)
+    return "+".join(file_sha256(file) for file in _dataset_files(path).values())
+
+
+def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
+    """Every row of a source in order. Those of a dataset's validation file come last and are for validation.
+
+    Raises:
+        ConfigError: the kind of source cannot be told, or needs a package that is not installed.
+        InputError: the source is missing or unreadable.
+    """
+    if source.path.startswith(HUGGING_FACE):
+        yield from _train(_hugging_face_rows(source))
+        return
+    path = _path_of(source)
+    if path.is_dir():
+        for split, file in _dataset_files(path).items():
+            for number, row in enumerate(read_file(file, _DATASET_COLUMNS)):
+                yield SplitRow(split, SourceRow(f"{file}, row {number}", row))
+    elif path.suffix.lower() == ".parquet":
+        yield from _train(_parquet_rows(path))
+    else:
+        yield from _train(read_source(PromptsConfig(source=str(path), format="jsonl")))
+
+
+def _train(rows: Iterator[SourceRow]) -> Iterator[SplitRow]:
+    return (SplitRow("train", row) for row in rows)
+
+
+def _path_of(source: SftSource) -> Path:
+    path = Path(source.path).expanduser()
+    if not path.exists():
+        raise InputError(
+            f"sft.sources: {source.path} does not exist; expected a Parquet or jsonl file, a dataset's folder, or "
+            f"{HUGGING_FACE}NAME for a Hugging Face dataset"
+        )
+    if path.is_file() and path.suffix.lower() not in (".parquet", *_LINES):
+        raise ConfigError(
+            f"sft.sources: {source.path} ends in {path.suffix or 'nothing'!r}, which tells no format; expected "
+            f".parquet, {', '.join(_LINES)}, a dataset's folder or {HUGGING_FACE}NAME"
+        )
+    return path
+
+
+def _dataset_files(folder: Path) -> dict[SplitName, Path]:
+    names: tuple[SplitName, ...] = ("train", "validation")
+    files = {name: folder / f"{name}.parquet" for name in names if (folder / f"{name}.parquet").is_file()}
+    if "train" not in files:
+        raise InputError(
+            f"sft.sources: folder {folder} holds no train.parquet; expected a dataset of the dataset stage. Name the "
+            f"file itself, or {HUGGING_FACE}{folder} for a folder that the package `datasets` reads"
+        )
+    return files
+
+
+def _parquet_rows(path: Path) -> Iterator[SourceRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        # With `pre_buffer` all row groups that were read stay in memory until the file is closed.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            columns = [name for name in file.schema_arrow.names if name in COLUMNS]
+            if not columns:
+                seen = ", ".join(file.schema_arrow.names) or "none"
+                raise InputError(f"{path}: expected a column `messages`, saw columns: {seen}")
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                for row in batch.to_pylist():
+                    yield SourceRow(f"{path}, row {number}", _present(row))
+                    number += 1
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _hugging_face_rows(source: SftSource) -> Iterator[SourceRow]:
+    from stillhouse.prompts.tables import hugging_face_rows
+
+    name = source.path.removeprefix(HUGGING_FACE)
+    for row in hugging_face_rows(name, source.split, key="sft.sources", wanted=CONVERSATION_COLUMNS):
+        yield row._replace(value=_present(row.value))
+
+
+def _present(value: Any) -> Any:
+    """Without keys that are null, which tables give every object for the keys of all others."""
+    if isinstance(value, dict):
+        kept: JsonObject = {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
+        return kept
+    return [_present(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,42 @@
+"""How many bytes of text each token writes."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+_SPACE = "\u2581"
+_BYTE = "<0x"
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Bytes of UTF-8 that each token id stands for; 0 for special tokens, which are no text.
+
+    A token of a byte-level vocabulary is spelt with one letter for each byte. One of a SentencePiece vocabulary is its
+    text, with a letter for the space and `<0x..>` for a byte. Other tokens are decoded alone.
+    """
+    kinds = set(_decoders(tokenizer))
+    added = tokenizer.added_tokens_decoder
+    vocabulary = tokenizer.get_vocab()
+    sizes = [0] * (max(vocabulary.values()) + 1)
+    for token, token_id in vocabulary.items():
+        if token_id in added:
+            sizes[token_id] = 0 if added[token_id].special else len(token.encode())
+        elif "ByteLevel" in kinds:
+            sizes[token_id] = len(token)
+        elif "ByteFallback" in kinds and len(token) == 6 and token.startswith(_BYTE):
+            sizes[token_id] = 1
+        elif kinds & {"Replace", "Metaspace"}:
+            sizes[token_id] = len(token.replace(_SPACE, " ").encode())
+        else:
+            sizes[token_id] = len(tokenizer.decode([token_id]).encode())
+    return sizes
+
+
+def _decoders(tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """Types of the steps in which tokens become text; none where the tokenizer does not tell."""
+    decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
+    if decoder is not None:
+        state: Any = json.loads(decoder.__getstate__())
+        yield from (step["type"] for step in state.get("decoders", [state]))

@@ -1,0 +1,173 @@
+"""Samples in memory-mapped files: written once for a job, read by all its processes and by whoever continues it."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, overload
+
+import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.config.training import SftSource
+from stillhouse.dataset.read import SplitName
+from stillhouse.errors import InputError, TrainingError
+from stillhouse.store.atomic import replaced_folder
+from stillhouse.store.fingerprint import digest
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.sft.render import SCHEMA, RenderedChunk, Rendering, chunks_of
+from stillhouse.training.sft.sources import source_fingerprint
+from stillhouse.training.sft.workers import render_chunks
+from stillhouse.types import Sample
+
+logger = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+"""Goes up when the same rows give other samples."""
+_SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
+_COUNTS_FILE: Final = "counts.json"
+
+
+class Samples(Sequence[Sample]):
+    """The samples of one file; each is made when it is asked for, and none is kept.
+
+    Args:
+        path: A file that `render_tokens` wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @overload
+    def __getitem__(self, row: int) -> Sample: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Sample]: ...
+    def __getitem__(self, row: int | slice) -> Sample | list[Sample]:
+        if isinstance(row, slice):
+            return [self[one] for one in range(*row.indices(len(self)))]
+        ids, mask, prompt_id, tag = (self._table.column(name)[row] for name in SCHEMA.names)
+        return Sample(
+            token_ids=ids.values.to_numpy().tolist(),
+            loss_mask=mask.values.to_numpy(zero_copy_only=False).tolist(),
+            prompt_id=prompt_id.as_py(),
+            tag=tag.as_py(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SftData:
+    """What a job trains on and validates with."""
+
+    train: Samples
+    """By source, in the order of its rows."""
+    validation: Samples
+    num_train: tuple[int, ...]
+    """Training samples of each source."""
+    counts: dict[str, int]
+    """As `RenderedChunk.counts`, of all sources together."""
+
+
+def load_data(
+    sources: Sequence[SftSource],
+    tokenizer: PreTrainedTokenizerBase,
+    rendering: Rendering,
+    *,
+    work_dir: Path,
+    num_processes: int | None,
+    ranks: Ranks,
+) -> SftData:
+    """The samples of all sources, rendered by the first process unless they were before.
+
+    Args:
+        sources: What is trained on.
+        tokenizer: The student's.
+        rendering: How rows become samples.
+        work_dir: Of the job; holds the files under `tokens/`.
+        num_processes: As `render_chunks`.
+        ranks: The processes that train together; every one of them calls this.
+
+    Raises:
+        ConfigError, InputError: A source or a row cannot be trained on, or a source has no row to train on.
+        StoreError: The files cannot be written.
+        TrainingError: A process was killed, or the processes do not see one work folder.
+    """
+    folder = work_dir / "tokens" / _digest(sources, tokenizer, rendering)[:16]
+    if ranks.is_first and not folder.is_dir():
+        _write(folder, render_chunks(tokenizer, chunks_of(sources), rendering, num_processes), len(sources))
+    ranks.barrier()
+    if not folder.is_dir():
+        raise TrainingError(
+            f"{folder} is not there, though the first process wrote it; expected hosts that train together to share "
+            "runtime.store"
+        )
+    stored = json.loads((folder / _COUNTS_FILE).read_bytes())
+    data = SftData(
+        train=Samples(folder / "train.arrow"),
+        validation=Samples(folder / "validation.arrow"),
+        num_train=tuple(stored["num_train"]),
+        counts=stored["counts"],
+    )
+    if ranks.is_first:
+        _tell(data)
+    for source, num_rows in zip(sources, data.num_train, strict=True):
+        if num_rows == 0:
+            raise InputError(
+                f"{source.path}: no row is left to train on; {_told(data.counts)}. Look at sft.too_long, "
+                "student.max_length, sft.train_on_text and its like, and the source's validation_share, or leave the "
+                "source out"
+            )
+    return data
+
+
+def _digest(sources: Sequence[SftSource], tokenizer: PreTrainedTokenizerBase, rendering: Rendering) -> str:
+    words = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
+    return digest(
+        {
+            "version": _VERSION,
+            "sources": [[source_fingerprint(source), source.validation_share] for source in sources],
+            "tokenizer": [words, tokenizer.chat_template, tokenizer.special_tokens_map],
+            "rendering": [rendering.max_length, rendering.too_long, sorted(rendering.parts)],
+        }
+    )
+
+
+def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> None:
+    counts: Counter[str] = Counter()
+    num_train = [0] * num_sources
+    with replaced_folder(folder) as work:
+        with ExitStack() as open_files:
+            files = {
+                split: open_files.enter_context(pa.ipc.new_file(str(work / f"{split}.arrow"), SCHEMA))
+                for split in _SPLITS
+            }
+            for chunk in chunks:
+                for split, batch in chunk.batches.items():
+                    files[split].write_batch(batch)
+                num_train[chunk.source] += chunk.batches["train"].num_rows
+                counts += chunk.counts
+        (work / _COUNTS_FILE).write_text(json.dumps({"num_train": num_train, "counts": counts}))
+
+
+def _tell(data: SftData) -> None:
+    logger.info(
+        "%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _told(data.counts)
+    )
+    if data.counts.get("repeated_tokens"):
+        logger.info(
+            "the student's chat template renders earlier turns another way later on, so that conversations are trained "
+            "on in several samples: %d tokens are read more than once",
+            data.counts["repeated_tokens"],
+        )
+
+
+def _told(counts: dict[str, int]) -> str:
+    return (
+        f"of {counts.get('rows', 0)} rows {counts.get('truncated', 0)} are truncated, {counts.get('dropped', 0)} too "
+        f"long, {counts.get('unlearnt', 0)} without what is to be learnt"
+    )

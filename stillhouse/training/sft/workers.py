@@ -1,0 +1,88 @@
+"""Rendering in several processes, in order, with few rows in memory at a time."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
+from multiprocessing import get_context
+from typing import Final
+
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.errors import TrainingError
+from stillhouse.processes import exit_with
+from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
+
+_WORTH_CHUNKS: Final = 32
+"""Chunks from which other processes are worth the seconds it takes them to import what they need, unless asked for."""
+
+_here: tuple[PreTrainedTokenizerBase, Rendering] | None = None
+"""What a worker renders with."""
+
+
+def render_chunks(
+    tokenizer: PreTrainedTokenizerBase, chunks: Iterable[Chunk], rendering: Rendering, num_processes: int | None
+) -> Iterator[RenderedChunk]:
+    """`render_chunk` of each, in order, whatever the number of processes.
+
+    Args:
+        tokenizer: The student's.
+        chunks: Read as they are rendered.
+        rendering: How.
+        num_processes: 1 renders here; None takes one for each core where there are chunks enough.
+
+    Raises:
+        InputError: As `render_chunk`.
+        TrainingError: A process was killed.
+    """
+    chunks = iter(chunks)
+    if num_processes is None:
+        first = list(islice(chunks, _WORTH_CHUNKS))
+        num_processes = (os.cpu_count() or 1) if len(first) == _WORTH_CHUNKS else 1
+        chunks = chain(first, chunks)
+    if num_processes == 1:
+        return (render_chunk(tokenizer, chunk, rendering) for chunk in chunks)
+    return _in_processes(tokenizer, chunks, rendering, num_processes)
+
+
+def _in_processes(
+    tokenizer: PreTrainedTokenizerBase, chunks: Iterator[Chunk], rendering: Rendering, num_processes: int
+) -> Iterator[RenderedChunk]:
+    pool = ProcessPoolExecutor(
+        num_processes,
+        # Forked from a process with threads, a child may inherit a lock that nobody will release.
+        mp_context=get_context("spawn"),
+        initializer=_begin,
+        initargs=(os.getpid(), tokenizer, rendering),
+    )
+    waiting: deque[Future[RenderedChunk]] = deque()
+    try:
+        for chunk in chunks:
+            waiting.append(pool.submit(_render, chunk))
+            if len(waiting) > 2 * num_processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise TrainingError(
+            "a process was killed while it rendered rows, as happens where memory runs out. Set "
+            "runtime.label_processes lower and run the same command again"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(parent: int, tokenizer: PreTrainedTokenizerBase, rendering: Rendering) -> None:
+    global _here
+    exit_with(parent)
+    # Each process has a core of its own; threads of tokenizers would only stand in each other's way.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _here = (tokenizer, rendering)
+
+
+def _render(chunk: Chunk) -> RenderedChunk:
+    assert _here is not None
+    tokenizer, rendering = _here
+    return render_chunk(tokenizer, chunk, rendering)
