@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.head.softmax import Slopes, logit_gradients_, score_targets, wide
+from stillhouse.training.head.softmax import Slopes, block_elements, logit_gradients_, softmax_, wide
 from stillhouse.training.method import TokenLosses
 
 MAX_CHUNK_ELEMENTS: Final = 1 << 25
@@ -82,59 +82,67 @@ def fused_loss(
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = max(1, min(num_tokens, chunk_elements // vocabulary))
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
-    layer = _Layer(hidden_NH, head, dtype, temperature)
+    layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
         # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
-            targets_C = targets_N[chunk]
             logits_CV = layer.logits(chunk, buffer_CV)
-            scores = score_targets(logits_CV, targets_C, wants)
+            scores = softmax_(logits_CV, targets_N[chunk], temperature, wants)
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals._add(method_loss(scores, chunk_values), scale)
-            else:
-                losses, slopes = _differentiated(method_loss, scores, chunk_values, scale)
-                totals._add(losses, scale)
-                logit_gradients_(logits_CV, targets_C, scores.log_normalisers_N, slopes)
-                layer.backward(chunk, logits_CV)
+                continue
+            losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
+            totals._add(losses, scale)
+            logit_gradients_(logits_CV, scores, slopes)
+            layer.backward(chunk, logits_CV)
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
     return totals
 
 
 class _Layer:
-    """Matrix products of the output layer in `dtype`, and the gradients they add up to, None for what is frozen."""
+    """Matrix products of the output layer in `dtype`, and its gradients, None for what is frozen."""
 
-    def __init__(self, hidden_NH: Tensor, head: nn.Linear, dtype: torch.dtype, temperature: float) -> None:
+    def __init__(self, hidden_NH: Tensor, head: nn.Linear, dtype: torch.dtype) -> None:
         self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), head.weight.detach().to(dtype)
         self._bias_V = None if head.bias is None else head.bias.detach().to(dtype)
-        self._factor = 1.0 / temperature
         self.gradients = [
-            torch.zeros_like(tensor, dtype=wide(dtype))
+            torch.zeros_like(tensor, dtype=sum_dtype)
             if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
             else None
-            for tensor in (hidden_NH, head.weight, head.bias)
+            for tensor, sum_dtype in ((hidden_NH, dtype), (head.weight, wide(dtype)), (head.bias, wide(dtype)))
         ]
         self.is_trained = any(gradient is not None for gradient in self.gradients)
 
     def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
-        """Logits of a chunk over the temperature, in the buffer."""
+        """Logits of a chunk, in the buffer."""
         hidden_CH = self._hidden_NH[chunk]
-        logits_CV = torch.mm(hidden_CH, self._weight_VH.t(), out=buffer_CV[: len(hidden_CH)])
-        if self._bias_V is not None:
-            logits_CV += self._bias_V
-        return logits_CV.mul_(self._factor)
+        out_CV = buffer_CV[: len(hidden_CH)]
+        if self._bias_V is None:
+            return torch.mm(hidden_CH, self._weight_VH.t(), out=out_CV)
+        return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
 
-    def backward(self, chunk: slice, gradients_CV: Tensor) -> None:
-        """Adds a chunk's part, given the gradient of what `logits` returned."""
+    def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
+        """Adds the gradients of a chunk."""
         hidden_NH, weight_VH, bias_V = self.gradients
         if hidden_NH is not None:
-            hidden_NH[chunk] = (gradients_CV @ self._weight_VH) * self._factor
+            torch.mm(logit_gradients_CV, self._weight_VH, out=hidden_NH[chunk])
         if weight_VH is not None:
-            weight_VH += (gradients_CV.t() @ self._hidden_NH[chunk]) * self._factor
+            _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk])
         if bias_V is not None:
-            bias_V += gradients_CV.sum(dim=0, dtype=bias_V.dtype) * self._factor
+            bias_V += logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
+
+
+def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
+    """Adds left @ right, which is rounded first where its type is the smaller one."""
+    if sum_VH.dtype == left_VC.dtype:
+        sum_VH.addmm_(left_VC, right_CH)
+        return
+    num_rows = max(1, block_elements(sum_VH.device) // sum_VH.shape[1])
+    for sum_RH, left_RC in zip(sum_VH.split(num_rows), left_VC.split(num_rows), strict=True):
+        sum_RH += (left_RC @ right_CH).to(sum_RH.dtype)
 
 
 def _differentiated(
