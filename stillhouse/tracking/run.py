@@ -7,17 +7,20 @@ thread opens a phantom run that stays running.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from urllib.parse import quote
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import connect, default_uri, experiment_id, is_database
 from stillhouse.tracking.dataset_input import dataset_input
-from stillhouse.tracking.fallback import Fallback, outage_of
+from stillhouse.tracking.fallback import Answer, Fallback, outage_of
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.origin import origin_tags
 from stillhouse.tracking.params import MAX_TAG_CHARS, flatten, shorten
+from stillhouse.tracking.registry import StudentVersion, register_students
 from stillhouse.tracking.stale import end_stale_runs
 from stillhouse.types import JsonObject
 
@@ -72,10 +75,9 @@ class TrackedRun:
         """
         if self.uri is None or self.run_id is None:
             return None
-        server = "http://127.0.0.1:5000" if is_database(self.uri) else self.uri.rstrip("/")
         if self._experiment is None:
-            return server
-        return f"{server}/#/experiments/{self._experiment}/runs/{self.run_id}"
+            return _server(self.uri)
+        return f"{_server(self.uri)}/#/experiments/{self._experiment}/runs/{self.run_id}"
 
     @property
     def ui_command(self) -> str | None:
@@ -161,6 +163,19 @@ class TrackedRun:
         record = {"file": file, "num_rows": len(rows)}
         self._attempt("table", record, lambda client: client.log_table(self.run_id, columns, file))
 
+    def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> str | None:
+        """Makes students versions of the model called `name`, the last of them with `alias`; its page in the registry.
+
+        None where MLflow did not take it, and where the last student's files are not there.
+        """
+        record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
+        version = self._attempt(
+            "model versions", record, lambda client: register_students(client, name, alias, students)
+        )
+        if self.uri is None or version is None:
+            return None
+        return f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
+
     def flush(self) -> None:
         """Returns when all metrics logged so far are recorded, in MLflow or in the fallback file."""
         self._writer.flush()
@@ -201,16 +216,26 @@ class TrackedRun:
 
         self._attempt("metrics", {"metrics": [point._asdict() for point in points]}, send)
 
-    def _attempt(self, kind: str, record: JsonObject, send: Callable[[Any], object], *, insist: bool = False) -> None:
-        """Does nothing when tracking is off; goes straight to the fallback file when the run never started."""
+    def _attempt(
+        self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
+    ) -> Answer | None:
+        """What `send` returns; None when it failed, when tracking is off, and when the run never started.
+
+        In the last case the record goes straight to the fallback file.
+        """
         uri = self.uri
         if self._fallback is None or uri is None:
-            return
+            return None
         run = {"run_id": self.run_id, "run": self.name}
         if self.run_id is None:
             self._fallback.write(run, kind, record)
-            return
-        self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
+            return None
+        return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
+
+
+def _server(uri: str) -> str:
+    """Where the pages are; for a database, where its server puts them unless told otherwise."""
+    return "http://127.0.0.1:5000" if is_database(uri) else uri.rstrip("/")
 
 
 def start_run(

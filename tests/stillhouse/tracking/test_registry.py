@@ -1,0 +1,92 @@
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.config import TrackingConfig
+from stillhouse.tracking import TrackedRun, start_run
+from stillhouse.tracking.registry import StudentVersion
+
+Lines = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def run(tracking: TrackingConfig, tmp_path: Path) -> Iterator[TrackedRun]:
+    """A run that holds the files of a student."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "README.md").write_text("# A student\n")
+    with start_run(tracking, tmp_path, "sft") as run:
+        run.log_artifacts(folder, "student")
+        yield run
+
+
+@pytest.fixture
+def student(run: TrackedRun) -> StudentVersion:
+    return StudentVersion("aaaa", run.run_id, "student", {"method": "sft", "data": "d1"}, "SFT of a base")
+
+
+def versions(client: Any, name: str) -> list[int]:
+    return sorted(int(version.version) for version in client.search_model_versions(f"name = '{name}'"))
+
+
+def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
+    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+) -> None:
+    name = tracking.experiment
+    page = run.register(name, "candidate", [student])
+    assert page == f"http://127.0.0.1:5000/#/models/{name}/versions/1"
+    version = client.get_model_version_by_alias(name, "candidate")
+    assert version.tags == {"method": "sft", "data": "d1", "student": "aaaa"}
+    assert (version.run_id, version.description) == (run.run_id, "SFT of a base")
+    assert version.source == f"runs:/{run.run_id}/student"
+    assert [item.path for item in client.list_artifacts(version.run_id, "student")] == ["student/README.md"]
+
+
+def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
+    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+) -> None:
+    name = tracking.experiment
+    later = replace(student, fingerprint="bbbb", tags={"method": "on_policy"})
+    for students, expected in (([student, later], 2), ([student], 1), ([later], 2)):
+        page = run.register(name, "candidate", students)
+        assert page is not None
+        assert page.endswith(f"/versions/{expected}")
+        assert int(client.get_model_version_by_alias(name, "candidate").version) == expected
+    run.register(name, "champion", [replace(student, description="measured", tags={"accuracy": "0.75"})])
+    assert versions(client, name) == [1, 2]
+    first = client.get_model_version(name, "1")
+    assert (first.description, first.tags["accuracy"], first.tags["method"]) == ("measured", "0.75", "sft")
+    assert first.aliases == ["champion"]
+
+
+def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_stays(
+    run: TrackedRun,
+    student: StudentVersion,
+    client: Any,
+    tracking: TrackingConfig,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = tracking.experiment
+    run.register(name, "candidate", [student])
+    for missing in (replace(student, run_id=None), replace(student, artifact_path="absent")):
+        assert run.register(name, "candidate", [replace(missing, fingerprint="cccc")]) is None
+        assert "student cccc is not registered" in caplog.text
+        caplog.clear()
+    assert versions(client, name) == [1]
+    assert client.get_model_version_by_alias(name, "candidate").version == 1
+
+
+def test_what_mlflow_does_not_take_goes_to_the_fallback_file(
+    run: TrackedRun, student: StudentVersion, tmp_path: Path, fallback_lines: Lines, closed_port: int
+) -> None:
+    assert run.register("a/b: no name", "candidate", [student]) is None
+    (line,) = fallback_lines(tmp_path)
+    assert (line["kind"], line["students"][0]["fingerprint"]) == ("model versions", "aaaa")
+    never_started = TrackedRun(f"http://127.0.0.1:{closed_port}", None, "sft", tmp_path)
+    assert never_started.register("model", "candidate", [student]) is None
+    assert [line["model"] for line in fallback_lines(tmp_path)] == ["a/b: no name", "model"]
+    off = TrackedRun(None, None, "sft", tmp_path)
+    assert off.register("model", "candidate", [student]) is None
