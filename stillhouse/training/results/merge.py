@@ -6,6 +6,7 @@ Dimensions: T time, V vocabulary.
 """
 
 import logging
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,7 +77,10 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
     for name, parameter in merged.named_parameters():
         # An output layer that had to be untied from the embedding is of its type.
         parameter.data = parameter.data.to(dtypes.get(name, dtype))
-    merged.save_pretrained(output)
+    with warnings.catch_warnings():
+        # transformers reads a property here that it calls deprecated.
+        warnings.simplefilter("ignore", FutureWarning)
+        merged.save_pretrained(output)
     del base, adapted, merged  # one model at a time
     written = AutoModelForCausalLM.from_pretrained(output, dtype="auto").float().eval()
     seen = difference(_logits(written, rows), expected)

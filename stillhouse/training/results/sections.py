@@ -90,8 +90,11 @@ def _checked(merged: JsonObject) -> str:
 
 def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
     """What each of its trainings learnt from."""
+    rows = list(_data(record))
+    if not rows:
+        return
     yield "## Data\n"
-    yield table(("training", "data", "rows", "tokens", "supervised", "fingerprint"), _data(record))
+    yield table(("training", "data", "rows", "tokens", "supervised", "fingerprint"), rows)
     if (folder / DATASET_CARD_FILE).is_file():
         yield f"How the dataset came about is told in `{DATASET_CARD_FILE}`.\n"
 
