@@ -150,12 +150,17 @@ def test_full_disk_names_path_and_space_and_leaves_the_last_checkpoint(tmp_path:
     assert newest_step(tmp_path) == 1
 
 
+def full_of(step: int) -> Checkpoint:
+    """A checkpoint of a megabyte whose every number is `step`."""
+    weights = {str(index): torch.full((50_000,), float(step)) for index in range(4)}
+    optimizer = {"state": {0: {"exp_avg": torch.full((50_000,), float(step))}}}
+    return Checkpoint(step, weights, optimizer, [], IDENTITY, {"step": step}, average=weights)
+
+
 def save_without_pause(folder: Path, first: int, said: int) -> None:
     """Saves one step after the other; says on the pipe `said` which are done."""
     for step in range(first, 10**6):
-        weights = {str(index): torch.full((50_000,), float(step)) for index in range(4)}
-        optimizer = {"state": {0: {"exp_avg": torch.full((50_000,), float(step))}}}
-        save(folder, Checkpoint(step, weights, optimizer, [], IDENTITY, {"step": step}, average=weights), best_step=1)
+        save(folder, full_of(step), best_step=1)
         os.write(said, f"{step} ".encode())
 
 
@@ -164,7 +169,10 @@ def saved_before_a_kill(folder: Path, first: int, after_s: float) -> list[int]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        save_without_pause(folder, first, write)
+        try:
+            save_without_pause(folder, first, write)
+        finally:
+            os._exit(1)
     os.close(write)
     time.sleep(after_s)
     os.kill(child, signal.SIGKILL)
@@ -178,17 +186,20 @@ def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint_or_the_new_on
     tmp_path: Path, num_kills: int, caplog: pytest.LogCaptureFixture
 ):
     generator = random.Random(0)
-    done = 0
+    started = time.monotonic()
+    save(tmp_path, full_of(1))
+    save_s = time.monotonic() - started
+    done = 1
     for _ in range(num_kills):
-        said = saved_before_a_kill(tmp_path, done + 1, generator.uniform(0.0, 0.2))
+        said = saved_before_a_kill(tmp_path, done + 1, generator.uniform(0.0, 5 * save_s))
         last_said = said[-1] if said else done
         loaded = load_newest_checkpoint(tmp_path, IDENTITY)
-        done = loaded.step if loaded else 0
+        assert loaded is not None
+        done = loaded.step
         assert done in (last_said, last_said + 1)
-        if loaded is not None:
-            tensors = [*loaded.weights.values(), loaded.optimizer["state"][0]["exp_avg"]]
-            assert all((tensor == float(done)).all() for tensor in tensors)
-    assert done > num_kills
+        tensors = [*loaded.weights.values(), loaded.optimizer["state"][0]["exp_avg"]]
+        assert all((tensor == float(done)).all() for tensor in tensors)
+    assert done > 1
     assert load_weights(tmp_path, 1)["0"][0] == 1.0
     assert "damaged" not in caplog.text
     # What a killed process left over is removed by the next save.
