@@ -18,7 +18,8 @@ def distill(config: DistillConfig = DistillConfig()) -> Published:
         prompts = load_prompts(run.config.prompts, run)
         students = [base_student(run.config.student)]
         if run.config.sft.enabled:
-            dataset = generate_dataset(prompts, run.config, run)
+            own = run.config.sft.dataset_weight > 0.0
+            dataset = generate_dataset(prompts, run.config, run) if own else None
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.config.on_policy.enabled:
             students.append(train_on_policy(students[-1], prompts, run.config, run))

@@ -12,9 +12,10 @@ from tasks.training import train_sft as train
 
 @flow(name="train-sft", validate_parameters=False)
 def train_sft(config: DistillConfig = DistillConfig()) -> Published:
-    """Fine-tunes the student on the dataset that the config describes."""
+    """Fine-tunes the student on the dataset that the config describes, on `sft.sources`, or on both."""
     with tracked(config, "train-sft") as run:
-        prompts = load_prompts(run.config.prompts, run)
-        dataset = generate_dataset(prompts, run.config, run)
+        dataset = None
+        if run.config.sft.dataset_weight > 0.0:
+            dataset = generate_dataset(load_prompts(run.config.prompts, run), run.config, run)
         train(base_student(run.config.student), dataset, run.config, run)
         return publish(run)

@@ -11,6 +11,7 @@ from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob
 from stillhouse.training.launchers.launch import train
+from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
 from tasks.models import scoring_teacher, trained_student
@@ -22,9 +23,26 @@ SFT = Stage("sft", version=1)
 ON_POLICY = Stage("on_policy", version=1)
 
 
-def train_sft(start: Model, dataset: Artifact, config: DistillConfig, run: Run) -> Model:
-    """The student after supervised fine-tuning on the dataset's kept rows."""
-    artifact = call_stage(SFT, sft_task, run, start=start, dataset=dataset, student=config.student, sft=config.sft)
+def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
+    """The student after supervised fine-tuning on the dataset's kept rows and on other sources.
+
+    Args:
+        start: the student to train.
+        dataset: of this run; None where the config trains on `sft.sources` alone.
+        config: of the run.
+        run: the flow run this belongs to.
+    """
+    artifact = call_stage(
+        SFT,
+        sft_task,
+        run,
+        start=start,
+        dataset=dataset,
+        sources=[source_fingerprint(source) for source in config.sft.sources],
+        student=config.student,
+        sft=config.sft,
+        tools=config.tools if config.sft.generate_every_steps else None,
+    )
     return trained_student("sft", artifact)
 
 
@@ -52,10 +70,22 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
 
 @task(name="sft", **CACHED_STAGE)
 def sft_task(
-    start: Model, dataset: Artifact, student: StudentConfig, sft: SftConfig, key: str, context: RunContext
+    start: Model,
+    dataset: Artifact | None,
+    sources: list[str],
+    student: StudentConfig,
+    sft: SftConfig,
+    tools: ToolsConfig | None,
+    key: str,
+    context: RunContext,
 ) -> Artifact:
-    """Trains on the dataset; a run killed before continues from its checkpoint, since the key names its folder."""
-    job = {"method": "sft", "sft": sft, "dataset_folder": dataset.uri}
+    """Trains on rows; a run killed before continues from its checkpoint, since the key names its folder."""
+    job = {
+        "method": "sft",
+        "sft": sft,
+        "dataset_folder": None if dataset is None else dataset.uri,
+        "tools": tools or ToolsConfig(),
+    }
     return _train(job, start, student, SFT, key, context)
 
 

@@ -6,15 +6,24 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, SftSource, StudentConfig, ToolsConfig
 from stillhouse.store import digest, file_sha256
+from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import JsonObject
 
 JOB_FILE: Final = "job.json"
 LOG_FILE: Final = "train.log"
 
-_NO_EFFECT: Final = {"enabled", "checkpoint_every_steps", "log_every_steps"}
-"""Fields that change what is seen of a training, not what comes of it."""
+_NO_EFFECT: Final = {
+    "enabled",
+    "activation_offload",
+    "keep_checkpoints",
+    "divergence_factor",
+    "log_every_steps",
+    "generate_every_steps",
+    "num_generations",
+}
+"""Fields that change what is seen of a training or what it needs, not what comes of it."""
 
 
 class TrackingTarget(BaseModel):
@@ -39,7 +48,7 @@ class TrainJob(BaseModel):
     sft: SftConfig | None = None
     on_policy: OnPolicyConfig | None = None
     dataset_folder: Path | None = None
-    """SFT: a dataset artifact's folder."""
+    """SFT: a dataset artifact's folder; None where its weight is zero."""
     prompts_file: Path | None = None
     """On-policy: prompts to sample from, as `stillhouse.store.records` writes them."""
     metadata_file: Path | None = None
@@ -57,10 +66,12 @@ class TrainJob(BaseModel):
 
     @model_validator(mode="after")
     def _method_has_what_it_needs(self) -> Self:
-        needed = {
-            "sft": ("sft", "dataset_folder"),
+        needed: tuple[str, ...] = {
+            "sft": ("sft",),
             "on_policy": ("on_policy", "prompts_file", "teacher_ref"),
         }[self.method]
+        if self.sft is not None and self.sft.dataset_weight > 0.0:
+            needed += ("dataset_folder",)
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
             raise ValueError(f"method {self.method!r} needs {', '.join(missing)}")
@@ -78,11 +89,13 @@ class TrainJob(BaseModel):
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
-            "student": self.student.model_dump(mode="json"),
-            self.method: self.trainer.model_dump(mode="json", exclude=_NO_EFFECT),
+            "student": self.student.model_dump(mode="json", exclude={"merge"}),
+            self.method: self._effective(),
         }
         if self.dataset_folder is not None:
-            facts["dataset"] = file_sha256(self.dataset_folder / "train.parquet")
+            facts["dataset"] = source_fingerprint(SftSource(path=str(self.dataset_folder)))
+        if self.sft is not None:
+            facts["sources"] = [source_fingerprint(source) for source in self.sft.sources]
         if self.prompts_file is not None and self.teacher_ref is not None:
             facts["prompts"] = file_sha256(self.prompts_file)
             facts["teacher_ref"] = model_identity(self.teacher_ref)
@@ -91,6 +104,13 @@ class TrainJob(BaseModel):
                 facts["tools_file"] = file_sha256(Path(self.tools.file))
             facts["system_prompt"] = self.system_prompt
         return facts
+
+    def _effective(self) -> JsonObject:
+        fields: JsonObject = self.trainer.model_dump(mode="json", exclude=_NO_EFFECT)
+        if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
+            for name in ("checkpoint_every_steps", "validate_every_steps"):
+                del fields[name]
+        return fields
 
     def digest(self) -> str:
         """One digest of `identity()`."""

@@ -1,15 +1,14 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
-import json
 import logging
-import shutil
 from pathlib import Path
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from stillhouse.dataset.read import read_rows
+from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
-from stillhouse.store.atomic import write_atomic
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import attach
@@ -20,16 +19,18 @@ from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.sampler import Sampler
 from stillhouse.training.on_policy.teacher import load_teacher
 from stillhouse.training.parallel.ranks import Ranks, join_ranks
+from stillhouse.training.results.write import write_results
 from stillhouse.training.sft.method import load_sft
+from stillhouse.training.sft.validation_prompts import validation_prompts
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
-from stillhouse.training.watching.metrics import METRICS_FILE
+from stillhouse.training.trainer import Measurement
+from stillhouse.training.watching.generations import Generations, GreedySampling
+from stillhouse.training.watching.listener import Listener
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
-
-STUDENT_FILE = "student.json"
 
 
 def run_job(job: TrainJob, progress: Progress) -> JsonObject:
@@ -49,6 +50,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     ):
         _make_repeatable(job, ranks.device)
         student = load_student(job.student_ref, job.student, ranks.device, job.trainer.seed)
+        student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
         trainer = build_trainer(
             _method(job, student, ranks),
             student,
@@ -59,6 +61,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             progress=progress,
             listener=tracked,
             tracking_run_id=target.run_id if target else None,
+            measurements=_measurements(job, student, ranks, tracked),
             peak_tflops=job.runtime.peak_tflops,
         )
         facts = trainer.run()
@@ -105,20 +108,35 @@ def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
     )
 
 
+def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Listener) -> list[Measurement]:
+    sft = job.sft
+    if sft is None or sft.generate_every_steps is None:
+        return []
+    rows = [] if job.dataset_folder is None else read_rows(job.dataset_folder, "validation")
+    prompts, metadata = validation_prompts(rows, sft.num_generations)
+    if not prompts:
+        raise ConfigError(
+            f"sft.generate_every_steps = {sft.generate_every_steps}: no validation row of the dataset has an expected "
+            "answer to verify. Raise dataset.validation_fraction, give prompts expected answers, or set it to null"
+        )
+    sampling = GreedySampling(max_tokens=sft.max_tokens, max_turns=sft.max_turns)
+    max_context = student.causal_lm.config.max_position_embeddings
+    return [
+        Generations(
+            student,
+            Sampler(student.tokenizer, Toolbox.from_config(job.tools), sampling, max_context),
+            prompts,
+            metadata,
+            every_steps=sft.generate_every_steps,
+            work_dir=job.work_dir if ranks.is_first else None,
+            listener=listener,
+        )
+    ]
+
+
 def _write_student(job: TrainJob, student: Student, facts: JsonObject) -> None:
     """Fills the output folder; the caller publishes it whole."""
-    folder: Path = job.output_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    student.save(folder)
-    metrics = job.work_dir / METRICS_FILE
-    if metrics.exists():
-        shutil.copyfile(metrics, folder / METRICS_FILE)
-    record = {
-        "method": job.method,
-        "base": student.base_ref,
-        "started_from": job.student_ref,
-        "config": job.identity(),
-        "facts": facts,
-    }
-    write_atomic(folder / STUDENT_FILE, json.dumps(record, indent=1).encode())
-    logger.info("wrote the student to %s", folder)
+    job.output_dir.mkdir(parents=True, exist_ok=True)
+    student.save(job.output_dir)
+    write_results(job, student.base_ref, facts)
+    logger.info("wrote the student to %s", job.output_dir)

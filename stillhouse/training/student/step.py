@@ -1,5 +1,6 @@
 """From a microbatch to the loss, as one module: what shards weights over devices hooks into modules' calls."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -8,6 +9,8 @@ from transformers import PreTrainedModel
 from stillhouse.training.batching.microbatches import Microbatch
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.method import TokenLoss
+from stillhouse.training.student.attention import segment_arguments
+from stillhouse.training.student.neftune import embedding_noise
 
 
 class StudentStep(nn.Module):
@@ -26,6 +29,8 @@ class StudentStep(nn.Module):
         self.model = model
         # Not registered: they are part of `model`, and weights are to be found once.
         self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
+        self.noise_alpha: float | None = None
+        """Size of the noise on the embeddings in training mode; None adds none."""
 
     @property
     def backbone(self) -> Any:
@@ -39,9 +44,13 @@ class StudentStep(nn.Module):
 
     def forward(self, microbatch: Microbatch, method: TokenLoss, scale: float) -> LossSums:
         """`scale` times the sum of the losses at the microbatch's targets, and sums of what the method reports."""
-        hidden_BTH = self.backbone(
-            input_ids=microbatch.inputs_BT, position_ids=microbatch.position_ids_BT, use_cache=False
-        ).last_hidden_state
+        with self._noise(microbatch):
+            hidden_BTH = self.backbone(
+                input_ids=microbatch.inputs_BT,
+                position_ids=microbatch.position_ids_BT,
+                use_cache=False,
+                **segment_arguments(microbatch.segments),
+            ).last_hidden_state
         return fused_loss(
             hidden_BTH.flatten(0, 1).index_select(0, microbatch.target_places_N),
             self.head,
@@ -52,3 +61,8 @@ class StudentStep(nn.Module):
             temperature=method.temperature,
             wants=method.wants,
         )
+
+    def _noise(self, microbatch: Microbatch) -> AbstractContextManager[None]:
+        if self.noise_alpha is None:
+            return nullcontext()
+        return embedding_noise(self.backbone.get_input_embeddings(), self.noise_alpha, microbatch)

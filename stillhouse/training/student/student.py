@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
+from stillhouse.training.student.packing import packs_exactly
 from stillhouse.training.student.step import StudentStep
 
 logger = logging.getLogger(__name__)
@@ -82,8 +83,9 @@ class Student:
         self.tokenizer.save_pretrained(folder)
 
     def packs_exactly(self) -> bool:
-        """Whether packed rows see nothing of each other; a model that mixes them is warned of, and to be padded."""
-        return False
+        """Whether packed rows see nothing of each other; a warning says why they do."""
+        with self.precision():
+            return packs_exactly(self.causal_lm)
 
     @torch.no_grad()
     def _check_head(self) -> None:
