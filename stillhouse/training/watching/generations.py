@@ -10,6 +10,7 @@ from typing import Final
 from stillhouse.serving.generator import Generator
 from stillhouse.training.checkpoints.random_state import random_state, restore_random_state
 from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
+from stillhouse.training.parallel.sharding import gathered
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
 from stillhouse.training.watching.step_rows import StepRows
@@ -103,16 +104,17 @@ class Generations:
     def _row(self, trajectory: SampledTrajectory, step: int) -> JsonObject:
         metadata = self._metadata.get(trajectory.prompt_id)
         first = trajectory.loss_mask.index(True) if trajectory.num_turns else len(trajectory.token_ids)
+        # In the order in which MLflow shows columns: the first four fit its page.
         return {
             "step": step,
-            "prompt_id": trajectory.prompt_id,
+            "verified": verify_ending(trajectory.messages, trajectory.stop_reason, metadata),
             "prompt": str(self._prompts[trajectory.prompt_id].messages[-1].get("content") or ""),
             # With tool calls and what came of them: an answer without its way says little about what went wrong.
             "completion": self._student.tokenizer.decode(trajectory.token_ids[first:]),
             "expected_answer": metadata.expected_answer if metadata else None,
-            "verified": verify_ending(trajectory.messages, trajectory.stop_reason, metadata),
             "stop_reason": str(trajectory.stop_reason),
             "num_tokens": sum(trajectory.loss_mask),
+            "prompt_id": trajectory.prompt_id,
         }
 
 
@@ -133,7 +135,7 @@ def _undisturbed(student: Student) -> Iterator[None]:
     state, was_training = random_state(), student.model.training
     student.model.eval()
     try:
-        with student.precision():
+        with student.precision(), gathered(student.step):
             yield
     finally:
         student.model.train(was_training)
