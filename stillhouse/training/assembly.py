@@ -8,7 +8,9 @@ from stillhouse.progress import NoProgress, Progress
 from stillhouse.training.method import Method
 from stillhouse.training.optimisation.weights import Weights
 from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.parallel.sharding import shard
 from stillhouse.training.passes import Passes
+from stillhouse.training.student.blocks import decoder_blocks, prepare_blocks, wants_compile
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Measurement, Trainer
 from stillhouse.training.watching.flops import model_flops
@@ -53,9 +55,17 @@ def build_trainer(
     """
     ranks = ranks or Ranks.single(student.device)
     passes = Passes(student, ranks, config)
+    prepare_blocks(
+        student.causal_lm,
+        compiled=wants_compile(student, config, method.num_steps),
+        checkpointed=config.gradient_checkpointing == "on",
+    )
+    flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
+    if ranks.size > 1:
+        shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
     peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12
     throughput = Throughput(
-        model_flops(student.step.backbone, student.head, student.causal_lm.config),
+        flops,
         peak_flops * ranks.size,
         method.num_steps,
         packing=passes.packing,
@@ -67,13 +77,14 @@ def build_trainer(
         throughput,
         vocabulary_size=len(student.tokenizer),
         work_dir=work_dir,
+        keeps_rows=ranks.is_first,
         progress=progress or NoProgress(),
         listener=listener or NoListener(),
     )
     return Trainer(
         method,
         passes,
-        Weights(student, config),
+        Weights(student, config, ranks),
         watch,
         config,
         ranks=ranks,

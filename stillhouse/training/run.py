@@ -1,6 +1,7 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.tracking.run import attach
+from stillhouse.tracking.run import TrackedRun, attach
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
@@ -42,12 +43,12 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     """
     # Its bars are for terminals; the log's last lines are what an error shows.
     disable_progress_bar()
-    target = job.tracking
     with (
-        exclusive(job.work_dir),
         join_ranks(job.runtime.device) as ranks,
-        attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store)) as tracked,
+        exclusive(job.work_dir) if ranks.is_first else nullcontext(),
+        _tracked(job, ranks) as tracked,
     ):
+        ranks.barrier()
         _make_repeatable(job, ranks.device)
         student = load_student(job.student_ref, job.student, ranks.device, job.trainer.seed)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
@@ -60,14 +61,20 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             ranks=ranks,
             progress=progress,
             listener=tracked,
-            tracking_run_id=target.run_id if target else None,
+            tracking_run_id=job.tracking.run_id if job.tracking else None,
             measurements=_measurements(job, student, ranks, tracked),
             peak_tflops=job.runtime.peak_tflops,
         )
         facts = trainer.run()
         with trainer.weights.averaged():
-            _write_student(job, student, facts)
+            _write_student(job, student, facts, ranks)
         return facts
+
+
+def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
+    """The run in MLflow as the first rank sees it; the others record nothing."""
+    target = job.tracking if ranks.is_first else None
+    return attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store))
 
 
 def _make_repeatable(job: TrainJob, device: torch.device) -> None:
@@ -92,6 +99,11 @@ def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
             work_dir=job.work_dir,
             num_processes=job.runtime.label_processes,
             ranks=ranks,
+        )
+    if ranks.size > 1:
+        raise ConfigError(
+            f"runtime.num_processes and num_hosts make {ranks.size} processes, but on-policy distillation samples, "
+            "scores and trains in one. Set both to 1 for it, or on_policy.enabled to false"
         )
     assert job.on_policy is not None
     assert job.prompts_file is not None
@@ -134,9 +146,11 @@ def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Liste
     ]
 
 
-def _write_student(job: TrainJob, student: Student, facts: JsonObject) -> None:
+def _write_student(job: TrainJob, student: Student, facts: JsonObject, ranks: Ranks) -> None:
     """Fills the output folder; the caller publishes it whole."""
     job.output_dir.mkdir(parents=True, exist_ok=True)
-    student.save(job.output_dir)
-    write_results(job, student.base_ref, facts)
-    logger.info("wrote the student to %s", job.output_dir)
+    student.save(job.output_dir, ranks)
+    if ranks.is_first:
+        write_results(job, student.base_ref, facts)
+        logger.info("wrote the student to %s", job.output_dir)
+    ranks.barrier()

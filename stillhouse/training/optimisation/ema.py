@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from stillhouse.training.parallel.whole import load_whole
+
 
 class WeightAverage:
     """The mean of the weights after each step, where a step t steps ago counts decay^t.
@@ -53,9 +55,8 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continues from a `state`."""
-        for name, mean in self._means.items():
-            mean.copy_(state[name])
+        """Continues from a `state` of whole tensors."""
+        load_whole(self._means, state)
         self._num_updates = int(state["num_updates"])
 
     @torch.no_grad()

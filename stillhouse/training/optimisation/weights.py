@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from stillhouse.config import TrainerConfig
 from stillhouse.training.optimisation.ema import WeightAverage
 from stillhouse.training.optimisation.optimizer import build_optimizer
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.parallel.whole import load_whole, load_whole_optimizer, whole
 from stillhouse.training.student.student import Student
 
 
@@ -26,14 +28,16 @@ class Weights:
     """The trained parameters of a student.
 
     Args:
-        student: whose parameters are changed in place.
+        student: whose parameters are changed in place; sharded where there are several ranks.
+        ranks: who trains together.
         config: optimiser, clipping, running mean.
 
     Raises:
         ConfigError: the optimiser cannot be had here, or is none for an adapter.
     """
 
-    def __init__(self, student: Student, config: TrainerConfig) -> None:
+    def __init__(self, student: Student, config: TrainerConfig, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._parameters = dict(student.trained_parameters())
         self._max_norm = config.max_grad_norm
         self._optimizer = build_optimizer(student, config)
@@ -41,7 +45,8 @@ class Weights:
 
     def clip(self) -> float:
         """Scales the gradients down to the largest norm allowed; their norm before that."""
-        return nn.utils.clip_grad_norm_(self._parameters.values(), self._max_norm).item()
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._max_norm)
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimiser, which uses the gradients up."""
@@ -57,22 +62,20 @@ class Weights:
         return nullcontext() if self._average is None else self._average.swapped()
 
     def state(self) -> WeightsState:
-        """What `load` needs."""
+        """What `load` needs, in the first rank; collective."""
         return WeightsState(
-            {name: p.detach().cpu().contiguous() for name, p in self._parameters.items()},
-            self._optimizer.state_dict(),
-            None if self._average is None else self._average.state(),
+            whole(self._parameters, self._ranks),
+            whole(self._optimizer.state_dict(), self._ranks),
+            None if self._average is None else whole(self._average.state(), self._ranks),
         )
 
     def load(self, state: WeightsState) -> None:
         """Continues from a `state`."""
         self.replace(state.weights)
-        self._optimizer.load_state_dict(state.optimizer)
+        load_whole_optimizer(self._optimizer, state.optimizer)
         if self._average is not None and state.average is not None:
             self._average.load(state.average)
 
-    @torch.no_grad()
     def replace(self, weights: Mapping[str, Tensor]) -> None:
-        """Puts `weights` in the parameters' place."""
-        for name, parameter in self._parameters.items():
-            parameter.copy_(weights[name])
+        """Puts `weights`, which are whole, in the parameters' place."""
+        load_whole(self._parameters, weights)

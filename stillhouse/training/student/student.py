@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.parallel.whole import whole
 from stillhouse.training.student.packing import packs_exactly
 from stillhouse.training.student.step import StudentStep
 
@@ -73,14 +75,24 @@ class Student:
         """What is trained, by name; tied weights come once."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
 
-    def save(self, folder: Path) -> None:
-        """Writes weights or adapter, tokenizer and chat template: a folder that is a model ref."""
+    def save(self, folder: Path, ranks: Ranks) -> None:
+        """The first rank writes weights or adapter, tokenizer and chat template: a folder that is a model ref."""
+        weights = None if ranks.size == 1 else whole(self._saved_state(), ranks)
+        if not ranks.is_first:
+            return
         if self.model is self.causal_lm:
-            self.causal_lm.save_pretrained(folder)
+            self.causal_lm.save_pretrained(folder, state_dict=weights)
         else:
             # Left to itself peft looks the base model up on the hub, to see whether its vocabulary grew.
-            self.model.save_pretrained(folder, save_embedding_layers=False)
+            self.model.save_pretrained(folder, save_embedding_layers=False, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+
+    def _saved_state(self) -> dict[str, Tensor]:
+        """All weights of a full student, the trained ones of an adapter; tied weights come once."""
+        is_full = self.model is self.causal_lm
+        names = {name for name, _ in (self.model.named_parameters() if is_full else self.trained_parameters())}
+        buffers = {name for name, _ in self.model.named_buffers()} if is_full else set()
+        return {name: value for name, value in self.model.state_dict().items() if name in names | buffers}
 
     def packs_exactly(self) -> bool:
         """Whether packed rows see nothing of each other; a warning says why they do."""

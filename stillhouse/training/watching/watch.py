@@ -27,6 +27,7 @@ class Watch:
         throughput: times the steps.
         vocabulary_size: entries of the student's vocabulary.
         work_dir: holds `metrics.jsonl` and `checkpoints`.
+        keeps_rows: whether this process writes `metrics.jsonl`; of several ranks the first does.
         progress: told of every step.
         listener: receives the rows of metrics.
     """
@@ -39,12 +40,13 @@ class Watch:
         *,
         vocabulary_size: int,
         work_dir: Path,
+        keeps_rows: bool,
         progress: Progress,
         listener: Listener,
     ) -> None:
         self._method = method
         self._progress = progress
-        self._metrics = MetricsLog(work_dir / METRICS_FILE, listener.log_metrics)
+        self._metrics = MetricsLog(work_dir / METRICS_FILE if keeps_rows else None, listener.log_metrics)
         self._divergence = DivergenceWatch(
             method.name,
             method.guarded,

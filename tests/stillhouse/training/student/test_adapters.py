@@ -9,10 +9,12 @@ from transformers import AutoModelForCausalLM
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
+from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 
 CPU = torch.device("cpu")
+ALONE = Ranks.single(CPU)
 INPUTS = torch.tensor([[5, 6, 7, 8]])
 RANK, ALPHA = 4, 8.0
 VARIANTS = ("lora", "rslora", "dora")
@@ -44,7 +46,7 @@ def trained(student: Student, part: str) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def adapter_folder(tiny_model: str, tmp_path: Path) -> Path:
-    disturbed(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first")
+    disturbed(load_student(tiny_model, config(), CPU, seed=0)).save(tmp_path / "first", ALONE)
     return tmp_path / "first"
 
 
@@ -60,7 +62,7 @@ def test_merged_adapter_is_what_its_paper_says_and_gives_the_logits_of_the_adapt
     tiny_model: str, tmp_path: Path, variant: str
 ):
     student = disturbed(load_student(tiny_model, config(lora_variant=variant), CPU, seed=0))
-    student.save(tmp_path / "adapter")
+    student.save(tmp_path / "adapter", ALONE)
     merged = load_student(str(tmp_path / "adapter"), config(parameters="full"), CPU, seed=0)
     torch.testing.assert_close(logits(merged), logits(student), rtol=1e-4, atol=1e-5)
     assert all(p.requires_grad for p in merged.causal_lm.parameters())

@@ -8,11 +8,13 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
+from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
 CPU = torch.device("cpu")
+ALONE = Ranks.single(CPU)
 INPUTS = torch.tensor([[5, 6, 7, 8]])
 
 
@@ -32,7 +34,7 @@ def test_saved_student_is_a_model_ref_with_the_same_logits(tiny_model: str, tmp_
     student = load_student(tiny_model, LORA.model_copy(update={"parameters": parameters}), CPU, seed=0)
     before = logits(student)
     disturb(student)
-    student.save(tmp_path / "student")
+    student.save(tmp_path / "student", ALONE)
     served = load_model(str(tmp_path / "student"), device="cpu")
     with torch.no_grad():
         seen = served(input_ids=INPUTS).logits
@@ -62,12 +64,12 @@ def test_full_training_keeps_float32_weights_and_computes_in_the_config_type(tin
 def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_path: Path):
     first = load_student(tiny_model, LORA, CPU, seed=0)
     disturb(first)
-    first.save(tmp_path / "first")
+    first.save(tmp_path / "first", ALONE)
     second = load_student(str(tmp_path / "first"), LORA, CPU, seed=5)
     assert second.base_ref == tiny_model
     torch.testing.assert_close(logits(second), logits(first), rtol=0, atol=0)
     assert [name for name, _ in second.trained_parameters()] == [name for name, _ in first.trained_parameters()]
-    second.save(tmp_path / "second")
+    second.save(tmp_path / "second", ALONE)
     assert f'"base_model_name_or_path": "{tiny_model}"' in (tmp_path / "second" / "adapter_config.json").read_text()
 
 
