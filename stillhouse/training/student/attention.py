@@ -117,9 +117,10 @@ def _by_segment(
 ) -> Tensor:
     """One call of `sdpa` for each segment.
 
-    On a CPU thread, forward and backward, it takes 0.5 of the time of one call for a padded rectangle where 32 segments
-    have 100 to 500 tokens, 0.5 to 0.9 where 128 have 20 to 100, and 1.1 to 1.4 where all are equally long (hidden size
-    64 to 1024); one call with a block-diagonal mask takes 50 times as long. Never compiled: each row has other lengths.
+    On one CPU thread, forward and backward, it takes 0.5 of the time of one call for a padded rectangle where 32
+    segments have 100 to 500 tokens, 0.5 to 0.9 where 128 have 20 to 100, and 1.1 to 1.4 where all are equally long
+    (hidden size 64 to 1024); one call with a block-diagonal mask takes 50 times as long. Never compiled, since each row
+    has other lengths.
     """
     window = options.get("sliding_window")
     queries, keys, values = (x.split(list(segments.lengths), dim=2) for x in (query, key, value))

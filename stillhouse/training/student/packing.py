@@ -36,6 +36,9 @@ def _mixing(causal_lm: PreTrainedModel) -> str | None:
     implementation = causal_lm.config.get_text_config()._attn_implementation
     if implementation != "sdpa":
         return f"its attention is {implementation!r}; segments are known to 'sdpa'"
+    # What supports flash attention, which takes no mask, tells attention all it needs (a window) in arguments.
+    if not causal_lm._supports_flash_attn:
+        return "its attention depends on masks"
     num_ids = causal_lm.get_input_embeddings().num_embeddings
     samples = torch.arange(sum(_LENGTHS), device=causal_lm.device).mul(37).add(11).remainder(num_ids).split(_LENGTHS)
     with torch.no_grad():
