@@ -6,6 +6,7 @@ from typing import Final
 
 from stillhouse.cards import as_yaml, code, fenced, plain, table
 from stillhouse.chat.refs import is_hub_id, model_identity
+from stillhouse.prompts.sources import HUGGING_FACE
 from stillhouse.store.records import read_jsonl
 from stillhouse.tracking.report.format import count, decimal, interval, metric, percent
 from stillhouse.training.results.adapter import Adapter
@@ -20,8 +21,8 @@ METHODS: Final = {"sft": "supervised fine-tuning", "on_policy": "on-policy disti
 
 
 def public_name(ref: str) -> str:
-    """How a model or a source of data is called in public: a folder by its last name."""
-    return ref if is_hub_id(ref) or ref.startswith("embedded:") else Path(ref).name
+    """How a model or a source of data is called in public: a file or folder of this machine by its last name."""
+    return ref if is_hub_id(ref) or ref.startswith(("embedded:", HUGGING_FACE)) else Path(ref).name
 
 
 def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
@@ -76,6 +77,8 @@ def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> I
     if student["parameters"] == "qlora":
         yield "frozen weights while training", "rounded to 4 bits"
     yield "optimiser steps", count(record.facts.get("steps"))
+    if "best_step" in record.facts:
+        yield "kept weights", f"of the lowest validation loss, after {count(record.facts['best_step'])} steps"
     yield "tokens trained on", count(record.facts.get("trained_tokens"))
     yield "seed", str(trained["seed"])
 
@@ -105,15 +108,10 @@ def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
         if stage.data:
             counts = [count(stage.data.get(name)) for name in ("rows", "tokens", "supervised_tokens")]
             yield METHODS[stage.method], what, *counts, code(stage.data["fingerprint"])
-        for source in stage.config[stage.method].get("sources", ()):
-            yield (
-                METHODS[stage.method],
-                f"{code(public_name(source['path']))}, weight {source['weight']:g}",
-                "",
-                "",
-                "",
-                "",
-            )
+        sources = stage.config[stage.method].get("sources", ())
+        for source, fingerprint in zip(sources, stage.config.get("sources", ()), strict=True):
+            told = f"{code(public_name(source['path']))}, weight {source['weight']:g}"
+            yield METHODS[stage.method], told, "", "", "", code(fingerprint)
 
 
 def config_section(record: StudentRecord) -> Iterator[str]:

@@ -13,7 +13,8 @@ from stillhouse.training.results.card import write_card
 from stillhouse.training.results.record import StudentRecord, read_record
 
 MakeStudent = Callable[..., Path]
-SFT = {"seed": 0, "sources": [{"path": "/home/me/chats.jsonl", "weight": 0.5}, {"path": "org/chats", "weight": 1.0}]}
+SOURCES = [{"path": "/home/me/chats.jsonl", "weight": 0.5}, {"path": "hf:org/chats", "weight": 1.0}]
+SFT = {"seed": 0, "sources": SOURCES}
 STUDENT = {"model": "org/small", "parameters": "full", "dtype": "bfloat16"}
 
 
@@ -22,8 +23,13 @@ def record(**fields: object) -> StudentRecord:
         "method": "sft",
         "base": "org/small",
         "started_from": "org/small",
-        "config": {"student_ref": "org/small", "student": STUDENT, "sft": SFT},
-        "facts": {"steps": 10},
+        "config": {
+            "student_ref": "org/small",
+            "student": STUDENT,
+            "sft": SFT,
+            "sources": ["s1", "hf:org/chats[train]"],
+        },
+        "facts": {"steps": 10, "best_step": 6},
     }
     return StudentRecord.model_validate({**known, **fields})
 
@@ -104,8 +110,8 @@ def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path
     assert "supervised fine-tuning and then by on-policy distillation" in text
     rows = rows_of(text)
     assert rows["on-policy distillation"][:2] == ["prompts", "1,800"]
-    assert "`chats.jsonl`, weight 0.5" in text
-    assert "`org/chats`, weight 1" in text
+    assert "| `chats.jsonl`, weight 0.5 |  |  |  | `s1` |" in text
+    assert "| `hf:org/chats`, weight 1 |  |  |  | `hf:org/chats[train]` |" in text
     assert rows["base"][0] == "25.0\u202f%"
     assert rows["base"][2] == "1,200"
     assert rows["sft"][-1] == "0.125"
