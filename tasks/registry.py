@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.tracking.registry import StudentVersion
@@ -9,6 +10,9 @@ from stillhouse.training.results.record import StudentRecord, read_record
 from stillhouse.training.results.sections import METHODS, public_name
 from stillhouse.types import Artifact, JsonObject
 from tasks.run import Run
+
+_SHOWN_DIGITS: Final = 16
+"""Of a fingerprint: as many as a line of the page has room for."""
 
 
 def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> str | None:
@@ -39,7 +43,7 @@ def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion
         "method": record.method,
         "base": public_name(record.stages[0].base),
         "parameters": record.config["student"]["parameters"],
-        "data": record.data.get("fingerprint"),
+        "data": record.data.get("fingerprint", "")[:_SHOWN_DIGITS] or None,
         "accuracy": None if accuracy is None else f"{accuracy:.3f}",
     }
     return StudentVersion(
@@ -52,8 +56,9 @@ def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion
 
 
 def _sentence(record: StudentRecord, accuracy: float | None) -> str:
+    # What tells versions apart comes first: the list shows little more than the first word.
+    measured = "" if accuracy is None else f"{accuracy:.1%} right on held-out prompts: "
     methods = ", then ".join(METHODS[stage.method] for stage in record.stages)
-    told = f"{public_name(record.stages[0].base)} after {methods}"
-    if record.teachers:
-        told += f" with {', '.join(public_name(teacher) for teacher in record.teachers)} as teacher"
-    return told + ("" if accuracy is None else f"; accuracy {accuracy:.1%} on held-out prompts")
+    teachers = ", ".join(public_name(teacher) for teacher in record.teachers)
+    taught = f" with {teachers} as teacher" if teachers else ""
+    return f"{measured}{public_name(record.stages[0].base)} after {methods}{taught}"

@@ -43,8 +43,8 @@ def test_a_student_is_registered_by_its_weights_with_what_it_is(student: Artifac
         "accuracy": "0.812",
     }
     assert version.description == (
-        "org/small after supervised fine-tuning, then on-policy distillation with org/big as teacher; accuracy 81.2% "
-        "on held-out prompts"
+        "81.2% right on held-out prompts: org/small after supervised fine-tuning, then on-policy distillation with "
+        "org/big as teacher"
     )
     again = student_version(student.model_copy(update={"fingerprint": "g"}), {})
     assert again.fingerprint == version.fingerprint
