@@ -14,6 +14,7 @@ from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import TrackedRun, attach
 from stillhouse.training.assembly import build_trainer
+from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
 from stillhouse.training.on_policy.method import OnPolicy
@@ -78,11 +79,12 @@ def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
 
 
 def _make_repeatable(job: TrainJob, device: torch.device) -> None:
-    """On the CPU two runs of the same job give the same bits."""
+    """Seeds and threads; on the CPU two runs of the same job give the same bits."""
     torch.manual_seed(job.trainer.seed)
     if job.runtime.num_threads is not None:
         torch.set_num_threads(job.runtime.num_threads)
     if device.type == "cpu":
+        use_fast_float32_products()
         torch.use_deterministic_algorithms(True)
         # Only guards against reading memory nobody wrote, at the price of writing all of it.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
