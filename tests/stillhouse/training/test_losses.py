@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stillhouse.training.losses import cross_entropy, importance_sampling, reverse_kl
+from stillhouse.training.losses import cross_entropy, dft, importance_sampling, reverse_kl, z_loss
 from stillhouse.training.on_policy.advantages import distillation_advantages
 
 V, T = 3, 3
@@ -158,3 +158,37 @@ def test_cross_entropy_is_forward_kl_from_a_certain_teacher():
     (ours,) = torch.autograd.grad(cross_entropy(logprobs[0, 1]), logits)
     certain = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(ours, logits.softmax(-1) - certain, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_smoothed_cross_entropy_is_that_of_torch_and_forward_kl_from_a_smoothed_teacher(smoothing: float):
+    logits = table(4).requires_grad_()
+    targets = torch.arange(len(logits)) % V
+    logprobs = logits.log_softmax(-1)
+    losses = cross_entropy(logprobs.gather(1, targets[:, None])[:, 0], logprobs.mean(-1), smoothing)
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
+    (ours,) = torch.autograd.grad(losses.sum(), logits)
+    teacher = (1 - smoothing) * torch.nn.functional.one_hot(targets, V).double() + smoothing / V
+    torch.testing.assert_close(ours, logits.softmax(-1) - teacher, rtol=0, atol=1e-10)
+
+
+def test_smoothing_without_mean_logprobs_is_refused():
+    with pytest.raises(ValueError, match="mean_logprob"):
+        cross_entropy(torch.zeros(2), label_smoothing=0.1)
+
+
+def test_dynamic_fine_tuning_weighs_the_gradient_of_each_token_by_its_probability():
+    logprobs = torch.tensor([-0.5, -4.0], requires_grad=True)
+    losses = dft(logprobs)
+    assert losses.tolist() == pytest.approx([0.5 * 0.60653066, 4.0 * 0.01831564])
+    (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
+    assert gradient.tolist() == pytest.approx([-0.60653066, -0.01831564])
+
+
+def test_z_loss_pulls_the_normaliser_towards_one():
+    log_normalisers = torch.tensor([3.0, -1.0], requires_grad=True)
+    losses = z_loss(log_normalisers, 0.1)
+    assert losses.tolist() == pytest.approx([0.9, 0.1])
+    (gradient,) = torch.autograd.grad(losses.sum(), log_normalisers)
+    assert gradient.tolist() == pytest.approx([0.6, -0.2])

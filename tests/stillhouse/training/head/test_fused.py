@@ -1,11 +1,14 @@
 """The fused output layer against naive logits and autograd, in float64."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import TokenScores
@@ -14,7 +17,6 @@ from stillhouse.training.method import TokenLosses
 
 N, H, V = 37, 8, 50
 SCALE = 0.3
-TOLERANCE = 1e-10
 WANTS = frozenset({"entropy", "mean_logprob"})
 
 Loss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
@@ -77,36 +79,215 @@ def naive_losses(
     return loss(scores, values)
 
 
-def assert_same_as_naive(
-    arguments: tuple[Tensor, nn.Linear, Tensor, dict[str, Tensor]], loss: Loss, *, temperature: float, chunk_size: int
-) -> LossSums:
-    hidden, head, *_ = arguments
-    trained = [tensor for tensor in (hidden, *head.parameters()) if tensor.requires_grad]
-    ours = fused_loss(
+def run(arguments: tuple[Any, ...], loss: Loss, *, chunk_size: int, temperature: float = 1.0) -> LossSums:
+    return fused_loss(
         *arguments, loss, scale=SCALE, temperature=temperature, wants=WANTS, chunk_elements=chunk_size * V
     )
-    naive = naive_losses(*arguments, loss, temperature)
-    torch.testing.assert_close(ours.loss, naive.losses_N.sum() * SCALE, rtol=0, atol=TOLERANCE)
-    for seen, expected in zip(
-        torch.autograd.grad(ours.loss, trained),
-        torch.autograd.grad(naive.losses_N.sum() * SCALE, trained),
-        strict=True,
-    ):
-        torch.testing.assert_close(seen, expected, rtol=0, atol=TOLERANCE)
-    return ours
+
+
+def assert_same_as_naive(
+    arguments: tuple[Tensor, nn.Linear, Tensor, dict[str, Tensor]],
+    loss: Loss,
+    *,
+    chunk_size: int,
+    temperature: float = 1.0,
+) -> None:
+    hidden, head, *_ = arguments
+    trained = [tensor for tensor in (hidden, *head.parameters()) if tensor.requires_grad]
+    ours = run(arguments, loss, chunk_size=chunk_size, temperature=temperature).loss
+    naive = naive_losses(*arguments, loss, temperature).losses_N.sum() * SCALE
+    assert_close(ours, naive)
+    for seen, expected in zip(torch.autograd.grad(ours, trained), torch.autograd.grad(naive, trained), strict=True):
+        assert_close(seen, expected)
+
+
+def assert_close(seen: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_closed_form_of_every_loss_equals_autograd(name: str):
-    assert_same_as_naive(inputs(), LOSSES[name], temperature=0.7, chunk_size=10)
+    assert_same_as_naive(inputs(), LOSSES[name], chunk_size=10, temperature=0.7)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 36, 37, 1000])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bias", [False, True])
-def test_chunks_change_neither_loss_nor_gradients(chunk_size: int, temperature: float, bias: bool):
-    assert_same_as_naive(inputs(bias=bias), some_loss, temperature=temperature, chunk_size=chunk_size)
+def test_chunks_change_neither_loss_nor_gradients(chunk_size: int, bias: bool):
+    assert_same_as_naive(inputs(bias=bias), some_loss, chunk_size=chunk_size, temperature=1.3)
 
 
 def test_one_token_is_enough():
-    assert_same_as_naive(inputs(1), some_loss, temperature=1.0, chunk_size=10)
+    assert_same_as_naive(inputs(1), some_loss, chunk_size=10)
+
+
+def test_frozen_head_passes_its_gradient_on_and_computes_none_of_its_own():
+    hidden, head, targets, values = inputs(bias=True)
+    head.requires_grad_(False)
+    assert_same_as_naive((hidden, head, targets, values), some_loss, chunk_size=10)
+    with Sizes() as sizes:
+        run((hidden, head, targets, values), some_loss, chunk_size=10)
+    assert (V, H) not in sizes.shapes
+    run((hidden, head, targets, values), some_loss, chunk_size=10).loss.backward()
+    assert head.weight.grad is None
+
+
+def test_weight_tied_to_the_embedding_gets_both_gradients():
+    _, head, targets, values = inputs()
+    embedding = nn.Embedding(V, H, dtype=torch.float64)
+    embedding.weight = head.weight
+    ids = targets.roll(1)
+    (ours,) = torch.autograd.grad(
+        run((embedding(ids), head, targets, values), some_loss, chunk_size=10).loss, head.weight
+    )
+    losses = naive_losses(embedding(ids), head, targets, values, some_loss)
+    (naive,) = torch.autograd.grad(losses.losses_N.sum() * SCALE, head.weight)
+    assert_close(ours, naive)
+
+
+def test_no_tokens_give_zero_losses_and_gradients_under_the_same_names():
+    hidden, head, targets, values = inputs()
+    some, none = (
+        run((hidden[:n], head, targets[:n], {k: v[:n] for k, v in values.items()}), some_loss, chunk_size=10)
+        for n in (N, 0)
+    )
+    none.loss.backward()
+    assert none.loss.item() == 0.0
+    assert hidden.grad is not None
+    assert head.weight.grad is not None
+    assert hidden.grad.abs().max() == head.weight.grad.abs().max() == 0.0
+    assert [*none.sums, *none.ratios, *none.maxima] == [*some.sums, *some.ratios, *some.maxima]
+    assert none.sums["accuracy"] == 0.0
+    assert none.ratios["perplexity"].tolist() == [0.0, 0.0]
+    assert none.maxima["best"] == -torch.inf
+
+
+def test_measurements_are_summed_over_chunks_and_carry_no_gradient():
+    arguments = inputs()
+    totals = run(arguments, some_loss, chunk_size=10)
+    naive = naive_losses(*arguments, some_loss)
+    for name, values_N in naive.means.items():
+        assert_close(totals.sums[name], values_N.sum())
+    above, below = naive.ratios["perplexity"]
+    assert_close(totals.ratios["perplexity"], torch.stack([above.sum(), below.sum()]))
+    assert_close(totals.maxima["best"], naive.maxima["best"].max())
+    measured = [*totals.sums.values(), *totals.ratios.values(), *totals.maxima.values()]
+    assert not any(value.requires_grad for value in measured)
+    assert totals.loss.requires_grad
+
+
+def test_scores_that_nobody_wants_are_not_computed():
+    def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        assert scores.entropy_N is None
+        assert scores.mean_logprobs_N is None
+        return TokenLosses(-scores.logprobs_N)
+
+    fused_loss(*inputs(), loss, scale=1.0)
+
+
+def test_nothing_as_large_as_all_logits_is_ever_allocated():
+    hidden, head, targets, values = inputs(200)
+    with Sizes() as sizes:
+        run((hidden, head, targets, values), some_loss, chunk_size=10).loss.backward()
+    assert max(math.prod(shape) for shape in sizes.shapes) == max(10 * V, 200 * H)
+
+
+def test_without_grad_mode_there_is_a_value_and_no_gradient():
+    arguments = inputs()
+    with torch.no_grad(), Sizes() as sizes:
+        value = run(arguments, some_loss, chunk_size=10).loss
+    assert not value.requires_grad
+    assert (V, H) not in sizes.shapes
+    assert_close(value, run(arguments, some_loss, chunk_size=10).loss.detach())
+
+
+def test_loss_can_be_differentiated_only_once():
+    loss = run(inputs(), some_loss, chunk_size=10).loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        loss.backward()
+
+
+def test_outer_factor_reaches_the_gradients():
+    hidden, head, targets, values = inputs()
+    plain, halved = (run((hidden, head, targets, values), some_loss, chunk_size=10).loss for _ in range(2))
+    (expected,) = torch.autograd.grad(plain, hidden)
+    (seen,) = torch.autograd.grad(0.5 * halved, hidden)
+    assert_close(seen, 0.5 * expected)
+
+
+def test_half_precision_has_float32_scores_and_gradients_close_to_the_exact_ones():
+    vocabulary = 20_000  # more than one block of the weight's gradient
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(16, 64, generator=generator, requires_grad=True)
+    head = nn.Linear(64, vocabulary, bias=False)
+    targets = torch.randint(vocabulary, (16,), generator=generator)
+
+    def loss(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        assert scores.logprobs_N.dtype is scores.log_normalisers_N.dtype is torch.float32
+        return TokenLosses(cross_entropy(scores.logprobs_N))
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = fused_loss(hidden, head, targets, {}, loss, scale=1.0, chunk_elements=5 * vocabulary).loss
+    exact = nn.functional.cross_entropy(head(hidden), targets, reduction="sum")
+    torch.testing.assert_close(ours, exact, rtol=1e-3, atol=0)
+    for seen, expected in zip(
+        torch.autograd.grad(ours, [hidden, head.weight]),
+        torch.autograd.grad(exact, [hidden, head.weight]),
+        strict=True,
+    ):
+        assert seen.dtype is torch.float32
+        assert (seen - expected).norm() < 0.01 * expected.norm()
+
+
+def test_half_precision_sums_the_weight_gradient_in_float32():
+    hidden, head, targets, _ = inputs(1)
+    hidden, head = hidden.detach().bfloat16(), head.bfloat16()
+    loss = LOSSES["cross_entropy"]
+    one = fused_loss(hidden, head, targets, {}, loss, scale=1.0).loss
+    many = fused_loss(hidden.expand(400, H), head, targets.expand(400), {}, loss, scale=1.0, chunk_elements=V).loss
+    # A sum in bfloat16 would stop growing at some 256 terms.
+    (of_one,), (of_many,) = (torch.autograd.grad(loss, head.weight) for loss in (one, many))
+    torch.testing.assert_close(of_many.float(), 400 * of_one.float(), rtol=0.01, atol=0)
+
+
+def test_confident_token_keeps_its_gradient_in_half_precision():
+    head = nn.Linear(2, 3, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[4.0, 0.0], [-4.0, 0.0], [-4.0, 1.0]]))
+    hidden = torch.ones(1, 2, dtype=torch.bfloat16, requires_grad=True)
+    loss = fused_loss(hidden, head, torch.tensor([0]), {}, LOSSES["cross_entropy"], scale=1.0).loss
+    exact = nn.functional.cross_entropy(hidden.float() @ head.weight.float().t(), torch.tensor([0]))
+    (ours,), (expected,) = (torch.autograd.grad(value, hidden) for value in (loss, exact))
+    assert 0 < expected.abs().max() < 0.02
+    torch.testing.assert_close(ours, expected, rtol=0.01, atol=0)
+
+
+@pytest.mark.gpu
+def test_gpu_and_cpu_agree():
+    hidden, head, targets, values = inputs()
+    expected = torch.autograd.grad(
+        run((hidden, head, targets, values), some_loss, chunk_size=10).loss, [hidden, head.weight]
+    )
+    there = hidden.detach().cuda().requires_grad_()
+    head = head.cuda()
+    values = {name: value.cuda() for name, value in values.items()}
+    seen = torch.autograd.grad(
+        run((there, head, targets.cuda(), values), some_loss, chunk_size=10).loss, [there, head.weight]
+    )
+    for one, other in zip(seen, expected, strict=True):
+        assert_close(one.cpu(), other)
+
+
+class Sizes(TorchDispatchMode):
+    """Records the shapes of all tensors that come into being."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        returned = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        self.shapes |= {tuple(x.shape) for x in returned if x.untyped_storage().data_ptr() not in known}
+        return result
