@@ -59,7 +59,7 @@ def write_card(
 def _front_matter(record: StudentRecord, adapter: Adapter | None, license_id: str | None) -> str:
     from huggingface_hub import ModelCardData
 
-    base = record.stages[0].base
+    base = _base(record, adapter)
     variant = [adapter.variant.lower()] if adapter else []
     methods = [METHODS[stage.method].replace(" ", "-") for stage in record.stages]
     known: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def _title(record: StudentRecord) -> str:
 
 
 def _account(record: StudentRecord, adapter: Adapter | None) -> str:
-    base = record.stages[0].base
+    base = _base(record, adapter)
     below = f"[{plain(base)}](https://huggingface.co/{base})" if is_hub_id(base) else code(public_name(base))
     methods = " and then by ".join(METHODS[stage.method] for stage in record.stages)
     if adapter is not None:
@@ -98,13 +98,16 @@ def _account(record: StudentRecord, adapter: Adapter | None) -> str:
     return f"{what}; trained by {methods}.{learnt} {made}\n"
 
 
+def _base(record: StudentRecord, adapter: Adapter | None) -> str:
+    """What an adapter needs below it, which may be an earlier student; else what all trainings started from."""
+    return record.stages[0].base if adapter is None else adapter.base
+
+
 def _teachers(record: StudentRecord) -> list[str]:
     return list(dict.fromkeys(teacher for stage in record.stages for teacher in stage.teachers))
 
 
 def _license_section(license_id: str | None) -> Iterator[str]:
     yield "## License\n"
-    stated = (
-        "None is stated here" if license_id is None else f"{code(license_id)}, as far as it is the author's to give"
-    )
-    yield f"{stated}: what is here derives from the base model and from what the teacher said, whose terms apply.\n"
+    stated = "None is stated." if license_id is None else f"{code(license_id)}, as far as that is its author's to give."
+    yield f"{stated} The student derives from its base and from what the teacher said, whose terms apply too.\n"

@@ -7,7 +7,7 @@ from stillhouse.types import JsonObject
 
 _FALLING: Final = ("loss", "nll", "kl", "bits_per_byte", "perplexity")
 _RISING: Final = ("accuracy", "reward")
-_LEFT_OUT: Final = ("_s", "_gib", "mfu", "learning_rate", "padding_share", "epoch")
+_LEFT_OUT: Final = ("_s", "_gib", "mfu", "learning_rate", "padding_share", "supervised_share", "epoch")
 """Ends of the names of what tells of the machine or of the config."""
 
 

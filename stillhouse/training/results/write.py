@@ -21,6 +21,7 @@ from stillhouse.training.results.merge import merge_into
 from stillhouse.training.results.record import MERGED_FOLDER, read_record, record_of
 from stillhouse.training.results.sections import DATASET_CARD_FILE
 from stillhouse.training.watching.metrics import METRICS_FILE
+from stillhouse.training.watching.step_rows import GENERATIONS_FILE
 from stillhouse.types import JsonObject, Message
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ def write_results(job: TrainJob, base: str, facts: JsonObject, rows: Sequence[Se
         StoreError: no space or no permission.
     """
     folder = job.output_dir
-    _copy(job.work_dir / METRICS_FILE, folder / METRICS_FILE)
+    for name in (METRICS_FILE, GENERATIONS_FILE):
+        _copy(job.work_dir / name, folder / name)
     if job.dataset_folder is not None:
         _copy(job.dataset_folder / DATASET_CARD, folder / DATASET_CARD_FILE)
     record_of(job, base, facts).write(folder)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from stillhouse.errors import InputError
 from stillhouse.training.results.card import write_card
@@ -95,6 +96,15 @@ def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     data = ModelCard.load(tmp_path / "README.md").data
     assert (data.library_name, data.base_model, data.license) == ("transformers", "org/small", "apache-2.0")
     assert data.to_dict()["base_model_relation"] == "finetune"
+    # An adapter belongs to what is below it, not to what that was made from.
+    config = {"base_model_name_or_path": "org/tuned", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    save_file({"a": torch.zeros(2, 3)}, tmp_path / "adapter_model.safetensors")
+    write_card(tmp_path)
+    data = ModelCard.load(tmp_path / "README.md").data
+    assert (data.base_model, data.to_dict()["base_model_relation"]) == ("org/tuned", "adapter")
+    assert rows_of(card(tmp_path))["trained parameters"] == ["6"]
+    assert "vllm serve org/tuned --enable-lora --max-lora-rank 8" in card(tmp_path)
 
 
 def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path: Path) -> None:
