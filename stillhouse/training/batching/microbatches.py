@@ -55,20 +55,6 @@ class Microbatch:
         """Inputs, padding included."""
         return self.inputs_BT.numel()
 
-    @property
-    def positions_N(self) -> Tensor:
-        """Another name of `target_places_N`."""
-        return self.target_places_N
-
-    def at_targets(self, values_of: Callable[[Sample], Sequence[float] | None]) -> Tensor:
-        """One float32 per loss position, aligned with `targets_N`.
-
-        Raises:
-            ValueError: a sample has no such list, or one of another length.
-        """
-        values = _at_targets(self.samples, lambda sample: {"values": values_of(sample)})["values"]
-        return torch.from_numpy(values).to(self.inputs_BT.device)
-
 
 def num_targets(samples: Sequence[Sample]) -> int:
     """Loss positions of all samples together."""
@@ -101,18 +87,7 @@ def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return groups
 
 
-def split_microbatches(samples: Sequence[SampleT], max_tokens: int) -> list[list[SampleT]]:
-    """`microbatch_groups` of rectangles."""
-    return microbatch_groups(samples, max_tokens, packing=False)
-
-
-def collate(
-    samples: Sequence[Sample],
-    token_values: TokenValues | torch.device,
-    device: torch.device | None = None,
-    *,
-    packing: bool = False,
-) -> Microbatch:
+def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.device, *, packing: bool) -> Microbatch:
     """The forward pass over `samples`, of which there is at least one.
 
     Args:
@@ -125,10 +100,6 @@ def collate(
         ValueError: a sample has no target, a mask or a list of values of another length than its tokens, or marks the
             first token, which nothing predicts; or samples have values of different names.
     """
-    if isinstance(token_values, torch.device):
-        device = token_values
-        token_values = lambda sample: {}  # noqa: E731
-    assert device is not None
     lengths = [_num_inputs(sample) for sample in samples]
     num_tokens = sum(lengths)
     width = num_tokens if packing else max(lengths)
