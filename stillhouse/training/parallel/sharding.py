@@ -77,7 +77,7 @@ def gathered(step: nn.Module) -> Iterator[None]:
 def _forget_after_measuring(step: nn.Module, args: Any, output: Any) -> None:
     """Drops what was gathered for a pass that no backward pass follows, which would drop it.
 
-    A pass after the next update would otherwise see the weights before it.
+    The next pass would otherwise see the weights that were measured, not those that have come in their place.
     """
     if not torch.is_grad_enabled():
         assert isinstance(step, FSDPModule)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from stillhouse.training.parallel.ranks import Ranks
 
 
+@torch.no_grad()
 def whole(value: Any, ranks: Ranks) -> Any:
     """`value` with every tensor in it whole, on the CPU and contiguous; collective.
 
@@ -24,7 +25,7 @@ def whole(value: Any, ranks: Ranks) -> Any:
     """
     match value:
         case DTensor():
-            return whole(value.detach().full_tensor(), ranks)
+            return whole(value.full_tensor(), ranks)
         case Tensor():
             return value.detach().cpu().contiguous() if ranks.is_first else torch.empty(0)
         case dict():

@@ -96,16 +96,23 @@ class Training:
         return self.ranks.sum_and_max({"loss": total}, {})[0]["loss"]
 
     def run(self, first: int, last: int) -> list[tuple[float, ...]]:
-        """Loss and gradient norm of each step, and the validation loss after it."""
+        """Loss and gradient norm of each step, and what is measured after it."""
         facts = []
         for number in range(first, last):
             loss = self.measure(batch(number), backward=True)
             norm = nn.utils.clip_grad_norm_(self.trained.values(), 0.5).item()
             self.optimizer.step()
             self.optimizer.zero_grad()
-            with torch.no_grad():
-                facts.append((loss, norm, self.measure(batch(100), backward=False)))
+            facts.append((loss, norm, self.measure_half()))
         return facts
+
+    @torch.no_grad()
+    def measure_half(self) -> float:
+        """The loss of other weights, which stand in for a moment where those under training stand."""
+        torch._foreach_mul_(list(self.trained.values()), 0.5)
+        loss = self.measure(batch(100), backward=False)
+        torch._foreach_mul_(list(self.trained.values()), 2.0)
+        return loss
 
     def state(self) -> Any:
         return whole((self.trained, self.optimizer.state_dict()), self.ranks)
