@@ -65,11 +65,18 @@ def read_record(folder: Path) -> StudentRecord:
     path = folder / STUDENT_FILE
     try:
         return StudentRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise InputError(
-            f"{path}: cannot be read as the record of a student: {error}; expected the folder of a student that "
-            "Stillhouse trained"
-        ) from error
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _unreadable(path: Path, problem: str) -> InputError:
+    return InputError(
+        f"{path}: cannot be read as the record of a student: {problem}; expected the folder of a student that "
+        "Stillhouse trained"
+    )
 
 
 def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
