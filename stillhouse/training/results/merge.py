@@ -157,8 +157,8 @@ def _check(folder: Path, when: str, seen: float, dtype: torch.dtype) -> None:
     if not seen <= TOLERANCE[dtype]:
         raise TrainingError(
             f"{folder}: the merged weights, {when}, do not answer as base and adapter do: their logits differ by "
-            f"{seen:.3g} of the logits' standard deviation, expected at most {TOLERANCE[dtype]:g}. Nothing was "
-            "written; the adapter is sound and can be used as it is"
+            f"{seen:.3g} of the logits' standard deviation, expected at most {TOLERANCE[dtype]:g}. No merged "
+            "weights were written; use the adapter as it is, with student.merge false or without --merge"
         )
 
 
