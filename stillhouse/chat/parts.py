@@ -55,18 +55,16 @@ def pieces_of(
         "reasoning": _without_reasoning(message),
         "tool_calls": _without_calls(message),
     }
+    present = {part: variant for part, variant in variants.items() if variant is not None}
+    if not present:
+        return ()
+    borders = {*encode_placed(tokenizer, [said])[0].starts, len(said)}
     pieces = []
-    for part, variant in variants.items():
-        if variant is not None:
-            other = render_text(tokenizer, [*context, variant], tools, add_generation_prompt=False)
-            # Reasoning stands at the start and calls at the end, which decides where the texts alone do not.
-            start, end = _differing(
-                said,
-                continuation(before, other, len(context)),
-                borders={*encode_placed(tokenizer, [said])[0].starts, len(said)},
-                last=part == "tool_calls",
-            )
-            pieces.append(Piece(start, end, part))
+    for part, variant in present.items():
+        text = render_text(tokenizer, [*context, variant], tools, add_generation_prompt=False)
+        other = continuation(before, text, len(context))
+        # Reasoning stands at the start and calls at the end, which decides where the texts alone do not.
+        pieces.append(Piece(*_differing(said, other, borders, last=part == "tool_calls"), part))
     return tuple(piece for piece in pieces if piece.start < piece.end)
 
 
@@ -97,8 +95,8 @@ def _kept(message: Message, dropped: Set[str]) -> Message:
 def _differing(text: str, other: str, borders: Set[int], *, last: bool) -> tuple[int, int]:
     """Start and end of what stands in `text` and not in `other`.
 
-    Where a block was put in, it may be read off at several places (`ab` put into `a|b` is `aabb` or `abab` minus one of
-    several runs): those are preferred that begin and end at `borders`, then the last or the first.
+    A block that was put in may be found at several places: in `xyxyz` beside `xyz` the block is `xy` at 0, `yx` at 1 or
+    `xy` at 2. Those are preferred that begin and end at `borders`, then the last or the first.
     """
     prefix, suffix = _num_equal(text, other), _num_equal(text[::-1], other[::-1])
     first = len(other) - suffix
