@@ -1,9 +1,9 @@
 """Which rows a step trains on: a function of seed and step, so that no iterator has to be restored after a crash."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -46,13 +46,19 @@ class Mixture:
 
     def rows(self, step: int) -> list[int]:
         """Row numbers of `step`, counted from 0."""
-        length = self.epoch_rows
+        shares = self._shares
+        length = sum(shares)
         first = step * self.batch_size
         last = min(first + self.batch_size, length * self.num_epochs)
-        return [
-            self._row(place // length, int(_order(length, (self.seed, place // length))[place % length]))
-            for place in range(first, last)
-        ]
+        starts = list(accumulate(shares, initial=0))
+        rows = []
+        for place in range(first, last):
+            epoch, place_in_epoch = divmod(place, length)
+            # A place among those of all sources, which stand one behind the other.
+            slot = int(_order(length, (self.seed, epoch))[place_in_epoch])
+            source = bisect_right(starts, slot) - 1
+            rows.append(self._walked(source, shares[source], epoch * shares[source] + slot - starts[source]))
+        return rows
 
     def epochs_after(self, step: int) -> float:
         """Epochs that are trained on once `step` steps are done."""
@@ -62,16 +68,14 @@ class Mixture:
     def _shares(self) -> list[int]:
         return [max(1, round(weight * rows)) for rows, weight in zip(self.num_rows, self.weights, strict=True)]
 
-    def _row(self, epoch: int, place: int) -> int:
-        """The row at a place of an epoch in which the sources stand one behind the other."""
-        starts = list(accumulate(self._shares, initial=0))
-        source = next(number for number, (_, end) in enumerate(pairwise(starts)) if place < end)
-        share, rows = self._shares[source], self.num_rows[source]
-        walked = (epoch * share + place - starts[source]) % rows
+    def _walked(self, source: int, share: int, taken: int) -> int:
+        """The row that comes after `taken` others of a source, over all epochs."""
+        rows = self.num_rows[source]
+        row = taken % rows
         if share % rows:
             # Some rows wait for a later epoch: not those at the end of the file, which may be sorted.
-            walked = int(_order(rows, (self.seed, source, _WALK))[walked])
-        return sum(self.num_rows[:source]) + walked
+            row = int(_order(rows, (self.seed, source, _WALK))[row])
+        return sum(self.num_rows[:source]) + row
 
 
 def distinct_rows(step: int, batch_size: int, num_rows: int, seed: int) -> list[int]:
@@ -86,5 +90,5 @@ def distinct_rows(step: int, batch_size: int, num_rows: int, seed: int) -> list[
 
 # An order of a million rows takes longer to make than a step has to wait for its batch.
 @lru_cache(maxsize=8)
-def _order(num_rows: int, entropy: Sequence[int]) -> np.ndarray:
-    return np.random.default_rng(list(entropy)).permutation(num_rows)
+def _order(num_rows: int, entropy: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(entropy).permutation(num_rows)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 _VERSION: Final = 1
 """Goes up when the same rows give other samples."""
 _SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
+_TELL_S: Final = 30.0
 _COUNTS_FILE: Final = "counts.json"
 
 
@@ -146,7 +148,11 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
                 split: open_files.enter_context(pa.ipc.new_file(str(work / f"{split}.arrow"), SCHEMA))
                 for split in _SPLITS
             }
+            told = time.monotonic()
             for chunk in chunks:
+                if time.monotonic() > told + _TELL_S:
+                    told = time.monotonic()
+                    logger.info("rendered %d rows", counts["rows"])
                 for split, batch in chunk.batches.items():
                     files[split].write_batch(batch)
                 num_train[chunk.source] += chunk.batches["train"].num_rows
