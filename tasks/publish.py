@@ -26,6 +26,7 @@ from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.caching import artifacts_in
 from tasks.prompts import metadata_file
+from tasks.registry import register
 from tasks.rollouts import Rollouts
 from tasks.run import Run, StageOutcome, start
 from tasks.sampling import TRAJECTORIES_FILE
@@ -79,12 +80,13 @@ def publish(run: Run) -> Published:
     """Writes the report and hands the run's figures to MLflow and Prefect."""
     results = _results(run)
     evaluations = _evaluations(run)
-    pages = _pages(run)
+    students = {name: results[name] for name in _TRAINING if name in results}
+    pages = {**_pages(run), **_model_page(register(run, students, evaluations))}
     report = _write_report(run, pages)
     published = Published(
         report=str(report),
         dataset=results.get("dataset"),
-        students={name: results[name] for name in _TRAINING if name in results},
+        students=students,
         evaluations=evaluations,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
@@ -97,6 +99,10 @@ def publish(run: Run) -> Published:
 
 def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
     return {"dataset": _near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
+
+
+def _model_page(address: str | None) -> dict[str, str]:
+    return {} if address is None else {"model": address}
 
 
 def _results(run: Run) -> dict[str, Any]:
