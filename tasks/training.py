@@ -19,8 +19,8 @@ from tasks.progress import progress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.run import Run, RunContext
 
-SFT = Stage("sft", version=1)
-ON_POLICY = Stage("on_policy", version=1)
+SFT = Stage("sft", version=2)
+ON_POLICY = Stage("on_policy", version=2)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -79,7 +79,7 @@ def sft_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Trains on rows; a run killed before continues from its checkpoint, since the key names its folder."""
+    """Trains on rows; one that was killed before continues from its checkpoint."""
     job = {
         "method": "sft",
         "sft": sft,
@@ -120,23 +120,25 @@ def _train(
     method: JsonObject, start: Model, student: StudentConfig, stage: Stage, key: str, context: RunContext
 ) -> Artifact:
     progress().update(stage.name, 0, None)
-    name = digest(key)
-    work_dir = context.store.root / "training" / f"{stage.name}-{name[:16]}"
+    folders = context.store.root / "training"
+    job = TrainJob(
+        **method,
+        student_ref=start.ref,
+        student=student,
+        work_dir=folders,
+        output_dir=folders,
+        runtime=context.runtime,
+    )
+    # Not by the key: what changes nothing of the weights need not keep a killed training from being continued.
+    work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
     with context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record:
+        tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)
 
         def fill(folder: Path) -> tuple[int, JsonObject]:
-            job = TrainJob(
-                **method,
-                student_ref=start.ref,
-                student=student,
-                work_dir=work_dir,
-                output_dir=folder,
-                runtime=context.runtime,
-                tracking=None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id),
-            )
-            return 0, {**train(job, progress()), "mlflow_run_id": record.run_id}
+            filled = job.model_copy(update={"work_dir": work_dir, "output_dir": folder, "tracking": tracking})
+            return 0, {**train(filled, progress()), "mlflow_run_id": record.run_id}
 
-        artifact = context.store.write(stage.name, name, fill)
+        artifact = context.store.write(stage.name, digest(key), fill)
         record.log_artifacts(Path(artifact.uri), "student")
     # The checkpoints have served: the student is in the store, whole.
     shutil.rmtree(work_dir, ignore_errors=True)
