@@ -27,7 +27,7 @@ from stillhouse.training.method import TokenLoss
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.divergence import named_prompts
-from stillhouse.training.watching.throughput import Ratio
+from stillhouse.training.watching.metrics import Ratio
 from stillhouse.types import Sample
 
 

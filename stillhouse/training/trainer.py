@@ -115,6 +115,7 @@ class Trainer:
         resumed_from = self._resume()
         num_steps = self._method.num_steps
         logger.info("%s: %d of %d steps are done", self._method.name, self._step, num_steps)
+        self._watch.show(self._step)
         with InterruptOnSigterm(self._ranks) as interruption:
             if resumed_from is None and (measured := self._measure(validate=True)):
                 self._watch.write_row(0, measured)
@@ -155,7 +156,12 @@ class Trainer:
         measured = self._measure(validate=is_validation)
         if measured or is_checkpoint or self._is_due(self._config.log_every_steps):
             self._watch.write_row(self._step, measured)
-        is_best = "validation_loss" in measured and self._watch.best.observe(self._step, measured["validation_loss"])
+        # A step in doubt has no checkpoint, so it cannot be the best.
+        is_best = (
+            "validation_loss" in measured
+            and not self._watch.is_suspicious
+            and self._watch.best.observe(self._step, measured["validation_loss"])
+        )
         self._random = random_state()
         if is_checkpoint or (is_best and self._config.keep == "best"):
             self._save()

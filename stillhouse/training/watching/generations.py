@@ -13,11 +13,10 @@ from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
 from stillhouse.training.parallel.sharding import gathered
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
-from stillhouse.training.watching.step_rows import StepRows
+from stillhouse.training.watching.step_rows import GENERATIONS_FILE, StepRows
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason
 from stillhouse.verification import verify_ending
 
-GENERATIONS_FILE: Final = "generations.jsonl"
 GENERATIONS_TABLE: Final = "generations.json"
 
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)

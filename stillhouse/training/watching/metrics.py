@@ -6,16 +6,14 @@ off, and the steps that no row covers yet are part of the checkpoint.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stillhouse.training.watching.step_rows import StepRows
 from stillhouse.types import JsonObject
 
-if TYPE_CHECKING:
-    # Free of torch: the name of the file is read where there is none.
-    from stillhouse.training.watching.throughput import Ratio
-
 METRICS_FILE = "metrics.jsonl"
+
+Ratio = tuple[float, float]
+"""A numerator and a denominator; over several steps both are summed, then divided."""
 
 LogMetrics = Callable[[dict[str, float], int], None]
 """Receives a row's metrics and its step; must not raise."""
@@ -36,7 +34,7 @@ class MetricsLog:
         self.last: dict[str, float] = {}
         """The latest value of every metric."""
 
-    def add(self, metrics: Mapping[str, float], ratios: "Mapping[str, Ratio] | None" = None) -> None:
+    def add(self, metrics: Mapping[str, float], ratios: Mapping[str, Ratio] | None = None) -> None:
         """Counts one step's metrics in.
 
         Args:

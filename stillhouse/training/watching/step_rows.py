@@ -3,9 +3,13 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from stillhouse.store.atomic import sync, unwritable, write_atomic
 from stillhouse.types import JsonObject
+
+GENERATIONS_FILE: Final = "generations.jsonl"
+"""Answers sampled while a training ran."""
 
 
 class StepRows:

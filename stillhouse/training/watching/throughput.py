@@ -10,10 +10,8 @@ import torch
 
 from stillhouse.progress import RecentRate
 from stillhouse.training.watching.flops import ModelFlops
+from stillhouse.training.watching.metrics import Ratio
 from stillhouse.types import Sample
-
-Ratio = tuple[float, float]
-"""A numerator and a denominator; over several steps both are summed, then divided."""
 
 _ETA_WINDOW_S = 120.0
 

@@ -15,7 +15,7 @@ from stillhouse.training.watching.metrics import METRICS_FILE, MetricsLog
 from stillhouse.training.watching.throughput import Throughput
 from stillhouse.types import JsonObject
 
-_SHOWN: Final = ("learning_rate", "tokens_per_s", "eta_s")
+_SHOWN: Final = ("learning_rate", "tokens_per_s")
 
 
 class Watch:
@@ -88,12 +88,13 @@ class Watch:
         self._metrics.write_row(step, self._named({**measured, **self.throughput.gauges()}))
 
     def show(self, step: int) -> None:
-        """Tells whoever watches how things stand after `step` steps."""
+        """Tells whoever watches how things stand after `step` steps, which are all when patience has run out."""
         bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()}
-        if self.throughput.eta_s is not None:
-            bare["eta_s"] = self.throughput.eta_s
+        num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
-        self._progress.update(self._method.name, step, self._method.num_steps, **shown)
+        if self.throughput.eta_s is not None and step < num_steps:
+            shown["eta_s"] = self.throughput.eta_s
+        self._progress.update(self._method.name, step, num_steps, **shown)
 
     def state(self) -> JsonObject:
         """What `restore` needs."""

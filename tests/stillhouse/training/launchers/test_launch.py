@@ -154,13 +154,14 @@ def test_metrics_of_a_killed_training_have_no_step_twice_and_none_missing(contin
     assert rows == expected
 
 
-def test_launcher_relays_every_step_after_the_checkpoint(continued: Continued):
-    first, last = continued.facts["resumed_from_step"] + 1, continued.facts["steps"]
+def test_launcher_relays_the_checkpoint_and_every_step_after_it(continued: Continued):
+    first, last = continued.facts["resumed_from_step"], continued.facts["steps"]
     assert [done for _, done, _, _ in continued.updates] == list(range(first, last + 1))
     stage, _, total, facts = continued.updates[-1]
     assert (stage, total) == (continued.killed.method, last)
     headline = {"sft": {"loss", "token_accuracy"}, "on_policy": {"teacher_kl", "reward"}}[stage]
-    assert set(facts) == headline | {"learning_rate", "tokens_per_s", "eta_s"}
+    assert set(facts) == headline | {"learning_rate", "tokens_per_s"}
+    assert set(continued.updates[-2][3]) == {*facts, "eta_s"}
 
 
 def test_finished_student_is_a_model_with_its_record(continued: Continued):
