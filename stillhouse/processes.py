@@ -3,8 +3,11 @@
 The child leads its own session, so that its whole group can be signalled at once. It holds the reading end of a pipe
 whose writing end only the parent has: when the parent dies, however it dies, the pipe closes and the child's guard
 thread ends the group. This needs no signal from the kernel and no thread of the parent to stay alive.
+
+What a child starts in a session of its own is out of its group's reach, and calls `die_with_starter()`.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,9 +16,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Self
+from typing import IO, Final, Self
 
-_GUARDED = "STILLHOUSE_GUARDED"
+_GUARDED: Final = "STILLHOUSE_GUARDED"
+_STARTER: Final = "STILLHOUSE_STARTER"
+_PR_SET_PDEATHSIG: Final = 1
 _LOOK_S = 1.0
 
 
@@ -31,6 +36,7 @@ class GuardedProcess:
         env: environment variables of the child, on top of the parent's.
         inherit_env: False gives the child no variable of the parent's, only those of `env`.
         pass_fds: open files the child shares, under the same numbers.
+        grace_s: seconds the child has to end by itself when it is stopped.
     """
 
     def __init__(
@@ -41,7 +47,9 @@ class GuardedProcess:
         *,
         inherit_env: bool = True,
         pass_fds: Sequence[int] = (),
+        grace_s: float = 10.0,
     ) -> None:
+        self._grace_s = grace_s
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *args],
             stdin=subprocess.PIPE,
@@ -72,18 +80,24 @@ class GuardedProcess:
         """The exit code, once there is one."""
         return self._process.wait(timeout_s)
 
-    def stop(self, grace_s: float = 10.0) -> None:
-        """Ends the child's group: SIGTERM, and SIGKILL for what is left after `grace_s` seconds."""
-        if self._process.poll() is None:
-            self._signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_s)
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+    def stop(self, grace_s: float | None = None) -> None:
+        """Ends the child's group: SIGTERM, and SIGKILL for what is left after a while, or when the wait is broken off.
+
+        Args:
+            grace_s: seconds between the two; None takes what the process was made with.
+        """
+        try:
+            if self._process.poll() is None:
+                self._signal(signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(self._grace_s if grace_s is None else grace_s)
+        finally:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -122,3 +136,20 @@ def die_with_parent() -> None:
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     threading.Thread(target=watch, name="die-with-parent", daemon=True).start()
+
+
+def name_starter() -> None:
+    """Called by a process whose children are to call `die_with_starter()`, before it starts them."""
+    os.environ[_STARTER] = str(os.getpid())
+
+
+def die_with_starter() -> None:
+    """Called by a child in a session of its own, at its start: it is killed as soon as the process that started it is.
+
+    The kernel sees to it, on Linux, when the thread ends that started the child; elsewhere nobody does.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The starter may have gone before the kernel was asked.
+    if os.getppid() != int(os.environ.pop(_STARTER, os.getppid())):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,62 +1,59 @@
-"""`python -m stillhouse.training JOB.json`: the training process.
+"""`python -m stillhouse.training JOB.json`: the training process, alone or as one of those that torchrun starts.
 
-Answers on standard output as `stillhouse.training.launchers.launch` describes; everything else, also what libraries
-print, goes to the log in the job's work folder.
+Answers as `stillhouse.training.launchers.messages` describes; everything else, also what libraries print, goes to the
+log in the job's work folder, of which each rank but the first has one of its own.
 """
 
-import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import TextIO
 
 from stillhouse.errors import StillhouseError
-from stillhouse.processes import die_with_parent
-from stillhouse.progress import Fact
+from stillhouse.processes import die_with_parent, die_with_starter
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.types import JsonObject
+from stillhouse.training.launchers.messages import Answers, RankAnswers
 
 
-class _Relay:
-    """Writes progress and the result as JSON lines."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        self.send({"progress": {"stage": stage, "done": done, "total": total, "facts": facts}})
-
-    def send(self, message: JsonObject) -> None:
-        self._stream.write(json.dumps(message) + "\n")
-        self._stream.flush()
-
-
-def main(job_file: Path) -> int:
-    """Runs the job; the exit code."""
+def main(job_file: Path, rank: int | None) -> int:
+    """Runs the job, as `rank` of several where it is not None; the exit code."""
     job = TrainJob.model_validate_json(job_file.read_bytes())
     job.work_dir.mkdir(parents=True, exist_ok=True)
-    relay = _Relay(_redirect_output(job.work_dir / LOG_FILE))
+    stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))
+    answers = (
+        Answers(stream) if rank is None else RankAnswers(stream, rank, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         # Imported late: an import that fails is then reported like any other error.
         from stillhouse.training.run import run_job
 
-        relay.send({"done": run_job(job, relay)})
-    except Interrupted:
-        relay.send({"error": f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues"})
-        return 143
-    except StillhouseError as error:
-        logging.getLogger(__name__).error("%s", error)
-        relay.send({"error": str(error)})
-        return 1
-    except Exception as error:  # the border of the process: whatever it is, the parent is to hear of it
-        traceback.print_exc()
-        relay.send({"error": f"{job.method}: {type(error).__name__}: {error}"})
-        return 1
-    return 0
+        answers.done(run_job(job, answers))
+        return 0
+    except BaseException as error:  # the border of the process: whatever it is, the parent is to hear of it
+        # Ranks do not end at the same moment, and torchrun ends the others when the first has.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return _report(error, job, answers)
+
+
+def _report(error: BaseException, job: TrainJob, answers: Answers) -> int:
+    match error:
+        case Interrupted():
+            answers.failed(
+                f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues", killed=True
+            )
+            return 128 + signal.SIGTERM
+        case StillhouseError():
+            logging.getLogger(__name__).error("%s", error)
+            answers.failed(str(error), killed=False)
+        case _:
+            traceback.print_exception(error)
+            answers.failed(f"{job.method}: {type(error).__name__}: {error}", killed=False)
+    return 1
 
 
 def _redirect_output(log: Path) -> TextIO:
@@ -69,6 +66,19 @@ def _redirect_output(log: Path) -> TextIO:
     return answers
 
 
+def _run_as_rank(job_file: Path, rank: int) -> None:
+    """Never returns. Threads of gloo outlive its group and abort a process in which Python is shut down meanwhile."""
+    die_with_starter()
+    exit_code = main(job_file, rank)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
 if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _run_as_rank(file, int(os.environ["RANK"]))
     die_with_parent()
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(file, None))

@@ -1,0 +1,67 @@
+"""`python -m stillhouse.training.launchers.agent JOB.json`: torchrun as a guarded process.
+
+Its processes are in sessions of their own, so that the guard of this one does not reach them: they see to it themselves
+that they die with it. The first rank answers on the standard output of this process; when a rank fails, this process
+answers in its place, with the words of the rank that failed first.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from signal import SIGTERM
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.run import parse_args, run
+
+from stillhouse.processes import die_with_parent, name_starter
+from stillhouse.training.job import LOG_FILE, TrainJob
+from stillhouse.training.launchers.messages import Answers, ending
+from stillhouse.training.launchers.torchrun import torchrun_arguments
+
+
+def main(job_file: Path) -> int:
+    """Runs torchrun; the exit code."""
+    job = TrainJob.model_validate_json(job_file.read_bytes())
+    answers = Answers(sys.stdout)
+    # What torchrun itself has to say goes to the log. Standard output stays the ranks' way to the parent.
+    handle = os.open(job.work_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 2)
+    os.close(handle)
+    name_starter()
+    try:
+        run(parse_args(torchrun_arguments(job, host=0)))
+    except ChildFailedError as error:
+        message, killed = _cause(error.failures)
+        answers.failed(message, killed=killed)
+        return 1
+    except SignalException as error:
+        answers.failed(
+            f"{job.method}: stopped by {error.sigval.name}; the same command continues from the last checkpoint",
+            killed=True,
+        )
+        return 128 + error.sigval
+    return 0
+
+
+def _cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
+    """Why the ranks ended, and whether something from outside ended them.
+
+    A rank that is killed leaves no words, but those that miss it then do; the others torchrun itself ends, by SIGTERM.
+    So a kill counts before all words, and of words the earliest.
+    """
+    for rank, failure in failures.items():
+        if failure.exitcode < 0 and failure.exitcode != -SIGTERM:
+            return f"rank {rank} ended without a result ({ending(failure.exitcode)})", True
+    words = [failure.error_file_data for failure in failures.values() if "at" in failure.error_file_data]
+    if words:
+        first = min(words, key=lambda entry: entry["at"])
+        return first["message"], first["killed"]
+    rank, failure = min(failures.items())
+    return f"rank {rank} ended without a result ({ending(failure.exitcode)})", failure.exitcode < 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,51 @@
+"""A training in several processes, one for each device of this host and of others, started by torchrun. Free of torch.
+
+The first rank is always on this host: its progress and result are relayed. Hosts share the store, where the job, its
+data and its checkpoints are.
+"""
+
+import logging
+import shlex
+
+from stillhouse.processes import GuardedProcess
+from stillhouse.progress import Progress
+from stillhouse.training.job import JOB_FILE, TrainJob
+from stillhouse.training.launchers.guarded import environment
+from stillhouse.training.launchers.messages import GRACE_S, follow
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+
+def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
+    """Trains in `num_processes` processes of this host, and as many on each of the other hosts.
+
+    Those of other hosts are waited for: a person or a scheduler starts them with the commands that are logged here.
+
+    Raises:
+        TrainingError: a process failed; the message is that of the one that failed first.
+        TrainingKilled: something from outside ended one.
+    """
+    for host in range(1, job.runtime.num_hosts):
+        command = shlex.join(["python", "-m", "torch.distributed.run", *torchrun_arguments(job, host)])
+        logger.info("%s: on host %d of %d run: %s", job.method, host, job.runtime.num_hosts, command)
+    arguments = [str(job.work_dir / JOB_FILE)]
+    with GuardedProcess("stillhouse.training.launchers.agent", arguments, environment(job), grace_s=GRACE_S) as process:
+        return follow(process, job, progress)
+
+
+def torchrun_arguments(job: TrainJob, host: int) -> list[str]:
+    """What torchrun is told on the host of that number; the first one has the number 0 and the first rank."""
+    runtime = job.runtime
+    where = ["--standalone"]
+    if runtime.rendezvous is not None and runtime.num_hosts > 1:
+        address, _, port = runtime.rendezvous.rpartition(":")
+        where = ["--nnodes", f"{runtime.num_hosts}", "--node-rank", f"{host}"]
+        where += ["--master-addr", address, "--master-port", port]
+    return [
+        *where,
+        *("--nproc-per-node", f"{runtime.num_processes}"),
+        *("--log-dir", str(job.work_dir / "torchrun")),
+        *("--shutdown-timeout", f"{GRACE_S:.0f}"),
+        *("-m", "stillhouse.training", str(job.work_dir / JOB_FILE)),
+    ]
