@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefect import task
 
-from stillhouse.config import DistillConfig, OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import DistillConfig, OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
@@ -86,7 +86,7 @@ def sft_task(
         "dataset_folder": None if dataset is None else dataset.uri,
         "tools": tools or ToolsConfig(),
     }
-    return _train(job, start, student, SFT, key, context)
+    return _train(job, start, student, SFT, key, context, context.runtime)
 
 
 @task(name="on-policy", **CACHED_STAGE)
@@ -113,11 +113,21 @@ def on_policy_task(
         "tools": tools,
         "system_prompt": system_prompt,
     }
-    return _train(job, start, student, ON_POLICY, key, context)
+    runtime = context.runtime
+    if runtime.launcher == "torchrun":
+        # It samples from the student that it trains, in one process, also after an SFT by several.
+        runtime = runtime.model_copy(update={"launcher": "subprocess", "num_processes": 1, "num_hosts": 1})
+    return _train(job, start, student, ON_POLICY, key, context, runtime)
 
 
 def _train(
-    method: JsonObject, start: Model, student: StudentConfig, stage: Stage, key: str, context: RunContext
+    method: JsonObject,
+    start: Model,
+    student: StudentConfig,
+    stage: Stage,
+    key: str,
+    context: RunContext,
+    runtime: RuntimeConfig,
 ) -> Artifact:
     progress().update(stage.name, 0, None)
     folders = context.store.root / "training"
@@ -127,7 +137,7 @@ def _train(
         student=student,
         work_dir=folders,
         output_dir=folders,
-        runtime=context.runtime,
+        runtime=runtime,
     )
     # Not by the key: what changes nothing of the weights need not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"

@@ -56,6 +56,7 @@ class InterruptOnSigterm:
             raise Interrupted
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._pending = True
-        if not self._deferred and self._ranks.size == 1:
+        # A second one would cut off the checkpoint that the first one asked for.
+        is_first, self._pending = not self._pending, True
+        if is_first and not self._deferred and self._ranks.size == 1:
             raise Interrupted

@@ -51,7 +51,9 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     ):
         ranks.barrier()
         _make_repeatable(job, ranks.device)
-        student = load_student(job.student_ref, job.student, ranks.device, job.trainer.seed)
+        student = load_student(job.student_ref, job.student, _loading_device(job, ranks), job.trainer.seed)
+        # Equal until here, so that all ranks hold the same student; dropout and noise are each rank's own.
+        torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
         trainer = build_trainer(
             _method(job, student, ranks),
@@ -88,6 +90,11 @@ def _make_repeatable(job: TrainJob, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True)
         # Only guards against reading memory nobody wrote, at the price of writing all of it.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _loading_device(job: TrainJob, ranks: Ranks) -> torch.device:
+    """Sharded weights come to their devices slice by slice; those of 4 bits are made where they are used."""
+    return torch.device("cpu") if ranks.size > 1 and job.student.parameters != "qlora" else ranks.device
 
 
 def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:

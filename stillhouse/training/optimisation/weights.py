@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError
 from stillhouse.training.optimisation.ema import WeightAverage
 from stillhouse.training.optimisation.optimizer import build_optimizer
 from stillhouse.training.parallel.ranks import Ranks
@@ -33,11 +34,16 @@ class Weights:
         config: optimiser, clipping, running mean.
 
     Raises:
-        ConfigError: the optimiser cannot be had here, or is none for an adapter.
+        ConfigError: the optimiser cannot be had here, or is none for an adapter or for several ranks.
     """
 
     def __init__(self, student: Student, config: TrainerConfig, ranks: Ranks) -> None:
         self._ranks = ranks
+        if ranks.size > 1 and config.optimizer != "adamw":
+            raise ConfigError(
+                f"optimizer = {config.optimizer!r} needs whole matrices, which {ranks.size} processes share between "
+                "them; expected `adamw`. Set it, or train in one process"
+            )
         self._parameters = dict(student.trained_parameters())
         self._max_norm = config.max_grad_norm
         self._optimizer = build_optimizer(student, config)

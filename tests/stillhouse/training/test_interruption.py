@@ -33,3 +33,20 @@ def test_the_handler_before_is_put_back():
     with InterruptOnSigterm(ALONE):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_sigterm_does_not_cut_off_what_the_first_one_asked_for():
+    saved = []
+
+    def train() -> None:
+        with InterruptOnSigterm(ALONE):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except Interrupted:
+                os.kill(os.getpid(), signal.SIGTERM)
+                saved.append("checkpoint")
+                raise
+
+    with pytest.raises(Interrupted):
+        train()
+    assert saved == ["checkpoint"]
