@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import TrainingError
+from stillhouse.training.checkpoints.pruning import checkpoint_path, saved_steps
 from stillhouse.types import JsonObject, Sample
 
 WINDOW: Final = 20
@@ -86,13 +87,16 @@ class DivergenceWatch:
 
     def _diverged(self, step: int, mean: float, samples: Iterable[Sample]) -> TrainingError:
         last = ", ".join(f"{value:.4g}" for value in list(self._recent)[-_SHOWN_VALUES:])
+        saved = saved_steps(self._checkpoints)
+        good = (
+            f"the last good one is {checkpoint_path(self._checkpoints, saved[0])}" if saved else "none was good so far"
+        )
         return TrainingError(
             f"{self._method}, step {step}: training has diverged. The mean {self._metric} of the last {WINDOW} steps "
             f"is {mean:.4g} and was {self._lowest:.4g} at best; expected at most {self._limit:.4g}. The last values "
-            f"are {last}; this step's prompts are {named_prompts(samples)}. The last checkpoint in "
-            f"{self._checkpoints} is from before. Lower {self._method}.learning_rate, raise "
-            f"{self._method}.warmup_steps or look at these prompts; {self._method}.divergence_factor = null trains on "
-            "regardless"
+            f"are {last}; this step's prompts are {named_prompts(samples)}. Of the checkpoints {good}. Lower "
+            f"{self._method}.learning_rate, raise {self._method}.warmup_steps or look at these prompts; "
+            f"{self._method}.divergence_factor = null trains on regardless"
         )
 
 

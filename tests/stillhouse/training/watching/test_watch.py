@@ -1,0 +1,179 @@
+"""What is seen of a real training, and what ends it before its last step."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from stillhouse.config import StudentConfig, TrainerConfig
+from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.progress import Fact
+from stillhouse.training.assembly import build_trainer
+from stillhouse.training.checkpoints.checkpoint import load_newest_checkpoint
+from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.losses import cross_entropy
+from stillhouse.training.method import Batch, TokenLosses
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
+from stillhouse.training.trainer import Trainer
+from stillhouse.training.watching.divergence import WINDOW
+from stillhouse.training.watching.metrics import read_metrics
+from stillhouse.types import Sample
+
+IDENTITY = {"method": "parrot"}
+
+
+def samples(seed: int, count: int = 4) -> list[Sample]:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randint(100, (12,), generator=generator).tolist() for _ in range(count)]
+    return [Sample(ids, [False] + [True] * 11, f"prompt{number}") for number, ids in enumerate(drawn)]
+
+
+class Parrot:
+    """Cross-entropy on the same samples at every step; `before` runs before each batch."""
+
+    name = "parrot"
+    headline = ("loss",)
+    guarded = "loss"
+    facts: dict[str, int] = {}
+    facts: dict[str, int] = {}
+    temperature = 1.0
+    wants: frozenset[ScoreName] = frozenset()
+
+    def __init__(
+        self, num_steps: int, validation: list[Sample], before: Callable[[int], None] = lambda step: None
+    ) -> None:
+        self.num_steps = num_steps
+        self.validation = validation
+        self._before = before
+
+    def batch(self, step: int) -> Batch:
+        self._before(step)
+        return Batch(samples(0))
+
+    def token_values(self, sample: Sample) -> dict[str, list[float]]:
+        return {}
+
+    def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
+        return TokenLosses(cross_entropy(scores.logprobs_N))
+
+
+class Screen:
+    """Remembers what is shown."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[str, int, int | None, dict[str, Fact]]] = []
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        self.updates.append((stage, done, total, facts))
+
+
+@pytest.fixture
+def student(tiny_model: str, full_student: StudentConfig) -> Student:
+    return load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
+
+
+@pytest.fixture
+def screen() -> Screen:
+    return Screen()
+
+
+def trainer(method: Parrot, student: Student, work_dir: Path, screen: Screen, **config: object) -> Trainer:
+    settings = TrainerConfig.model_validate({"learning_rate": 0.03, "checkpoint_every_steps": 3, **config})
+    return build_trainer(
+        method, student, settings, work_dir=work_dir, identity=IDENTITY, progress=screen, peak_tflops=0.1
+    )
+
+
+def weights(student: Student) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in student.trained_parameters()}
+
+
+def break_student(student: Student) -> None:
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter.mul_(-20.0)
+
+
+def test_a_training_that_diverges_stops_and_keeps_the_last_good_checkpoint(
+    student: Student, screen: Screen, tmp_path: Path
+):
+    def break_at_step_40(step: int) -> None:
+        if step == 40:
+            break_student(student)
+
+    with pytest.raises(
+        TrainingError, match=r"parrot, step (4|5)\d: training has diverged.*prompts are prompt0"
+    ) as raised:
+        trainer(Parrot(100, [], break_at_step_40), student, tmp_path, screen, learning_rate=1e-3).run()
+    newest = load_newest_checkpoint(tmp_path / "checkpoints", IDENTITY)
+    assert newest is not None
+    assert newest.step == 39
+    assert f"{tmp_path}/checkpoints/step-00000039" in str(raised.value)
+    assert screen.updates[-1][1] < 40 + WINDOW
+
+
+def test_the_best_weights_are_kept_though_later_ones_have_other_checkpoints(
+    student: Student, screen: Screen, tmp_path: Path
+):
+    at: dict[int, dict[str, torch.Tensor]] = {}
+
+    def remember(step: int) -> None:
+        at[step] = weights(student)
+
+    # What it learns by heart makes other text ever less likely.
+    method = Parrot(30, samples(1), remember)
+    facts = trainer(method, student, tmp_path, screen, keep="best", keep_checkpoints=1, validate_every_steps=2).run()
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    losses = {row["step"]: row["metrics"].get("parrot/validation_loss") for row in rows if row["step"] > 0}
+    best = min((step for step in losses if losses[step] is not None), key=lambda step: losses[step])
+    assert facts["best_step"] == best
+    assert facts["steps"] == 30
+    assert best < 30
+    kept = weights(student)
+    assert all(torch.equal(kept[name], at[best][name]) for name in kept)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_training_ends_when_patience_runs_out_and_is_shown_as_done(student: Student, screen: Screen, tmp_path: Path):
+    method = Parrot(60, samples(1))
+    facts = trainer(method, student, tmp_path, screen, early_stopping_patience=3, validate_every_steps=1).run()
+    assert facts["steps"] < 60
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    losses = [row["metrics"]["parrot/validation_loss"] for row in rows if row["step"] > 0]
+    assert min(losses) == losses[-4]
+    stage, done, total, shown = screen.updates[-1]
+    assert (stage, done, total) == ("parrot", facts["steps"], facts["steps"])
+    assert set(shown) == {"loss", "learning_rate", "tokens_per_s"}
+
+
+@pytest.mark.parametrize("setting", [{"keep": "best"}, {"early_stopping_patience": 2}])
+def test_what_goes_by_the_validation_loss_needs_one(
+    student: Student, screen: Screen, tmp_path: Path, setting: dict[str, object]
+):
+    with pytest.raises(ConfigError, match="no validation rows"):
+        trainer(Parrot(10, []), student, tmp_path, screen, **setting)
+
+
+def test_a_row_says_how_fast_how_full_and_how_long_to_go(student: Student, screen: Screen, tmp_path: Path):
+    trainer(Parrot(4, samples(1)), student, tmp_path, screen, log_every_steps=2, packing=False).run()
+    rows = {row["step"]: row["metrics"] for row in read_metrics(tmp_path / "metrics.jsonl")}
+    assert set(rows) == {0, 2, 3, 4}
+    assert {name.partition("/")[2] for name in rows[2]} == {
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "tokens_per_s",
+        "mfu",
+        "padding_share",
+        "supervised_share",
+        "step_s",
+        "data_s",
+        "peak_memory_gib",
+        "eta_s",
+    }
+    assert rows[2]["parrot/supervised_share"] == 1.0
+    assert 0.0 < rows[2]["parrot/mfu"] < 1.0
+    assert rows[0].keys() == {"parrot/validation_loss", "parrot/peak_memory_gib"}
+    assert [(done, total) for _, done, total, _ in screen.updates] == [(step, 4) for step in range(5)]
