@@ -93,8 +93,8 @@ class RuntimeConfig(Section):
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run."""
     label_processes: int | None = Field(default=None, ge=1)
-    """Processes that label trajectories; 1 labels in the run's own. None takes one for each CPU core, where there are
-    rows enough to be worth it."""
+    """Processes that label trajectories and render training rows; 1 does it in the run's own. None takes one for each
+    CPU core, where there are rows enough to be worth it."""
     task_runner: Literal["local", "dask"] = "local"
     """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
     dask_address: str | None = None
@@ -102,8 +102,7 @@ class RuntimeConfig(Section):
     launcher: Literal["inline", "subprocess", "torchrun"] = "subprocess"
     """Where training runs: in the flow's own process, in a guarded process of its own, or in several by torchrun."""
     num_processes: int = Field(default=1, ge=1)
-    """Processes of this host that share an SFT under `torchrun`, one for each device. On-policy distillation always runs
-    in one."""
+    """Processes of this host that share an SFT under `torchrun`, one for each device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together under `torchrun`; the others are started with the command in the training's log."""
     rendezvous: str | None = None

@@ -32,8 +32,8 @@ class StudentConfig(Section):
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded."""
     merge: bool = False
-    """Write the weights with the adapter merged into them too, checked against the adapter. For a student that is at hand
-    already, `stillhouse publish --merge` does it without training again."""
+    """Write the weights with the adapter merged into them too, checked against the adapter. For a student that is
+    already at hand, `stillhouse publish --merge` does it without training again."""
 
     @model_validator(mode="after")
     def _an_adapter_to_merge(self) -> Self:

@@ -77,7 +77,7 @@ class SftSource(Section):
     """Conversations to train on that do not come from this run's rollouts."""
 
     path: str
-    """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or a Hugging Face dataset."""
+    """A Parquet or jsonl file with a column `messages` (and `tools`), a dataset folder, or `hf:NAME[:CONFIG]`."""
     split: str = "train"
     """Split of a Hugging Face dataset."""
     weight: float = Field(default=1.0, gt=0.0)
@@ -98,13 +98,13 @@ class SftConfig(TrainerConfig):
     sources: tuple[SftSource, ...] = ()
     """Conversations mixed in."""
     too_long: Literal["truncate", "drop"] = "truncate"
-    """What becomes of a row of a source that is longer than student.max_length; both are counted."""
+    """What becomes of a row that is longer than student.max_length; both are counted."""
     train_on_text: bool = True
-    """Learn what the assistant says outside reasoning and tool calls, its end of turn included."""
+    """Learn what the assistant says outside reasoning and tool calls, the end of a turn without tool calls included."""
     train_on_reasoning: bool = True
     """Learn the reasoning."""
     train_on_tool_calls: bool = True
-    """Learn the tool calls."""
+    """Learn the tool calls, the end of a turn that makes some included."""
     loss: Literal["nll", "dft"] = "nll"
     """Cross-entropy, or cross-entropy weighted by the probability of the token (dynamic fine-tuning)."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -126,6 +126,8 @@ class SftConfig(TrainerConfig):
             raise ValueError("sft.dataset_weight is 0 and sft.sources is empty: nothing is left to train on")
         if not (self.train_on_text or self.train_on_reasoning or self.train_on_tool_calls):
             raise ValueError("sft.train_on_text, train_on_reasoning and train_on_tool_calls are all off; expected one")
+        if self.loss == "dft" and self.label_smoothing:
+            raise ValueError("sft.label_smoothing has no effect with sft.loss `dft`; expected one of them")
         return self
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.types import Sample
+from stillhouse.types import JsonObject, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,10 @@ class Method(TokenLoss, Protocol):
     @property
     def headline(self) -> tuple[str, ...]:
         """The metrics a person watches while it runs, by bare name."""
+
+    @property
+    def facts(self) -> JsonObject:
+        """What is to be known of the method's data once the training is over: small, by name."""
 
     @property
     def guarded(self) -> str | None:

@@ -248,5 +248,6 @@ class Trainer:
             **{name: round(value, 3) if name == "seconds" else int(value) for name, value in self._totals.items()},
             "resumed_from_step": resumed_from,
             **best,
+            **self._method.facts,
             "final": self._watch.last,
         }

@@ -21,7 +21,7 @@ from stillhouse.training.on_policy.advantages import distillation_advantages
 from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
 from stillhouse.training.on_policy.teacher import Teacher
 from stillhouse.training.student.student import Student
-from stillhouse.types import Prompt, PromptMetadata, Sample, StopReason
+from stillhouse.types import JsonObject, Prompt, PromptMetadata, Sample, StopReason
 from stillhouse.verification import verify_ending
 
 
@@ -51,6 +51,7 @@ class OnPolicy:
     headline = ("teacher_kl", "reward")
     wants: frozenset[ScoreName] = frozenset({"entropy"})
     guarded = None
+    facts: JsonObject = {}
     validation: tuple[Sample, ...] = ()
     """None: each batch is itself a measurement on fresh samples."""
 

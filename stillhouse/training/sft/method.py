@@ -22,7 +22,7 @@ from stillhouse.training.sft.render import Rendering
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.token_bytes import token_bytes
 from stillhouse.training.sft.tokens import load_data
-from stillhouse.types import Sample
+from stillhouse.types import JsonObject, Sample
 
 
 class Sft:
@@ -34,6 +34,7 @@ class Sft:
         order: which of `train` a step trains on.
         token_bytes: bytes of text that each token id stands for.
         config: the loss.
+        facts: what became of the rows.
     """
 
     name = "sft"
@@ -48,12 +49,14 @@ class Sft:
         order: Mixture,
         token_bytes: Sequence[int],
         config: SftConfig,
+        facts: JsonObject,
     ) -> None:
         self.validation = validation
         self.num_steps = order.num_steps
         self.wants: frozenset[ScoreName] = frozenset({"mean_logprob"} if config.label_smoothing else ())
         self._train = train
         self._order = order
+        self.facts = facts
         self._bytes_V = torch.tensor(token_bytes, dtype=torch.float32)
         self._config = config
 
@@ -121,4 +124,6 @@ def load_sft(
     data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)
     weights = tuple(source.weight for source in sources)
     order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
-    return Sft(data.train, data.validation, order, token_bytes(tokenizer), config)
+    counts = data.counts
+    facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts.get(name)}
+    return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts)

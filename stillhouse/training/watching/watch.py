@@ -15,6 +15,8 @@ from stillhouse.training.watching.metrics import METRICS_FILE, MetricsLog
 from stillhouse.training.watching.throughput import Throughput
 from stillhouse.types import JsonObject
 
+_LATEST: Final = ("epoch", "learning_rate")
+"""Metrics that say where a training stands: their mean over some steps means nothing."""
 _SHOWN: Final = ("learning_rate", "tokens_per_s")
 
 
@@ -56,6 +58,7 @@ class Watch:
         )
         self.best = BestValidation(config.early_stopping_patience)
         self.throughput = throughput
+        self._latest: dict[str, float] = {}
 
     @property
     def is_suspicious(self) -> bool:
@@ -78,18 +81,20 @@ class Watch:
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
         """Counts a finished step in; `update` is what its update of the weights measured."""
         ratios = {**result.ratios, **self.throughput.end_step(result.groups)}
+        metrics = {**batch.metrics, "loss": result.loss, **update, **result.maxima}
+        self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
         self._metrics.add(
-            self._named({**batch.metrics, "loss": result.loss, **update, **result.maxima}),
+            self._named(metrics),
             {f"{self._method.name}/{name}": ratio for name, ratio in ratios.items()},
         )
 
     def write_row(self, step: int, measured: Mapping[str, float]) -> None:
         """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
-        self._metrics.write_row(step, self._named({**measured, **self.throughput.gauges()}))
+        self._metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
 
     def show(self, step: int) -> None:
         """Tells whoever watches how things stand after `step` steps, which are all when patience has run out."""
-        bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()}
+        bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()} | self._latest
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
         if self.throughput.eta_s is not None and step < num_steps:

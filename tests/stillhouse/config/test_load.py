@@ -63,6 +63,7 @@ def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
         ("student: {parameters: prefix}", [], ["student.parameters", "'full', 'lora' or 'qlora'"]),
         ("student: {parameters: full, merge: true}", [], ["student", "there is no adapter to merge"]),
         ("sft: {dataset_weight: 0}", [], ["sft", "nothing is left to train on"]),
+        ("sft: {loss: dft, label_smoothing: 0.1}", [], ["sft", "has no effect with sft.loss `dft`"]),
         ("sft: {learning_rate: 0.1, min_learning_rate: 0.2}", [], ["sft", "at most the peak"]),
         ("runtime: {num_processes: 2}", [], ["runtime", "need runtime.launcher `torchrun`"]),
         ("runtime: {num_hosts: 2, launcher: torchrun}", [], ["runtime", "needs runtime.rendezvous"]),

@@ -38,6 +38,7 @@ class Imitation:
     name = "imitation"
     headline = ("loss",)
     guarded = "loss"
+    facts: dict[str, int] = {"rows": 6}
     temperature = 1.0
     wants: frozenset[ScoreName] = frozenset({"entropy"})
     validation: tuple[Sample, ...] = ()
