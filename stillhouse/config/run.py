@@ -102,7 +102,7 @@ class RuntimeConfig(Section):
     launcher: Literal["inline", "subprocess", "torchrun"] = "subprocess"
     """Where training runs: in the flow's own process, in a guarded process of its own, or in several by torchrun."""
     num_processes: int = Field(default=1, ge=1)
-    """Processes of this host that share an SFT under `torchrun`, one for each device; on-policy distillation runs in one."""
+    """Processes of this host that share an SFT under `torchrun`, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together under `torchrun`; the others are started with the command in the training's log."""
     rendezvous: str | None = None
