@@ -48,6 +48,9 @@ class Throughput:
         self._device = device
         self._clock = clock
         self._started = self._ready = clock()
+        if device.type == "cuda":
+            # What was held while the model was loaded and the peak measured says nothing of training.
+            torch.cuda.reset_peak_memory_stats(device)
         self._rate = RecentRate(_ETA_WINDOW_S)
         self.eta_s: float | None = None
         """Seconds to the end at the pace of the last minutes, validation and checkpoints included; None at first."""
@@ -94,7 +97,7 @@ class Throughput:
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory that tensors held on a GPU, or that this process held in RAM, since it began."""
+    """Most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status")
