@@ -1,0 +1,117 @@
+"""Jobs in this process, where what is new about them is neither killed nor relayed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.errors import ConfigError
+from stillhouse.progress import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.run import run_job
+from stillhouse.training.watching.metrics import read_metrics
+
+NewJob = Callable[..., TrainJob]
+
+
+@pytest.fixture
+def new_job(
+    tiny_model: str,
+    full_student: StudentConfig,
+    dataset_folder: Path,
+    calculator: ToolsConfig,
+    runtime: RuntimeConfig,
+    tmp_path: Path,
+) -> NewJob:
+    def make(name: str, **changes: object) -> TrainJob:
+        config = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, **changes}
+        return TrainJob(
+            method="sft",
+            student_ref=tiny_model,
+            student=full_student,
+            sft=SftConfig.model_validate(config),
+            dataset_folder=dataset_folder,
+            tools=calculator,
+            work_dir=tmp_path / name / "work",
+            output_dir=tmp_path / name / "student",
+            runtime=runtime,
+        )
+
+    return make
+
+
+@pytest.fixture
+def verifiable(dataset_folder: Path, tmp_path: Path) -> Path:
+    """The dataset, with answers to verify in its validation rows."""
+    folder = tmp_path / "verifiable"
+    shutil.copytree(dataset_folder, folder)
+    table = pq.read_table(folder / "validation.parquet")
+    for name, value in (("expected_answer", "8"), ("verifier", "numeric")):
+        column = pa.array([value] * len(table), pa.string())
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pq.write_table(table, folder / "validation.parquet")
+    return folder
+
+
+def weights(job: TrainJob) -> bytes:
+    return (job.output_dir / "model.safetensors").read_bytes()
+
+
+def test_answers_sampled_on_the_way_are_kept_and_change_no_bit_of_the_student(new_job: NewJob, verifiable: Path):
+    plain = new_job("plain")
+    run_job(plain, NoProgress())
+    job = new_job("sampled", generate_every_steps=2, num_generations=3, max_tokens=12)
+    job = job.model_copy(update={"dataset_folder": verifiable})
+    run_job(job, NoProgress())
+    measured = {
+        row["step"]: row["metrics"]["sft/generation_accuracy"]
+        for row in read_metrics(job.work_dir / "metrics.jsonl")
+        if "sft/generation_accuracy" in row["metrics"]
+    }
+    answers = [json.loads(line) for line in (job.work_dir / "generations.jsonl").read_text().splitlines()]
+    assert {answer["step"] for answer in answers} == set(measured)
+    assert 0 in measured
+    assert len(answers) == 3 * len(measured)
+    assert weights(job) == weights(plain)
+
+
+def test_answers_need_validation_rows_with_something_to_verify(new_job: NewJob, tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    job = new_job("none", generate_every_steps=2, dataset_weight=0.0, sources=[{"path": str(rows)}])
+    with pytest.raises(ConfigError, match="no validation row of the dataset has an expected answer"):
+        run_job(job.model_copy(update={"dataset_folder": None}), NoProgress())
+
+
+def test_a_running_mean_is_what_is_validated_and_written(new_job: NewJob):
+    plain, averaged = new_job("plain"), new_job("averaged", ema_decay=0.9)
+    for job in (plain, averaged):
+        run_job(job, NoProgress())
+    losses = [
+        next(
+            row["metrics"]["sft/validation_loss"]
+            for row in reversed(read_metrics(job.work_dir / "metrics.jsonl"))
+            if "sft/validation_loss" in row["metrics"]
+        )
+        for job in (plain, averaged)
+    ]
+    assert losses[0] != losses[1]
+    assert weights(plain) != weights(averaged)
+    # The steps themselves are the same: only what is looked at and kept differs.
+    rows = [read_metrics(job.work_dir / "metrics.jsonl")[-1]["metrics"]["sft/loss"] for job in (plain, averaged)]
+    assert rows[0] == rows[1]
+
+
+def test_padded_rows_train_the_student_that_packed_rows_train(new_job: NewJob):
+    packed, padded = new_job("packed"), new_job("padded", packing=False)
+    for job in (packed, padded):
+        run_job(job, NoProgress())
+    first, second = (read_metrics(job.work_dir / "metrics.jsonl")[-1]["metrics"] for job in (packed, padded))
+    assert first["sft/loss"] == pytest.approx(second["sft/loss"], rel=1e-4)
+    assert first["sft/padding_share"] == 0.0
+    assert second["sft/padding_share"] > 0.0
