@@ -116,8 +116,8 @@ def load_weights(folder: Path, step: int) -> dict[str, Tensor]:
         _verify(path)
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"checkpoint {path}: cannot be read: {error}. It holds the best weights so far; delete {folder} to train "
-            "anew, or set `keep` to `last` to go without them"
+            f"checkpoint {path}: cannot be read: {error}. It holds the best weights of the training; delete {folder} "
+            "and run the same command again to train anew"
         ) from error
     average = path / _AVERAGE
     return load_file(average if average.exists() else path / _WEIGHTS)

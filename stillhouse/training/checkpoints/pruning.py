@@ -20,7 +20,8 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def saved_steps(folder: Path) -> list[int]:
     """The steps that `folder` has a checkpoint of, newest first."""
-    return sorted((int(path.name.removeprefix(_PREFIX)) for path in folder.glob(f"{_PREFIX}*")), reverse=True)
+    numbers = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
+    return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
 
 def prune(folder: Path, *, saved: int, keep: int, best_step: int | None) -> None:

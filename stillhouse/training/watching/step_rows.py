@@ -60,4 +60,4 @@ class StepRows:
 
 
 def _line(row: JsonObject) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return json.dumps(row) + "\n"

@@ -34,6 +34,13 @@ def test_steps_are_told_by_number_however_long_their_names(tmp_path: Path):
     assert saved_steps(tmp_path) == [100_000_000, 99_999_999]
 
 
+def test_what_somebody_else_put_there_is_left_alone(folder: Path):
+    (folder / "step-00000010.bak").mkdir()
+    (folder / "notes.txt").touch()
+    prune(folder, saved=10, keep=1, best_step=None)
+    assert {path.name for path in folder.iterdir()} == {"step-00000010", "step-00000010.bak", "notes.txt"}
+
+
 def test_one_that_cannot_be_deleted_costs_a_warning(folder: Path, caplog: pytest.LogCaptureFixture):
     (folder / "step-00000002").rename(folder / "real")
     (folder / "step-00000002").symlink_to(folder / "real", target_is_directory=True)
