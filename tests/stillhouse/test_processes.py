@@ -24,6 +24,28 @@ child = GuardedProcess("guarded_child", [], env={"PYTHONPATH": sys.argv[1]})
 print(child.pid, child.lines.readline().strip(), flush=True)
 time.sleep(60)
 """
+STARTER = """
+import subprocess, sys, time
+from stillhouse.processes import name_starter
+name_starter()
+worker = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, start_new_session=True)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+WORKER = """
+import time
+from stillhouse.processes import die_with_starter
+die_with_starter()
+print("ready", flush=True)
+time.sleep(60)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
 
 
 def is_alive(pid: int) -> bool:
@@ -72,3 +94,34 @@ def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
     assert child.wait(10) == 0
     child.stop()
     child.stop()
+
+
+def test_a_worker_in_a_session_of_its_own_dies_with_its_starter() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER, WORKER], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        worker = int(starter.stdout.readline())
+        assert is_alive(worker)
+        starter.kill()
+    wait_until_gone(worker)
+
+
+def test_a_worker_whose_starter_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STILLHOUSE_STARTER", "1")
+    worker = subprocess.run([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, check=False)
+    assert (worker.returncode, worker.stdout) == (-signal.SIGKILL, b"")
+
+
+def test_a_wait_for_the_end_that_is_broken_off_ends_in_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "guarded_stubborn.py").write_text(STUBBORN)
+
+    def lose_patience(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    child = GuardedProcess("guarded_stubborn", [], env={"PYTHONPATH": str(tmp_path)}, grace_s=60)
+    assert child.lines.readline() == "ready\n"
+    before = signal.signal(signal.SIGALRM, lose_patience)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        child.stop()
+    signal.signal(signal.SIGALRM, before)
+    assert child.poll() == -signal.SIGKILL

@@ -33,7 +33,7 @@ def main(job_file: Path) -> int:
     try:
         run(parse_args(torchrun_arguments(job, host=0)))
     except ChildFailedError as error:
-        message, killed = _cause(error.failures)
+        message, killed = cause(error.failures)
         answers.failed(message, killed=killed)
         return 1
     except SignalException as error:
@@ -45,7 +45,7 @@ def main(job_file: Path) -> int:
     return 0
 
 
-def _cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
+def cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
     """Why the ranks ended, and whether something from outside ended them.
 
     A rank that is killed leaves no words, but those that miss it then do; the others torchrun itself ends, by SIGTERM.

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import TrainingError, TrainingKilled
+from stillhouse.config import RuntimeConfig, StudentConfig
+from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.progress import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
@@ -24,64 +24,6 @@ from stillhouse.training.watching.metrics import read_metrics
 from stillhouse.types import JsonObject
 
 NewJob = Callable[[Path], TrainJob]
-
-
-@pytest.fixture(scope="module")
-def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig) -> NewJob:
-    config = SftConfig(
-        num_epochs=20, batch_size=4, learning_rate=1e-3, checkpoint_every_steps=5, log_every_steps=3, seed=3
-    )
-
-    def make(folder: Path) -> TrainJob:
-        return TrainJob(
-            method="sft",
-            student_ref=tiny_model,
-            student=full_student,
-            sft=config,
-            dataset_folder=dataset_folder,
-            work_dir=folder / "work",
-            output_dir=folder / "student",
-            runtime=runtime,
-        )
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def on_policy_job(
-    full_student: StudentConfig,
-    prompts_file: Path,
-    metadata_file: Path,
-    calculator: ToolsConfig,
-    runtime: RuntimeConfig,
-) -> NewJob:
-    config = OnPolicyConfig(
-        num_steps=6,
-        prompts_per_step=4,
-        max_tokens=64,
-        max_turns=5,
-        learning_rate=1e-3,
-        schedule="linear",
-        checkpoint_every_steps=2,
-        log_every_steps=3,
-    )
-
-    def make(folder: Path) -> TrainJob:
-        return TrainJob(
-            method="on_policy",
-            student_ref="embedded:student",
-            student=full_student,
-            on_policy=config,
-            prompts_file=prompts_file,
-            metadata_file=metadata_file,
-            teacher_ref="embedded:teacher",
-            tools=calculator,
-            work_dir=folder / "work",
-            output_dir=folder / "student",
-            runtime=runtime,
-        )
-
-    return make
 
 
 def run_until_killed(job: TrainJob, at_step: int, number: signal.Signals) -> dict[str, Any]:
@@ -177,6 +119,7 @@ def test_sigterm_saves_a_checkpoint_and_leaves(sft_job: NewJob, tmp_path: Path):
     job = sft_job(tmp_path)
     message = run_until_killed(job, 7, signal.SIGTERM)
     assert "stopped by SIGTERM; a checkpoint was saved" in message["error"]
+    assert message["killed"]
     newest = sorted((job.work_dir / "checkpoints").iterdir())[-1]
     assert int(newest.name.removeprefix("step-")) >= 7
     assert not job.output_dir.exists()
@@ -217,6 +160,14 @@ def test_job_without_what_its_method_needs_is_refused(sft_job: NewJob, tmp_path:
     fields = sft_job(tmp_path).model_dump() | {"dataset_folder": None}
     with pytest.raises(ValueError, match="method 'sft' needs dataset_folder"):
         TrainJob.model_validate(fields)
+
+
+def test_several_processes_are_refused_before_anything_starts_where_one_samples(on_policy_job: NewJob, tmp_path: Path):
+    runtime = RuntimeConfig(launcher="torchrun", num_processes=2)
+    job = on_policy_job(tmp_path).model_copy(update={"runtime": runtime})
+    with pytest.raises(ConfigError, match=r"num_processes = 2 .* samples from the student while it trains it.*to 1"):
+        train(job, NoProgress())
+    assert not job.work_dir.exists()
 
 
 def test_launcher_does_not_import_torch():

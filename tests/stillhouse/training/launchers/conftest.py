@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.training.job import TrainJob
+
+NewJob = Callable[[Path], TrainJob]
+
+
+@pytest.fixture(scope="module")
+def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig) -> NewJob:
+    config = SftConfig(
+        num_epochs=20, batch_size=4, learning_rate=1e-3, checkpoint_every_steps=5, log_every_steps=3, seed=3
+    )
+
+    def make(folder: Path) -> TrainJob:
+        return TrainJob(
+            method="sft",
+            student_ref=tiny_model,
+            student=full_student,
+            sft=config,
+            dataset_folder=dataset_folder,
+            work_dir=folder / "work",
+            output_dir=folder / "student",
+            runtime=runtime,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def on_policy_job(
+    full_student: StudentConfig,
+    prompts_file: Path,
+    metadata_file: Path,
+    calculator: ToolsConfig,
+    runtime: RuntimeConfig,
+) -> NewJob:
+    config = OnPolicyConfig(
+        num_steps=6,
+        prompts_per_step=4,
+        max_tokens=64,
+        max_turns=5,
+        learning_rate=1e-3,
+        schedule="linear",
+        checkpoint_every_steps=2,
+        log_every_steps=3,
+    )
+
+    def make(folder: Path) -> TrainJob:
+        return TrainJob(
+            method="on_policy",
+            student_ref="embedded:student",
+            student=full_student,
+            on_policy=config,
+            prompts_file=prompts_file,
+            metadata_file=metadata_file,
+            teacher_ref="embedded:teacher",
+            tools=calculator,
+            work_dir=folder / "work",
+            output_dir=folder / "student",
+            runtime=runtime,
+        )
+
+    return make
