@@ -1,6 +1,7 @@
 """A trainer put together from its parts."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from stillhouse.config import TrainerConfig
@@ -11,6 +12,7 @@ from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.parallel.sharding import shard
 from stillhouse.training.passes import Passes
 from stillhouse.training.student.blocks import decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.student.offload import activation_offload
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Measurement, Trainer
 from stillhouse.training.watching.flops import model_flops
@@ -54,7 +56,8 @@ def build_trainer(
         ConfigError: the config asks for what this student, method or machine does not have.
     """
     ranks = ranks or Ranks.single(student.device)
-    passes = Passes(student, ranks, config)
+    activations = activation_offload if config.activation_offload else nullcontext
+    passes = Passes(student, ranks, config, activations)
     prepare_blocks(
         student.causal_lm,
         compiled=wants_compile(student, config, method.num_steps),

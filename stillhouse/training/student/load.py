@@ -44,7 +44,9 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     else:
         causal_lm = _load(base_ref, dtype=dtype).to(device)
     adapted = continued_adapter(causal_lm, path, config) if has_adapter else new_adapter(causal_lm, config, seed)
-    adapted.peft_config["default"].base_model_name_or_path = base_ref
+    # Absolute, so that peft finds a folder's weights from wherever the adapter is loaded.
+    base = str(Path(base_ref).absolute()) if Path(base_ref).is_dir() else base_ref
+    adapted.peft_config["default"].base_model_name_or_path = base
     return Student(adapted.eval(), causal_lm, tokenizer, base_ref, dtype)
 
 

@@ -115,3 +115,10 @@ def test_padded_rows_train_the_student_that_packed_rows_train(new_job: NewJob):
     assert first["sft/loss"] == pytest.approx(second["sft/loss"], rel=1e-4)
     assert first["sft/padding_share"] == 0.0
     assert second["sft/padding_share"] > 0.0
+
+
+def test_activations_kept_on_the_host_change_no_bit(new_job: NewJob):
+    plain, kept = new_job("plain"), new_job("kept", activation_offload=True, gradient_checkpointing="on")
+    for job in (plain, kept):
+        run_job(job, NoProgress())
+    assert weights(plain) == weights(kept)
