@@ -4,8 +4,6 @@ Each has parameter groups with a learning rate `lr`, which the schedule sets ane
 only: norms and biases have no scale to be decayed.
 """
 
-from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.optimisation.muon import MuonAndAdamW
+from stillhouse.training.student.quantised import require_bitsandbytes
 from stillhouse.training.student.student import Student
 
 _EPSILON: Final = 1e-8
@@ -28,7 +27,7 @@ def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Opti
     every = [p for _, p in student.trained_parameters()]
     match config.optimizer:
         case "adamw":
-            return adamw(every, config)
+            return torch.optim.AdamW(_groups(every, config), **_settings(config), fused=True)
         case "adamw_8bit":
             return _adamw_8bit(every, student, config)
         case "muon":
@@ -41,11 +40,6 @@ def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Opti
             hidden = [p for p in every if p.ndim == 2 and not any(p is table for table in tables)]
             others = [p for p in every if not any(p is matrix for matrix in hidden)]
             return MuonAndAdamW(hidden, _groups(others, config), config.weight_decay, _settings(config))
-
-
-def adamw(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
-    """AdamW in one kernel for all parameters."""
-    return torch.optim.AdamW(_groups(list(parameters), config), **_settings(config), fused=True)
 
 
 def _groups(parameters: list[nn.Parameter], config: TrainerConfig) -> list[dict[str, Any]]:
@@ -66,13 +60,7 @@ def _tables(student: Student) -> list[nn.Parameter]:
 
 
 def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
-    missing = []
-    if student.device.type != "cuda":
-        missing.append(f"a CUDA device (the job's device is {student.device.type!r})")
-    if find_spec("bitsandbytes") is None:
-        missing.append("the package bitsandbytes (pip install 'stillhouse[quantised]')")
-    if missing:
-        raise ConfigError(f"optimizer = 'adamw_8bit' needs {' and '.join(missing)}. Set optimizer to `adamw`")
+    require_bitsandbytes("optimizer = 'adamw_8bit'", student.device, "Set optimizer to `adamw`")
     from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
 
     # Rare tokens' gradients are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).

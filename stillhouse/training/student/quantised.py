@@ -6,14 +6,11 @@ layer's weight itself.
 """
 
 from importlib.util import find_spec
-from typing import Final
 
 import torch
 from transformers import BitsAndBytesConfig
 
 from stillhouse.errors import ConfigError
-
-PACKAGE: Final = "bitsandbytes"
 
 
 def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig:
@@ -22,24 +19,25 @@ def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig
     Raises:
         ConfigError: `device` is not CUDA, or bitsandbytes is not installed.
     """
-    missing = []
-    if device.type != "cuda":
-        missing.append(f"a CUDA device (the job's device is {device.type!r})")
-    if find_spec(PACKAGE) is None:
-        missing.append(f"the package {PACKAGE} (pip install 'stillhouse[quantised]')")
-    if missing:
-        raise ConfigError(
-            f"student.parameters = 'qlora' needs {' and '.join(missing)}. Set student.parameters to `lora`, which "
-            "holds the frozen weights in student.dtype"
-        )
-    return nf4(dtype)
-
-
-def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
-    """The quantisation itself, wherever bitsandbytes has kernels for it."""
+    require_bitsandbytes(
+        "student.parameters = 'qlora'",
+        device,
+        "Set student.parameters to `lora`, which holds the frozen weights in student.dtype",
+    )
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
     )
+
+
+def require_bitsandbytes(setting: str, device: torch.device, remedy: str) -> None:
+    """Raises a `ConfigError` that names all that `setting` lacks here, and the remedy."""
+    missing = []
+    if device.type != "cuda":
+        missing.append(f"a CUDA device (the job's device is {device.type!r})")
+    if find_spec("bitsandbytes") is None:
+        missing.append("the package bitsandbytes (pip install 'stillhouse[quantised]')")
+    if missing:
+        raise ConfigError(f"{setting} needs {' and '.join(missing)}. {remedy}")
