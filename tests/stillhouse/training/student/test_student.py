@@ -2,11 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
-from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.load import load_student
@@ -41,38 +39,3 @@ def test_saved_student_is_a_model_ref_with_the_same_logits(tiny_model: str, tmp_
     assert (seen - before).abs().max() > 1e-3
     torch.testing.assert_close(seen, logits(student), rtol=1e-4, atol=1e-5)
     assert load_tokenizer(str(tmp_path / "student")).chat_template == student.tokenizer.chat_template
-
-
-def test_new_adapter_changes_nothing_and_its_start_depends_on_the_seed(tiny_model: str):
-    base = AutoModelForCausalLM.from_pretrained(tiny_model)
-    first, again, other = (load_student(tiny_model, LORA, CPU, seed) for seed in (0, 0, 1))
-    with torch.no_grad():
-        torch.testing.assert_close(logits(first), base(input_ids=INPUTS).logits, rtol=0, atol=0)
-    one, same, different = (dict(student.trained_parameters()) for student in (first, again, other))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not all(torch.equal(one[name], different[name]) for name in one)
-
-
-def test_full_training_keeps_float32_weights_and_computes_in_the_config_type(tiny_model: str):
-    config = StudentConfig(parameters="full", dtype="bfloat16")
-    student = load_student(tiny_model, config, CPU, seed=0)
-    assert all(p.dtype is torch.float32 for _, p in student.trained_parameters())
-    with student.precision():
-        assert student.causal_lm(input_ids=INPUTS).logits.dtype is torch.bfloat16
-
-
-def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_path: Path):
-    first = load_student(tiny_model, LORA, CPU, seed=0)
-    disturb(first)
-    first.save(tmp_path / "first", ALONE)
-    second = load_student(str(tmp_path / "first"), LORA, CPU, seed=5)
-    assert second.base_ref == tiny_model
-    torch.testing.assert_close(logits(second), logits(first), rtol=0, atol=0)
-    assert [name for name, _ in second.trained_parameters()] == [name for name, _ in first.trained_parameters()]
-    second.save(tmp_path / "second", ALONE)
-    assert f'"base_model_name_or_path": "{tiny_model}"' in (tmp_path / "second" / "adapter_config.json").read_text()
-
-
-def test_missing_model_is_named(tmp_path: Path):
-    with pytest.raises(ConfigError, match="nowhere"):
-        load_student(str(tmp_path / "nowhere"), LORA, CPU, seed=0)
