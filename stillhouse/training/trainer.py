@@ -236,7 +236,8 @@ class Trainer:
     def _keep_best(self) -> None:
         best = self._watch.best.step
         if self._config.keep == "best" and best is not None and best != self._step:
-            self.weights.replace(load_weights(self._checkpoints, best))
+            with self.weights.averaged():  # a checkpoint's weights are its running mean, where one is kept
+                self.weights.replace(load_weights(self._checkpoints, best))
             logger.info(
                 "%s: kept are the weights after step %d, of the lowest validation loss", self._method.name, best
             )

@@ -37,7 +37,6 @@ class Parrot:
     headline = ("loss",)
     guarded = "loss"
     facts: dict[str, int] = {}
-    facts: dict[str, int] = {}
     temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
 
@@ -114,24 +113,29 @@ def test_a_training_that_diverges_stops_and_keeps_the_last_good_checkpoint(
     assert screen.updates[-1][1] < 40 + WINDOW
 
 
+@pytest.mark.parametrize("ema_decay", [None, 0.5])
 def test_the_best_weights_are_kept_though_later_ones_have_other_checkpoints(
-    student: Student, screen: Screen, tmp_path: Path
+    student: Student, screen: Screen, tmp_path: Path, ema_decay: float | None
 ):
     at: dict[int, dict[str, torch.Tensor]] = {}
 
     def remember(step: int) -> None:
-        at[step] = weights(student)
+        with one.weights.averaged():
+            at[step] = weights(student)
 
     # What it learns by heart makes other text ever less likely.
     method = Parrot(30, samples(1), remember)
-    facts = trainer(method, student, tmp_path, screen, keep="best", keep_checkpoints=1, validate_every_steps=2).run()
+    settings = {"keep": "best", "keep_checkpoints": 1, "validate_every_steps": 2, "ema_decay": ema_decay}
+    one = trainer(method, student, tmp_path, screen, **settings)
+    facts = one.run()
     rows = read_metrics(tmp_path / "metrics.jsonl")
     losses = {row["step"]: row["metrics"].get("parrot/validation_loss") for row in rows if row["step"] > 0}
     best = min((step for step in losses if losses[step] is not None), key=lambda step: losses[step])
     assert facts["best_step"] == best
     assert facts["steps"] == 30
     assert best < 30
-    kept = weights(student)
+    with one.weights.averaged():
+        kept = weights(student)
     assert all(torch.equal(kept[name], at[best][name]) for name in kept)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
