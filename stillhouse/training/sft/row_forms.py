@@ -44,6 +44,11 @@ def conversation_of(row: JsonObject) -> Conversation:
         RowProblem: there is none; the message says what was seen, what was expected and what to do.
     """
     messages = _messages(row)
+    if messages[0]["role"] == "assistant":
+        raise RowProblem(
+            "the conversation begins with the assistant, so that there is nothing to answer; expected a system or user "
+            "message first. Put one before it, or drop the row"
+        )
     tools = _tools(row.get("tools"))
     excluded = frozenset(index for index, message in enumerate(messages) if message.pop("weight", None) == 0)
     first = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
@@ -103,6 +108,12 @@ def _message(value: Any, where: str) -> JsonObject:
         raise RowProblem(f"expected {where}.role to be one of {', '.join(_ROLES)}; saw {_brief(value.get('role'))}")
     if not isinstance(value.get("content"), str | list | None):
         raise RowProblem(f"expected {where}.content to be text, parts or null; saw {_brief(value['content'])}")
+    for index, part in enumerate(value["content"] if isinstance(value.get("content"), list) else ()):
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            raise RowProblem(
+                f"expected {where}.content[{index}] to be a part with a text, since students read nothing else; saw "
+                f"{_brief(part)}. Drop the row"
+            )
     return {name: part for name, part in value.items() if part is not None or name == "content"}
 
 

@@ -9,6 +9,7 @@ from stillhouse.training.sft.row_forms import conversation_of
 
 MESSAGES: list[Any] = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
 FUNCTION = {"name": "calculator", "parameters": {"type": "object", "properties": {}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "cat.png"}}
 SCHEMA = {"type": "function", "function": FUNCTION}
 
 
@@ -62,6 +63,12 @@ def test_text_that_looks_like_json_stays_text():
         ({"messages": ["hi"]}, r"expected messages\[0\] to be an object.*saw str 'hi'"),
         ({"messages": [{"role": "bot", "content": "a"}]}, r"messages\[0\].role to be one of system, .*saw str 'bot'"),
         ({"messages": [{"role": "user", "content": 5}]}, r"messages\[0\].content to be text.*saw int 5"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            r"messages\[0\].content\[0\] .*text.*saw dict .'type': 'im",
+        ),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, r"messages\[0\].content\[0\] .*saw str 'hi'"),
+        ({"messages": MESSAGES[1:]}, "begins with the assistant.*expected a system or user message first"),
         ({"conversations": [{"from": "function_call", "value": "{}"}]}, r"conversations\[0\].*as `messages`"),
         ({"messages": MESSAGES, "tools": ["browse"]}, "saw str 'browse'.*write their schemas"),
     ],
