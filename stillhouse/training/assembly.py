@@ -12,6 +12,7 @@ from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.parallel.sharding import shard
 from stillhouse.training.passes import Passes
 from stillhouse.training.student.blocks import decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.student.memory import wants_checkpointing
 from stillhouse.training.student.offload import activation_offload
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Measurement, Trainer
@@ -61,7 +62,7 @@ def build_trainer(
     prepare_blocks(
         student.causal_lm,
         compiled=wants_compile(student, config, method.num_steps),
-        checkpointed=config.gradient_checkpointing == "on",
+        checkpointed=wants_checkpointing(student, config, config.microbatch_tokens, ranks),
     )
     flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
     if ranks.size > 1:

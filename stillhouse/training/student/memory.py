@@ -63,7 +63,10 @@ def wants_checkpointing(student: Student, config: TrainerConfig, num_tokens: int
         estimate_memory(student, config, num_tokens, checkpointed=checkpointed, num_ranks=ranks.size)
         for checkpointed in (False, True)
     )
-    free = free_memory(student.device)
+    free = free_memory(ranks.device)
+    if student.device != ranks.device:
+        # Weights that are sharded come to their devices only afterwards.
+        free -= sum(p.nbytes for p in student.model.parameters()) // ranks.size
     _, maxima = ranks.sum_and_max({}, {"is needed": float(whole.total > _USABLE * free)})
     is_needed = bool(maxima["is needed"])
     logger.info(
