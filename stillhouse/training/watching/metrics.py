@@ -31,16 +31,23 @@ class MetricsLog:
         self._rows = StepRows(path)
         self._listener = listener
         self._window: dict[str, Ratio] = {}
+        self._maxima: dict[str, float] = {}
         self.last: dict[str, float] = {}
         """The latest value of every metric."""
 
-    def add(self, metrics: Mapping[str, float], ratios: Mapping[str, Ratio] | None = None) -> None:
+    def add(
+        self,
+        metrics: Mapping[str, float],
+        ratios: Mapping[str, Ratio] | None = None,
+        maxima: Mapping[str, float] | None = None,
+    ) -> None:
         """Counts one step's metrics in.
 
         Args:
             metrics: a row has the mean over the steps that had one; a batch without a tool call has no share of valid
                 ones.
             ratios: a row has the sum of the numerators over the sum of the denominators.
+            maxima: a row has the largest.
         """
         for name, (top, bottom) in {
             **{name: (value, 1.0) for name, value in metrics.items()},
@@ -48,6 +55,8 @@ class MetricsLog:
         }.items():
             sums = self._window.get(name, (0.0, 0.0))
             self._window[name] = (sums[0] + top, sums[1] + bottom)
+        for name, value in (maxima or {}).items():
+            self._maxima[name] = max(value, self._maxima.get(name, value))
 
     @property
     def current(self) -> dict[str, float]:
@@ -59,18 +68,18 @@ class MetricsLog:
         row = {**self._values(), **(extra or {})}
         if not row:
             return
-        self._window = {}
+        self._window, self._maxima = {}, {}
         self.last |= row
         self._rows.append([{"step": step, "metrics": row}])
         self._listener(row, step)
 
     def _values(self) -> dict[str, float]:
-        return {name: top / bottom for name, (top, bottom) in self._window.items() if bottom}
+        return {name: top / bottom for name, (top, bottom) in self._window.items() if bottom} | self._maxima
 
     def state(self) -> JsonObject:
         """What `restore` needs; rows written so far are made durable first."""
         self._rows.sync()
-        return {"window": dict(self._window), "last": dict(self.last)}
+        return {"window": dict(self._window), "maxima": dict(self._maxima), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
         """Returns to how things stood after `step` steps.
@@ -81,6 +90,7 @@ class MetricsLog:
             replay: send the rows that stay to the listener, which is not the one that got them at first.
         """
         self._window = {name: (top, bottom) for name, (top, bottom) in state["window"].items()} if state else {}
+        self._maxima = dict(state["maxima"]) if state else {}
         self.last = dict(state["last"]) if state else {}
         kept = self._rows.go_back(step if state else -1)
         if replay:

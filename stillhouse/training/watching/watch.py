@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from stillhouse.config import TrainerConfig
 from stillhouse.progress import Progress
@@ -14,6 +14,8 @@ from stillhouse.training.watching.listener import Listener
 from stillhouse.training.watching.metrics import METRICS_FILE, MetricsLog
 from stillhouse.training.watching.throughput import Throughput
 from stillhouse.types import JsonObject
+
+T = TypeVar("T")
 
 _LATEST: Final = ("epoch", "learning_rate")
 """Metrics that say where a training stands: their mean over some steps means nothing."""
@@ -81,12 +83,9 @@ class Watch:
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
         """Counts a finished step in; `update` is what its update of the weights measured."""
         ratios = {**result.ratios, **self.throughput.end_step(result.groups)}
-        metrics = {**batch.metrics, "loss": result.loss, **update, **result.maxima}
+        metrics = {**batch.metrics, "loss": result.loss, **update}
         self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
-        self._metrics.add(
-            self._named(metrics),
-            {f"{self._method.name}/{name}": ratio for name, ratio in ratios.items()},
-        )
+        self._metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
 
     def write_row(self, step: int, measured: Mapping[str, float]) -> None:
         """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
@@ -122,5 +121,5 @@ class Watch:
             self._divergence.restore(state["divergence"])
             self.best.restore(state["best"])
 
-    def _named(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _named(self, metrics: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._method.name}/{name}": value for name, value in metrics.items()}

@@ -144,6 +144,16 @@ def test_training_lowers_the_loss(new_student: Callable[[], Student], tmp_path: 
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: Callable[[], Student], tmp_path: Path):
+    def worst(log_every_steps: int) -> list[float]:
+        work_dir = tmp_path / str(log_every_steps)
+        settings = {"checkpoint_every_steps": 3, "log_every_steps": log_every_steps}
+        trainer(Imitation(samples(), 3), new_student(), work_dir, **settings).run()
+        return [row["metrics"]["imitation/worst"] for row in read_metrics(work_dir / "metrics.jsonl")]
+
+    assert worst(3) == [max(worst(1))]
+
+
 def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_path: Path):
     student = new_student()
     groups = trainer(Imitation(samples()), student, tmp_path, weight_decay=0.1).weights._optimizer.param_groups

@@ -36,6 +36,19 @@ def test_a_ratio_is_that_of_sums_and_one_of_nothing_is_left_out(tmp_path: Path):
     assert log.current == {"tokens_per_s": 40.0, "loss": 1.0}
 
 
+def test_a_maximum_is_the_largest_since_the_row_before(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    log.add({}, maxima={"worst": 3.0})
+    continued = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    continued.restore(json.loads(json.dumps(log.state())), 1, replay=False)
+    continued.add({}, maxima={"worst": 2.0})
+    assert continued.current == {"worst": 3.0}
+    continued.write_row(2)
+    continued.add({}, maxima={"worst": 1.0})
+    continued.write_row(3)
+    assert [row["metrics"]["worst"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 1.0]
+
+
 def test_rows_behind_the_checkpoint_are_cut_and_its_open_steps_count_on(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, nobody)
@@ -56,11 +69,11 @@ def test_rows_behind_the_checkpoint_are_cut_and_its_open_steps_count_on(tmp_path
 
 def test_a_process_that_does_not_write_has_the_same_values():
     log = MetricsLog(None, nobody)
-    log.restore({"window": {"loss": [1.0, 1.0]}, "last": {"lr": 0.5}}, 1, replay=True)
+    log.restore({"window": {"loss": [1.0, 1.0]}, "maxima": {}, "last": {"lr": 0.5}}, 1, replay=True)
     log.add({"loss": 3.0})
     log.write_row(2)
     assert log.last == {"loss": 2.0, "lr": 0.5}
-    assert log.state() == {"window": {}, "last": log.last}
+    assert log.state() == {"window": {}, "maxima": {}, "last": log.last}
 
 
 def test_without_a_checkpoint_rows_of_an_earlier_attempt_are_gone(tmp_path: Path):
