@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ from stillhouse.training.watching.divergence import named_prompts
 from stillhouse.training.watching.metrics import Ratio
 from stillhouse.types import Sample
 
+_MEASURED_AT_ONCE: Final = 512
+"""Samples: enough to fill the microbatches of many ranks, few beside a model."""
+
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
@@ -41,6 +45,8 @@ class PassResult:
     """The method's means and ratios, by bare name."""
     maxima: dict[str, float]
     """The method's maxima, by bare name."""
+    num_targets: int
+    """Loss positions of the batch."""
     groups: Sequence[Sequence[Sample]]
     """The microbatches of all ranks."""
     suspects: Sequence[Sample]
@@ -86,14 +92,16 @@ class Passes:
         return self._run(samples, method, is_training=True)
 
     @torch.no_grad()
-    def measure(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
-        """The same figures without gradient, dropout or noise.
+    def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
+        """`PassResult.metrics` without gradient, dropout or noise; of many samples few are in memory at a time.
 
         Raises:
             TrainingError: there is no loss position.
         """
         self._student.model.eval()
-        return self._run(samples, method, is_training=False)
+        starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
+        parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)
+        return reduce(_together, (self._run(part, method, is_training=False) for part in parts)).metrics
 
     def _run(self, samples: Sequence[Sample], method: TokenLoss, *, is_training: bool) -> PassResult:
         count = num_targets(samples)
@@ -120,13 +128,29 @@ class Passes:
         suspects = [
             sample for group, loss in zip(mine, losses, strict=True) if not math.isfinite(loss) for sample in group
         ]
-        return PassResult(sums["loss"], means | ratios, maxima, groups, suspects)
+        return PassResult(sums["loss"], means | ratios, maxima, count, groups, suspects)
 
     def _microbatch(self, group: Sequence[Sample], example: Sample, method: TokenLoss) -> Microbatch:
         if group:
             return collate(group, method.token_values, self._student.device, packing=self.packing)
         # A rank without work still takes part in what the ranks do together.
         return idle_microbatch(method.token_values(example), self._student.device, packing=self.packing)
+
+
+def _together(one: PassResult, other: PassResult) -> PassResult:
+    """What a pass over the batches of both would have said, without their samples."""
+    count = one.num_targets + other.num_targets
+    return PassResult(
+        loss=(one.loss * one.num_targets + other.loss * other.num_targets) / count,
+        ratios={
+            name: (top + other.ratios[name][0], bottom + other.ratios[name][1])
+            for name, (top, bottom) in one.ratios.items()
+        },
+        maxima={name: max(value, other.maxima[name]) for name, value in one.maxima.items()},
+        num_targets=count,
+        groups=(),
+        suspects=(),
+    )
 
 
 def _on_host(results: Sequence[LossSums]) -> tuple[list[float], dict[str, float], dict[str, float]]:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
-from stillhouse.training.batching.microbatches import num_targets
 from stillhouse.training.checkpoints.checkpoint import (
     Checkpoint,
     load_newest_checkpoint,
@@ -145,7 +144,7 @@ class Trainer:
             self._step += 1
             self._watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
             self._totals["seconds"] += self._clock() - started
-            self._totals["trained_tokens"] += num_targets(batch.samples)
+            self._totals["trained_tokens"] += result.num_targets
             self._totals["sampled_tokens"] += batch.num_sampled_tokens
             self._close_step()
         interruption.raise_if_any()
@@ -175,7 +174,7 @@ class Trainer:
         metrics: dict[str, float] = {}
         with self.weights.averaged():
             if validate and self._method.validation:
-                figures = self._passes.measure(self._method.validation, self._method).metrics
+                figures = self._passes.measure(self._method.validation, self._method)
                 metrics |= {f"validation_{name}": value for name, value in figures.items()}
             for measurement in self._measurements:
                 if self._is_due(measurement.every_steps):
