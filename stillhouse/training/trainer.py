@@ -137,8 +137,9 @@ class Trainer:
         result = self._passes.backward(batch.samples, self._method)
         norm = self.weights.clip()
         self._refuse_not_finite(batch, result, norm)
-        self._watch.check(self._step, batch, result)
         with interruption.deferred():
+            # Not before: a step that is cut off is looked at again.
+            self._watch.check(self._step, batch, result)
             rate = learning_rate(self._config, self._step, self._method.num_steps)
             self.weights.update(rate)
             self._step += 1
