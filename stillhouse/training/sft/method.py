@@ -124,6 +124,6 @@ def load_sft(
     data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)
     weights = tuple(source.weight for source in sources)
     order = Mixture(data.num_train, weights, config.batch_size, config.num_epochs, config.seed)
-    counts = data.counts
-    facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts.get(name)}
+    counts = data.total
+    facts = {f"{name}_rows": counts[name] for name in ("truncated", "dropped", "unlearnt") if counts[name]}
     return Sft(data.train, data.validation, order, token_bytes(tokenizer), config, facts)

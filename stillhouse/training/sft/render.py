@@ -159,9 +159,10 @@ def _refuse_without_answer(row: SplitRow, one: Conversation, rendering: Renderin
     ]
     if not answers or rendering.parts == ALL_PARTS:
         roles = ", ".join(message["role"] for message in one.messages)
+        weighted = " of a weight above 0" if one.excluded else ""
         raise InputError(
-            f"{row.row.place}: nothing to learn in a conversation with roles [{roles}]; expected an assistant message. "
-            "Drop the row"
+            f"{row.row.place}: nothing to learn in a conversation with roles [{roles}]; expected an assistant message"
+            f"{weighted}. Drop the row"
         )
 
 

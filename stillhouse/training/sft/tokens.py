@@ -26,7 +26,7 @@ from stillhouse.types import Sample
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Goes up when the same rows give other samples."""
 _SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
 _TELL_S: Final = 30.0
@@ -71,8 +71,13 @@ class SftData:
     validation: Samples
     num_train: tuple[int, ...]
     """Training samples of each source."""
-    counts: dict[str, int]
-    """As `RenderedChunk.counts`, of all sources together."""
+    counts: tuple[Counter[str], ...]
+    """Of each source, as `RenderedChunk.counts`."""
+
+    @property
+    def total(self) -> Counter[str]:
+        """The counts of all sources together."""
+        return sum(self.counts, Counter())
 
 
 def load_data(
@@ -113,14 +118,16 @@ def load_data(
         train=Samples(folder / "train.arrow"),
         validation=Samples(folder / "validation.arrow"),
         num_train=tuple(stored["num_train"]),
-        counts=stored["counts"],
+        counts=tuple(map(Counter, stored["counts"])),
     )
     if ranks.is_first:
         _tell(data)
-    for source, num_rows in zip(sources, data.num_train, strict=True):
+    for source, num_rows, counts in zip(sources, data.num_train, data.counts, strict=True):
+        if not counts["rows"]:
+            raise InputError(f"{source.path} holds no row; expected conversations to train on, or leave the source out")
         if num_rows == 0:
             raise InputError(
-                f"{source.path}: no row is left to train on; {_told(data.counts)}. Look at sft.too_long, "
+                f"{source.path}: no row is left to train on; {_told(counts)}. Look at sft.too_long, "
                 "student.max_length, sft.train_on_text and its like, and the source's validation_share, or leave the "
                 "source out"
             )
@@ -140,7 +147,7 @@ def _digest(sources: Sequence[SftSource], tokenizer: PreTrainedTokenizerBase, re
 
 
 def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> None:
-    counts: Counter[str] = Counter()
+    counts: list[Counter[str]] = [Counter() for _ in range(num_sources)]
     num_train = [0] * num_sources
     with replaced_folder(folder) as work:
         with ExitStack() as open_files:
@@ -152,28 +159,27 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
             for chunk in chunks:
                 if time.monotonic() > told + _TELL_S:
                     told = time.monotonic()
-                    logger.info("rendered %d rows", counts["rows"])
+                    logger.info("rendered %d rows", sum(one["rows"] for one in counts))
                 for split, batch in chunk.batches.items():
                     files[split].write_batch(batch)
                 num_train[chunk.source] += chunk.batches["train"].num_rows
-                counts += chunk.counts
+                counts[chunk.source] += chunk.counts
         (work / _COUNTS_FILE).write_text(json.dumps({"num_train": num_train, "counts": counts}))
 
 
 def _tell(data: SftData) -> None:
-    logger.info(
-        "%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _told(data.counts)
-    )
-    if data.counts.get("repeated_tokens"):
+    counts = data.total
+    logger.info("%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _told(counts))
+    if counts["repeated_tokens"]:
         logger.info(
             "the student's chat template renders earlier turns another way later on, so that conversations are trained "
             "on in several samples: %d tokens are read more than once",
-            data.counts["repeated_tokens"],
+            counts["repeated_tokens"],
         )
 
 
-def _told(counts: dict[str, int]) -> str:
+def _told(counts: Counter[str]) -> str:
     return (
-        f"of {counts.get('rows', 0)} rows {counts.get('truncated', 0)} are truncated, {counts.get('dropped', 0)} too "
-        f"long, {counts.get('unlearnt', 0)} without what is to be learnt"
+        f"of {counts['rows']} rows {counts['truncated']} are truncated, {counts['dropped']} too long, "
+        f"{counts['unlearnt']} without what is to be learnt"
     )

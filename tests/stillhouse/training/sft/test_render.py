@@ -122,8 +122,12 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: Pr
     [
         (talk("q"), r"file, row 1: nothing to learn in a conversation with roles \[user\].*Drop the row"),
         ([{"role": "bot"}], r"file, row 1: expected messages\[0\].role"),
-        (talk("q", "a")[1:], "file, row 1: cannot be rendered with the student's chat template"),
-        ([*talk("q"), {"role": "assistant", "content": "", "tool_calls": [{}]}], "not in the OpenAI form"),
+        ([talk("q")[0], {**talk("q", "a")[1], "weight": 0}], r"\[user, assistant\].*of a weight above 0"),
+        (talk("q", "a")[1:], "file, row 1: the conversation begins with the assistant"),
+        (
+            [*talk("q"), {"role": "assistant", "content": "", "tool_calls": [{}]}],
+            "file, row 1: cannot be rendered with the student's chat template.*not in the OpenAI form",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: PreTrainedTokenizerBase, messages: Any, told: str):

@@ -115,6 +115,12 @@ def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(
         load(tmp_path / "w", tokenizer, source, rendering=Rendering(5, "drop", RENDERING.parts))
 
 
+def test_an_empty_source_among_others_is_named(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+    sources = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
+    with pytest.raises(InputError, match=r"b\.jsonl holds no row; expected conversations"):
+        load(tmp_path / "w", tokenizer, *sources)
+
+
 def test_a_process_that_sees_another_work_folder_says_so(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
     source = write(tmp_path / "a.jsonl", conversations(3))
     second = Ranks(1, 1, torch.device("cpu"))
