@@ -124,12 +124,12 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(file, start=1):
                 if number == 1:
                     if line.startswith(_UTF16_BOMS):
-                        raise InputError(f"prompts file {path} is UTF-16; expected UTF-8, convert it with iconv")
+                        raise InputError(f"{path} is UTF-16; expected UTF-8, convert it with iconv")
                     line = line.removeprefix(_UTF8_BOM)
                 if not line.isspace() and line:
                     yield number, line
     except OSError as error:
-        raise InputError(f"prompts file {path} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def excerpt(line: bytes) -> str:

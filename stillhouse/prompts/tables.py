@@ -105,6 +105,8 @@ def hugging_face_rows(name: str, split: str, *, key: str, wanted: Sequence[str])
     except ImportError as error:
         raise ConfigError(f"{key} = 'hf:{name}' needs the package `datasets`: install stillhouse[hub]") from error
     repository, _, config_name = name.partition(":")
+    if not repository:
+        raise ConfigError(f"{key} = 'hf:{name}' names no dataset; expected hf:NAME or hf:NAME:CONFIG")
     place = f"hf:{name}[{split}]"
     try:
         dataset = load_dataset(repository, config_name or None, split=split, streaming=True)

@@ -87,6 +87,11 @@ def test_a_source_that_cannot_be_read_says_what_was_expected(
         list(read_source_rows(SftSource(path=str(tmp_path / name))))
 
 
+def test_a_hugging_face_dataset_without_a_name_says_what_was_expected():
+    with pytest.raises(ConfigError, match=r"sft\.sources = 'hf:' names no dataset; expected hf:NAME"):
+        list(read_source_rows(SftSource(path="hf:")))
+
+
 def test_the_fingerprint_of_a_source_is_that_of_its_bytes(tmp_path: Path, dataset_folder: Path):
     one = write_lines(tmp_path / "a.jsonl", ROWS)
     other = write_lines(tmp_path / "b.jsonl", ROWS)
