@@ -6,6 +6,9 @@ trained is float32 whatever the type of the weights. `peft` takes seconds to imp
 """
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +41,8 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
         use_rslora=config.lora_variant == "rslora",
         use_dora=config.lora_variant == "dora",
     )
-    return _checked(get_peft_model(causal_lm, settings), asked, "the new adapter")
+    with _quiet():
+        return _checked(get_peft_model(causal_lm, settings), asked, "the new adapter")
 
 
 def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentConfig) -> Any:
@@ -101,11 +105,20 @@ def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
     from peft import PeftModel
 
     try:
-        return PeftModel.from_pretrained(causal_lm, folder, **how)
+        with _quiet():
+            return PeftModel.from_pretrained(causal_lm, folder, **how)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"the adapter in {folder} does not fit its base model ({type(causal_lm).__name__}): {error}"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that a property which peft reads is deprecated in transformers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        yield
 
 
 def _means(target: str, name: str) -> bool:
