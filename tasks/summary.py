@@ -10,6 +10,9 @@ EVALUATION_OF = "evaluation of "
 
 SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
 
+_ROWS = {"truncated_rows": "rows cut", "dropped_rows": "too long", "unlearnt_rows": "with nothing to learn"}
+"""What became of training rows."""
+
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
     """One row a stage; the accuracy beside it is that of the model it made or asked.
@@ -56,7 +59,8 @@ def _result(stage: StageOutcome) -> str:
         case "difficulty" | "embeddings":
             return f"{facts['rows']} measured"
         case _:
-            return f"{facts['steps']} steps"
+            told = f"{facts['steps']} {'step' if facts['steps'] == 1 else 'steps'}"
+            return told + _left_out(facts, _ROWS)
 
 
 def _left_out(facts: JsonObject, kinds: Mapping[str, str]) -> str:
