@@ -48,11 +48,12 @@ class TrainerConfig(Section):
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Optimiser steps between checkpoints; a killed run repeats at most so many."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept; the best one is kept beside them where `keep` or early stopping asks for it."""
+    """Newest checkpoints that are kept; the best one is kept beside them where `keep` asks for it."""
     validate_every_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps between validations; None validates with each checkpoint."""
     keep: Literal["last", "best"] = "last"
-    """Which weights become the student: those after the last step, or those of the lowest validation loss."""
+    """Which weights become the student: those after the last step, or those of the lowest validation loss, which is the
+    negative log-likelihood whatever `sft.loss` is."""
     early_stopping_patience: int | None = Field(default=None, ge=1)
     """Training ends after so many validations in a row without a lower validation loss; None never ends it early."""
     divergence_factor: float | None = Field(default=3.0, gt=1.0)

@@ -81,7 +81,10 @@ class Method(TokenLoss, Protocol):
 
     @property
     def guarded(self) -> str | None:
-        """The metric, by bare name, whose rise means that training has diverged; None where no metric tells."""
+        """The metric, by bare name, that falls as the student learns: its rise means that training has diverged, and
+        the validation where it is lowest is the best. Not the loss where that may be low without merit, as that of DFT
+        is for tokens of no probability. None where no metric tells; the best is then that of the lowest loss.
+        """
 
     def batch(self, step: int) -> Batch:
         """The batch of step `step`, counted from 0.

@@ -157,11 +157,8 @@ class Trainer:
         if measured or is_checkpoint or self._is_due(self._config.log_every_steps):
             self._watch.write_row(self._step, measured)
         # A step in doubt has no checkpoint, so it cannot be the best.
-        is_best = (
-            "validation_loss" in measured
-            and not self._watch.is_suspicious
-            and self._watch.best.observe(self._step, measured["validation_loss"])
-        )
+        loss = measured.get(f"validation_{self._method.guarded or 'loss'}")
+        is_best = loss is not None and not self._watch.is_suspicious and self._watch.best.observe(self._step, loss)
         self._random = random_state()
         if is_checkpoint or (is_best and self._config.keep == "best"):
             self._save()

@@ -140,6 +140,26 @@ def test_the_best_weights_are_kept_though_later_ones_have_other_checkpoints(
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
+class Timid(Parrot):
+    """Minimises p(token) instead, as a loss may whose lowest value is no merit; watched by its likelihood."""
+
+    name = "timid"
+    guarded = "nll"
+
+    def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
+        return TokenLosses(scores.logprobs_N.exp(), means={"nll": -scores.logprobs_N.detach()})
+
+
+def test_the_best_validation_is_that_of_the_metric_the_method_is_watched_by(
+    student: Student, screen: Screen, tmp_path: Path
+):
+    facts = trainer(Timid(9, samples(0)), student, tmp_path, screen, keep="best").run()
+    rows = {row["step"]: row["metrics"] for row in read_metrics(tmp_path / "metrics.jsonl")}
+    assert rows[3]["timid/validation_loss"] > rows[9]["timid/validation_loss"]
+    assert rows[3]["timid/validation_nll"] < rows[9]["timid/validation_nll"]
+    assert facts["best_step"] == 3
+
+
 def test_training_ends_when_patience_runs_out_and_is_shown_as_done(student: Student, screen: Screen, tmp_path: Path):
     method = Parrot(60, samples(1))
     facts = trainer(method, student, tmp_path, screen, early_stopping_patience=3, validate_every_steps=1).run()
