@@ -1,5 +1,6 @@
 """Sections of evaluation, tracking and the machine."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -55,10 +56,19 @@ class TrackingConfig(Section):
     """Experiment the runs are filed under."""
     num_sample_trajectories: int = Field(default=20, ge=0)
     """Trajectories shown in MLflow and in the report."""
-    register_as: str | None = None
-    """Name in MLflow's model registry under which each trained student becomes a version; None registers none."""
-    alias: str = "candidate"
+    register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
+    """Name in MLflow's model registry under which each trained student becomes a version, without `/` and `:`;
+    None registers none."""
+    alias: str = Field(default="candidate", pattern=r"^[\w-]+$")
     """Alias of the registry that then points to the run's last student."""
+
+    @model_validator(mode="after")
+    def _an_alias_that_is_free(self) -> Self:
+        if re.fullmatch(r"latest|v\d+", self.alias, re.IGNORECASE):
+            raise ValueError(
+                f"tracking.alias {self.alias!r} is reserved by MLflow; expected another, such as `candidate`"
+            )
+        return self
 
 
 class RuntimeConfig(Section):

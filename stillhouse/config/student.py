@@ -1,6 +1,6 @@
 """The section of the student: the model, which of its parameters are trained, and in which types."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ class StudentConfig(Section):
     """Numerator of the adapter's scale."""
     lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout before the adapter's first matrix."""
-    lora_targets: tuple[str, ...] = ("all-linear",)
+    lora_targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Ends of the names of the layers that get an adapter, such as `q_proj`; `all-linear` takes every linear layer but
     the output layer."""
     neftune_alpha: float | None = Field(default=None, gt=0.0)

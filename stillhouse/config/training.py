@@ -1,10 +1,18 @@
 """Sections of the trainer and of the two ways to train a student."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from stillhouse.config.section import Section
+
+
+def _written_in_yaml(value: object) -> object:
+    """YAML reads `on` and `off` as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_written_in_yaml)]
 
 
 class TrainerConfig(Section):
@@ -39,11 +47,11 @@ class TrainerConfig(Section):
     packing: bool = True
     """Put the rows of a microbatch one behind the other, each attending to itself alone. Models that mix packed rows
     are found out at the start and padded; off pads always."""
-    gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
+    gradient_checkpointing: Switch = "auto"
     """Compute activations again in the backward pass; `auto` does where an estimate says that they would not fit."""
     activation_offload: bool = False
     """Keep activations in the memory of the host between the passes."""
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Switch = "auto"
     """Compile the model's blocks; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Optimiser steps between checkpoints; a killed run repeats at most so many."""

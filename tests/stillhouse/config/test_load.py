@@ -46,6 +46,12 @@ def test_a_quoted_number_stays_text(tmp_path: Path) -> None:
     assert (config.rollouts.system_prompt, config.teacher.model) == ("42", "1e5")
 
 
+@pytest.mark.parametrize("switch", ["on", "off", "auto"])
+def test_a_switch_is_what_it_is_written_as(tmp_path: Path, switch: str) -> None:
+    config = load_config(written(tmp_path, f"sft: {{compile: {switch}}}"), [f"sft.gradient_checkpointing={switch}"])
+    assert (config.sft.compile, config.sft.gradient_checkpointing) == (switch, switch)
+
+
 def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, ""), ["rollouts.seed=null", "tools.builtin=[calculator]"])
     assert config.rollouts.seed is None
@@ -62,6 +68,11 @@ def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
         ("rollouts: {temperature: -1}", [], ["rollouts.temperature = -1", "greater than or equal to 0"]),
         ("student: {parameters: prefix}", [], ["student.parameters", "'full', 'lora' or 'qlora'"]),
         ("student: {parameters: full, merge: true}", [], ["student", "there is no adapter to merge"]),
+        ("student: {lora_targets: []}", [], ["student.lora_targets", "at least 1 item"]),
+        ("tracking: {register_as: a/b}", [], ["tracking.register_as = 'a/b'", "match pattern"]),
+        ("tracking: {register_as: ''}", [], ["tracking.register_as = ''", "match pattern"]),
+        ("tracking: {alias: my best}", [], ["tracking.alias = 'my best'", "match pattern"]),
+        ("tracking: {alias: Latest}", [], ["tracking.alias 'Latest' is reserved by MLflow"]),
         ("sft: {dataset_weight: 0}", [], ["sft", "nothing is left to train on"]),
         ("sft: {loss: dft, label_smoothing: 0.1}", [], ["sft", "has no effect with sft.loss `dft`"]),
         ("sft: {learning_rate: 0.1, min_learning_rate: 0.2}", [], ["sft", "at most the peak"]),
