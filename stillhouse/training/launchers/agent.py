@@ -6,10 +6,10 @@ answers in its place, with the words of the rank that failed first.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from signal import SIGTERM
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -33,10 +33,13 @@ def main(job_file: Path) -> int:
     try:
         run(parse_args(torchrun_arguments(job, host=0)))
     except ChildFailedError as error:
+        # The parent stops this process as soon as it has heard.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         message, killed = cause(error.failures)
         answers.failed(message, killed=killed)
         return 1
     except SignalException as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         answers.failed(
             f"{job.method}: stopped by {error.sigval.name}; the same command continues from the last checkpoint",
             killed=True,
@@ -52,7 +55,7 @@ def cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
     So a kill counts before all words, and of words the earliest.
     """
     for rank, failure in failures.items():
-        if failure.exitcode < 0 and failure.exitcode != -SIGTERM:
+        if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
             return f"rank {rank} ended without a result ({ending(failure.exitcode)})", True
     words = [failure.error_file_data for failure in failures.values() if "at" in failure.error_file_data]
     if words:
