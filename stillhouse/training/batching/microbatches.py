@@ -34,7 +34,6 @@ class Segments:
 class Microbatch:
     """Samples as one forward pass takes them in: one packed row, or a rectangle of padded ones."""
 
-    samples: Sequence[Sample]
     inputs_BT: Tensor
     """Of each sample the tokens before its last target."""
     position_ids_BT: Tensor
@@ -47,8 +46,6 @@ class Microbatch:
     """The token each of them is to predict."""
     values: dict[str, Tensor]
     """float32 [N] by name: what the method knows of each target."""
-    num_tokens: int
-    """Inputs without padding."""
 
     @property
     def num_slots(self) -> int:
@@ -61,6 +58,24 @@ def num_targets(samples: Sequence[Sample]) -> int:
     return sum(sum(sample.loss_mask) for sample in samples)
 
 
+def num_inputs(sample: Sample) -> int:
+    """Tokens up to the one that predicts the last target: those that go through the model.
+
+    Raises:
+        ValueError: there is no target, the mask has another length than the tokens, or it marks the first token, which
+            nothing predicts.
+    """
+    if len(sample.loss_mask) != len(sample.token_ids):
+        raise ValueError(
+            f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but a loss mask of {len(sample.loss_mask)}"
+        )
+    if not any(sample.loss_mask):
+        raise ValueError(f"prompt {sample.prompt_id}: no token is a target; leave the sample out")
+    if sample.loss_mask[0]:
+        raise ValueError(f"prompt {sample.prompt_id}: the first token is marked as a target, but nothing predicts it")
+    return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
+
+
 def microbatch_groups(samples: Sequence[SampleT], max_tokens: int, *, packing: bool) -> list[list[SampleT]]:
     """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
@@ -71,7 +86,7 @@ def microbatch_groups(samples: Sequence[SampleT], max_tokens: int, *, packing: b
         ValueError: a mask has another length than its tokens, or marks the first token, which nothing predicts.
     """
     trained = [sample for sample in samples if any(sample.loss_mask)]
-    lengths = [_num_inputs(sample) for sample in trained]
+    lengths = [num_inputs(sample) for sample in trained]
     groups = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
     return [[trained[index] for index in group] for group in groups]
 
@@ -100,9 +115,8 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
         ValueError: a sample has no target, a mask or a list of values of another length than its tokens, or marks the
             first token, which nothing predicts; or samples have values of different names.
     """
-    lengths = [_num_inputs(sample) for sample in samples]
-    num_tokens = sum(lengths)
-    width = num_tokens if packing else max(lengths)
+    lengths = [num_inputs(sample) for sample in samples]
+    width = sum(lengths) if packing else max(lengths)
     firsts = np.cumsum([0, *lengths[:-1]]) if packing else np.arange(len(samples)) * width
     inputs = np.zeros((1 if packing else len(samples)) * width, dtype=np.int64)
     position_ids = np.zeros_like(inputs) if packing else np.tile(np.arange(width), len(samples))
@@ -114,7 +128,6 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
         places.append(first + indices - 1)
         targets.append(tokens[indices])
     return Microbatch(
-        samples=samples,
         inputs_BT=torch.from_numpy(inputs).view(-1, width).to(device),
         position_ids_BT=torch.from_numpy(position_ids).view(-1, width).to(device),
         segments=_segments(lengths, device) if packing else None,
@@ -123,7 +136,6 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
         values={
             name: torch.from_numpy(values).to(device) for name, values in _at_targets(samples, token_values).items()
         },
-        num_tokens=num_tokens,
     )
 
 
@@ -138,14 +150,12 @@ def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool
     nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
     token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
     return Microbatch(
-        samples=(),
         inputs_BT=token_BT,
         position_ids_BT=token_BT,
         segments=_segments([1], device) if packing else None,
         target_places_N=nothing_N,
         targets_N=nothing_N,
         values={name: nothing_N.float() for name in names},
-        num_tokens=0,
     )
 
 
@@ -172,16 +182,3 @@ def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[st
                 )
             found.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
     return {name: np.concatenate(parts) for name, parts in found.items()}
-
-
-def _num_inputs(sample: Sample) -> int:
-    """Tokens up to the one that predicts the last target."""
-    if len(sample.loss_mask) != len(sample.token_ids):
-        raise ValueError(
-            f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but a loss mask of {len(sample.loss_mask)}"
-        )
-    if not any(sample.loss_mask):
-        raise ValueError(f"prompt {sample.prompt_id}: no token is a target; leave the sample out")
-    if sample.loss_mask[0]:
-        raise ValueError(f"prompt {sample.prompt_id}: the first token is marked as a target, but nothing predicts it")
-    return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)

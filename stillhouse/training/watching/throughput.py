@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from stillhouse.progress import RecentRate
+from stillhouse.training.batching.microbatches import num_inputs, num_targets
 from stillhouse.training.watching.flops import ModelFlops
 from stillhouse.training.watching.metrics import Ratio
 from stillhouse.types import Sample
@@ -76,16 +77,16 @@ class Throughput:
         """
         now = self._clock()
         step_s, busy_s = max(now - self._started, 1e-9), max(now - self._ready, 1e-9)
-        lengths = [[_num_inputs(sample) for sample in group] for group in groups]
+        lengths = [[num_inputs(sample) for sample in group] for group in groups]
         num_tokens = sum(map(sum, lengths))
         num_slots = num_tokens if self._packing else sum(len(group) * max(group) for group in lengths)
-        num_targets = sum(sum(sample.loss_mask) for group in groups for sample in group)
-        flops = self._flops.of_step((length for group in lengths for length in group), num_targets)
+        num_learnt = sum(map(num_targets, groups))
+        flops = self._flops.of_step((length for group in lengths for length in group), num_learnt)
         return {
             "tokens_per_s": (num_tokens, step_s),
             "mfu": (flops, self._peak_flops * busy_s),
             "padding_share": (num_slots - num_tokens, num_slots),
-            "supervised_share": (num_targets, num_tokens),
+            "supervised_share": (num_learnt, num_tokens),
             "step_s": (step_s, 1.0),
             "data_s": (self._ready - self._started, 1.0),
         }
@@ -107,8 +108,3 @@ def peak_memory_gib(device: torch.device) -> float:
         return int(line.split()[1]) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
-
-
-def _num_inputs(sample: Sample) -> int:
-    """Tokens up to the one that predicts the last target: those that go through the model."""
-    return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
