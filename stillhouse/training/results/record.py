@@ -1,4 +1,7 @@
-"""`student.json`: how a student came about. Free of torch, and of dates: equal trainings have equal records."""
+"""`student.json`: how a student came about. Free of torch.
+
+Without dates: records of equal trainings differ in their `facts` alone, which hold seconds and speeds.
+"""
 
 from pathlib import Path
 from typing import Any, Final, Literal, Self

@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +28,13 @@ logger = logging.getLogger(__name__)
 _NUM_PROBES: Final = 4
 
 
-def write_results(job: TrainJob, base: str, facts: JsonObject, rows: Sequence[Sequence[int]] = ()) -> None:
+def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
     """Completes `job.output_dir`, which holds the weights and tokenizer: a finished student.
 
     Args:
         job: the training, whose work folder holds the metrics.
         base: model ref of the weights below the adapter, or of those that training started from.
         facts: of the trainer.
-        rows: token ids of a few samples, for the check of merged weights; without any, prompts are rendered.
 
     Raises:
         InputError: data or an earlier student's record cannot be read.
@@ -50,27 +48,17 @@ def write_results(job: TrainJob, base: str, facts: JsonObject, rows: Sequence[Se
         _copy(job.dataset_folder / DATASET_CARD, folder / DATASET_CARD_FILE)
     record_of(job, base, facts).write(folder)
     if job.student.merge:
-        merge_student(folder, folder / MERGED_FOLDER, rows)
+        with replaced_folder(folder / MERGED_FOLDER) as work:
+            fill_merged(folder, work)
     write_card(folder)
 
 
-def merge_student(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> None:
-    """As `fill_merged`, into a folder that appears whole or not at all.
-
-    Raises:
-        StoreError: no space or no permission; also what `fill_merged` raises.
-    """
-    with replaced_folder(output) as work:
-        fill_merged(folder, work, rows)
-
-
-def fill_merged(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) -> None:
+def fill_merged(folder: Path, output: Path) -> None:
     """Writes an adapter's base with the adapter merged in, checked, and all that lies beside a student's weights.
 
     Args:
         folder: an adapter's, with its tokenizer.
         output: an empty folder, which the caller publishes.
-        rows: token ids of a few samples, for the check; without any, prompts are rendered.
 
     Raises:
         ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
@@ -80,7 +68,7 @@ def fill_merged(folder: Path, output: Path, rows: Sequence[Sequence[int]] = ()) 
     # Its bars would break into what the caller shows.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))
-    check = merge_into(folder, output, rows or _probes(tokenizer))
+    check = merge_into(folder, output, _probes(tokenizer))
     tokenizer.save_pretrained(output)
     for name in (METRICS_FILE, DATASET_CARD_FILE):
         _copy(folder / name, output / name)
