@@ -104,7 +104,7 @@ def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
             job.dataset_folder,
             student.tokenizer,
             job.sft,
-            job.student.max_length,
+            _max_length(job, student),
             work_dir=job.work_dir,
             num_processes=job.runtime.label_processes,
             ranks=ranks,
@@ -127,6 +127,16 @@ def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
         Sampler(student.tokenizer, Toolbox.from_config(job.tools), job.on_policy, max_context, job.system_prompt),
         job.on_policy,
     )
+
+
+def _max_length(job: TrainJob, student: Student) -> int:
+    """Of a sample, in tokens: the config's, unless the model has no places for so many."""
+    asked, places = job.student.max_length, student.causal_lm.config.max_position_embeddings
+    if asked > places:
+        logger.info(
+            "student.max_length is %d, but the student has %d positions: longer rows are too long", asked, places
+        )
+    return min(asked, places)
 
 
 def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Listener) -> list[Measurement]:

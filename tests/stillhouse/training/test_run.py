@@ -107,6 +107,14 @@ def test_a_running_mean_is_what_is_validated_and_written(new_job: NewJob):
     assert rows[0] == rows[1]
 
 
+def test_rows_longer_than_the_student_has_positions_are_cut(new_job: NewJob, tmp_path: Path):
+    said = [{"prompt": "Count.", "completion": "one two " * 2000}, {"prompt": "Say two.", "completion": "Two."}]
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
+    job = new_job("long", dataset_weight=0.0, sources=[{"path": str(tmp_path / "said.jsonl")}])
+    job = job.model_copy(update={"student": job.student.model_copy(update={"max_length": 10**6})})
+    assert run_job(job, NoProgress())["truncated_rows"] == 1
+
+
 def test_padded_rows_train_the_student_that_packed_rows_train(new_job: NewJob):
     packed, padded = new_job("packed"), new_job("padded", packing=False)
     for job in (packed, padded):
