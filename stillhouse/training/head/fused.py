@@ -6,6 +6,7 @@ nothing is computed twice, and all that is kept for the backward pass are the gr
 Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
 
+import math
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.head.softmax import Slopes, block_elements, logit_gradients_, softmax_, wide
+from stillhouse.training.head.softmax import Slopes, block_rows, logit_gradients_, softmax_, wide
 from stillhouse.training.method import TokenLosses
 
 MAX_CHUNK_ELEMENTS: Final = 1 << 25
@@ -80,13 +81,14 @@ def fused_loss(
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
-    size = max(1, min(num_tokens, chunk_elements // vocabulary))
+    num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
+    size = max(1, math.ceil(num_tokens / num_chunks))
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
     layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
         # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
-        for first in range(0, max(1, num_tokens), size):
+        for first in range(0, num_chunks * size, size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
             scores = softmax_(logits_CV, targets_N[chunk], temperature, wants)
@@ -140,7 +142,7 @@ def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
     if sum_VH.dtype == left_VC.dtype:
         sum_VH.addmm_(left_VC, right_CH)
         return
-    num_rows = max(1, block_elements(sum_VH.device) // sum_VH.shape[1])
+    num_rows = block_rows(sum_VH)
     for sum_RH, left_RC in zip(sum_VH.split(num_rows), left_VC.split(num_rows), strict=True):
         sum_RH += (left_RC @ right_CH).to(sum_RH.dtype)
 

@@ -5,7 +5,7 @@ Both work on a few rows at a time: the float32 copies that they need are then sm
 Dimensions: C tokens of a chunk, V vocabulary.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Final, NamedTuple
 
 import torch
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
 
-_CPU_BLOCK_ELEMENTS: Final = 1 << 20
+_THREAD_BLOCK_ELEMENTS: Final = 1 << 19
 _GPU_BLOCK_ELEMENTS: Final = 1 << 25
 
 
-def block_elements(device: torch.device) -> int:
-    """Elements of a matrix to treat at once: what stays in the cache of a CPU, or keeps a GPU busy."""
-    return _CPU_BLOCK_ELEMENTS if device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+def block_rows(matrix: Tensor) -> int:
+    """Rows of a matrix to treat at once: what stays in the cache of a CPU's core, or keeps a GPU busy."""
+    elements = torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS if matrix.device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+    return max(1, min(len(matrix), elements // matrix.shape[1]))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -34,10 +35,10 @@ def softmax_(
 
     The scores are taken before the probabilities are rounded to the type of the logits.
     """
-    num_rows = _num_rows(logits_CV)
+    scratch_2RV = logits_CV.new_empty((2, block_rows(logits_CV), logits_CV.shape[1]), dtype=wide(logits_CV.dtype))
     blocks = [
-        _softmax_block_(logits_RV, targets_R, temperature, wants)
-        for logits_RV, targets_R in zip(logits_CV.split(num_rows), targets_C.split(num_rows), strict=True)
+        _softmax_block_(logits_RV, targets_R, temperature, wants, *scratch_2RV[:, : len(logits_RV)])
+        for logits_RV, targets_R in _split(logits_CV, targets_C)
     ]
     return TokenScores(
         targets_N=targets_C,
@@ -49,27 +50,28 @@ def softmax_(
     )
 
 
-def _softmax_block_(logits_RV: Tensor, targets_R: Tensor, temperature: float, wants: Set[ScoreName]) -> TokenScores:
-    # One fused softmax and cheap reductions: torch's exp alone would cost more on a CPU than all of this.
-    scaled_RV = logits_RV if temperature == 1.0 else logits_RV.to(wide(logits_RV.dtype)) / temperature
-    probabilities_RV = scaled_RV.softmax(dim=-1, dtype=wide(logits_RV.dtype))
-    top_R = scaled_RV.amax(dim=-1).to(probabilities_RV.dtype)
-    top_logprobs_R = probabilities_RV.amax(dim=-1).log()
-    chosen_R = scaled_RV.gather(1, targets_R[:, None]).squeeze(1).to(probabilities_RV.dtype)
-    log_normalisers_R = top_R - top_logprobs_R
-    mean_logprobs_R = entropy_R = None
-    if "mean_logprob" in wants:
-        mean_logprobs_R = scaled_RV.mean(dim=-1, dtype=probabilities_RV.dtype) - log_normalisers_R
-    if "entropy" in wants:
-        entropy_R = log_normalisers_R - (probabilities_RV * scaled_RV).sum(dim=-1)
+def _softmax_block_(
+    logits_RV: Tensor,
+    targets_R: Tensor,
+    temperature: float,
+    wants: Set[ScoreName],
+    scaled_RV: Tensor,
+    probabilities_RV: Tensor,
+) -> TokenScores:
+    torch.div(logits_RV, temperature, out=scaled_RV)
+    # A fused softmax and cheap reductions: on a CPU torch's exp alone costs more than all of this.
+    torch.softmax(scaled_RV, dim=-1, out=probabilities_RV)
     logits_RV.copy_(probabilities_RV)
+    top_R, top_logprobs_R = scaled_RV.amax(dim=-1), probabilities_RV.amax(dim=-1).log()
+    chosen_R = scaled_RV.gather(1, targets_R[:, None]).squeeze(1)
+    log_normalisers_R = top_R - top_logprobs_R
     return TokenScores(
         targets_N=targets_R,
         logprobs_N=chosen_R - top_R + top_logprobs_R,
         log_normalisers_N=log_normalisers_R,
         is_top_N=chosen_R >= top_R,
-        mean_logprobs_N=mean_logprobs_R,
-        entropy_N=entropy_R,
+        mean_logprobs_N=scaled_RV.mean(dim=-1) - log_normalisers_R if "mean_logprob" in wants else None,
+        entropy_N=log_normalisers_R - scaled_RV.mul_(probabilities_RV).sum(dim=-1) if "entropy" in wants else None,
     )
 
 
@@ -92,19 +94,18 @@ def logit_gradients_(probabilities_CV: Tensor, scores: TokenScores, slopes: Slop
     The target's own entry is computed from its score: where p_y is close to 1 it is a difference, of which a rounded
     p_y would leave no digit.
     """
+    vocabulary = probabilities_CV.shape[1]
     a_C, b_C, c_C = slopes
     factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
-    shares_C = torch.zeros_like(a_C) if c_C is None else c_C / probabilities_CV.shape[1]
-    num_rows = _num_rows(probabilities_CV)
-    for block_RV, factors_R, shares_R in zip(
-        probabilities_CV.split(num_rows), factors_C.split(num_rows), shares_C.split(num_rows), strict=True
-    ):
-        gradients_RV = block_RV * factors_R[:, None]
-        if c_C is not None:
-            gradients_RV += shares_R[:, None]
-        block_RV.copy_(gradients_RV)
+    shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
     chosen_C = factors_C * scores.logprobs_N.exp() + shares_C + a_C
-    probabilities_CV.scatter_(1, scores.targets_N[:, None], chosen_C[:, None].to(probabilities_CV.dtype))
+    scratch_RV = probabilities_CV.new_empty((block_rows(probabilities_CV), vocabulary), dtype=a_C.dtype)
+    for block_RV, *columns in _split(probabilities_CV, factors_C, shares_C, chosen_C, scores.targets_N):
+        factors_R1, shares_R1, chosen_R1, targets_R1 = (column_R[:, None] for column_R in columns)
+        gradients_RV = scratch_RV[: len(block_RV)].copy_(block_RV).mul_(factors_R1)
+        if c_C is not None:
+            gradients_RV += shares_R1
+        block_RV.copy_(gradients_RV.scatter_(1, targets_R1, chosen_R1))
 
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:
@@ -112,5 +113,6 @@ def _joined(parts: list[Tensor | None]) -> Tensor | None:
     return torch.cat(wanted) if wanted else None
 
 
-def _num_rows(matrix_CV: Tensor) -> int:
-    return max(1, block_elements(matrix_CV.device) // matrix_CV.shape[1])
+def _split(matrix_CV: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    num_rows = block_rows(matrix_CV)
+    return zip(*(tensor.split(num_rows) for tensor in (matrix_CV, *columns)), strict=True)
