@@ -20,7 +20,7 @@ from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Trainer
 from stillhouse.training.watching.metrics import read_metrics
-from stillhouse.types import Sample
+from stillhouse.types import JsonObject, Sample
 
 
 def samples() -> list[Sample]:
@@ -162,21 +162,31 @@ def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_pat
         assert decays[id(parameter)] == (0.1 if parameter.ndim >= 2 else 0.0)
 
 
-def test_interrupted_training_ends_with_the_same_bits(new_student: Callable[[], Student], tmp_path: Path):
-    whole = new_student()
-    trainer(Imitation(samples()), whole, tmp_path / "whole").run()
+def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: Callable[[], Student], tmp_path: Path):
+    def train(
+        student: Student, work_dir: Path, seed: int, before: Callable[[int], None] = lambda step: None
+    ) -> Trainer:
+        torch.manual_seed(seed)
+        student.step.noise_alpha = 5.0
+        one = trainer(Imitation(samples(), before=before), student, work_dir, ema_decay=0.9)
+        facts.append(one.run())
+        return one
 
     def interrupt_at_step_3(step: int) -> None:
         if step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    facts: list[JsonObject] = []
+    whole, continued = new_student(), new_student()
+    first = train(whole, tmp_path / "whole", 0)
     with pytest.raises(Interrupted):
-        trainer(Imitation(samples(), before=interrupt_at_step_3), new_student(), tmp_path / "cut").run()
-    continued = new_student()
-    facts = trainer(Imitation(samples()), continued, tmp_path / "cut").run()
-    assert facts["resumed_from_step"] == 3
-    assert facts["steps"] == 6
+        train(new_student(), tmp_path / "cut", 0, interrupt_at_step_3)
+    second = train(continued, tmp_path / "cut", 1)
+    assert (facts[1]["resumed_from_step"], facts[1]["steps"]) == (3, 6)
     expected, seen = weights(whole), weights(continued)
+    assert all(torch.equal(seen[name], expected[name]) for name in expected)
+    with first.weights.averaged(), second.weights.averaged():
+        expected, seen = weights(whole), weights(continued)
     assert all(torch.equal(seen[name], expected[name]) for name in expected)
 
 
