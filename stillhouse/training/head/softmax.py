@@ -17,10 +17,14 @@ _THREAD_BLOCK_ELEMENTS: Final = 1 << 19
 _GPU_BLOCK_ELEMENTS: Final = 1 << 25
 
 
+def block_elements(device: torch.device) -> int:
+    """Elements to treat at once: what stays in the cache of a CPU's cores, or keeps a GPU busy."""
+    return torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS if device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+
+
 def block_rows(matrix: Tensor) -> int:
-    """Rows of a matrix to treat at once: what stays in the cache of a CPU's core, or keeps a GPU busy."""
-    elements = torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS if matrix.device.type == "cpu" else _GPU_BLOCK_ELEMENTS
-    return max(1, min(len(matrix), elements // matrix.shape[1]))
+    """Rows of a matrix to treat at once."""
+    return max(1, min(len(matrix), block_elements(matrix.device) // matrix.shape[1]))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
