@@ -27,9 +27,10 @@ def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
     """
     # Torch is imported where training is to happen, and nowhere else.
     from stillhouse.training.interruption import Interrupted
-    from stillhouse.training.run import run_job
 
     try:
+        from stillhouse.training.run import run_job
+
         with _torch_as_before():
             return run_job(job, progress)
     except Interrupted:
