@@ -17,7 +17,7 @@ class Course(NamedTuple):
     name: str
     first: float
     best: float | None
-    """None where neither high nor low is good."""
+    """Of what was trained, not of what training started from; None where neither high nor low is good."""
     best_step: int | None
     last: float
 
@@ -38,8 +38,9 @@ def courses(rows: Sequence[JsonObject]) -> list[Course]:
 
 def _course(name: str, points: list[tuple[int, float]]) -> Course:
     best_step, best = None, None
+    trained = [point for point in points if point[0] > 0] or points
     if name.endswith(_FALLING):
-        best_step, best = min(points, key=lambda point: point[1])
+        best_step, best = min(trained, key=lambda point: point[1])
     elif name.endswith(_RISING):
-        best_step, best = max(points, key=lambda point: point[1])
+        best_step, best = max(trained, key=lambda point: point[1])
     return Course(name, points[0][1], best, best_step, points[-1][1])
