@@ -86,23 +86,35 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
 
 
 def sft_plot(rows: Sequence[JsonObject]) -> str | None:
-    """Training loss by step, and validation loss where it was measured."""
-    loss, validation = series(rows, "sft/loss"), series(rows, "sft/validation_loss")
+    """Cross-entropy by step, of training and validation; below it the accuracy of sampled answers, if measured.
+
+    It is drawn whatever was trained on, so that training and validation are of one kind; trainings whose loss is the
+    cross-entropy may log it as `loss` alone.
+    """
+    loss = series(rows, "sft/nll") or series(rows, "sft/loss")
+    validation = series(rows, "sft/validation_nll") or series(rows, "sft/validation_loss")
+    accuracy = series(rows, "sft/generation_accuracy")
     if not loss and not validation:
         return None
     with drawing():
-        figure, (axis,) = panels(_CURVES_IN)
+        figure, axes = panels(_CURVES_IN, 2 if accuracy else 1)
+        axis = axes[0]
         ink = stage_ink("sft")
         axis.set_title("Loss")
         if validation:
-            steps, values = zip(*validation, strict=True)
-            axis.plot(steps, values, "o-", color=INK, markersize=4.5, linewidth=1, markeredgecolor=PAPER)
-            _corner(axis, f"validation {values[-1]:.3f}", INK, line=1 if loss else 0)
+            _marked(axis, validation)
+            _corner(axis, f"validation {validation[-1].value:.3f}", INK, line=1 if loss else 0)
         if loss:
             _curve(axis, loss, ink)
             _corner(axis, f"training {_smooth(loss)[-1].value:.3f}", ink, line=0)
-        _steps(axis)
+        axis.grid(axis="y")
         axis.set_ylim(bottom=0)
+        if accuracy:
+            _marked(axes[1], accuracy)
+            axes[1].set_title("Accuracy of sampled answers to validation prompts")
+            _corner(axes[1], f"{accuracy[-1].value:.2f}", INK, line=0)
+            axes[1].set_ylim(0, 1)
+        _steps(axes[-1])
         return to_svg(figure, "sft", "SFT loss by optimizer step")
 
 
@@ -202,6 +214,12 @@ def _curve(axis: "Axes", points: Sequence[Point], ink: str) -> None:
     axis.plot([p.step for p in smooth], [p.value for p in smooth], color=ink, linewidth=1.8)
     if len(points) == 1:
         axis.plot([points[0].step], [points[0].value], "o", color=ink, markersize=5)
+
+
+def _marked(axis: "Axes", points: Sequence[Point]) -> None:
+    """Few measurements, each a dot."""
+    steps, values = zip(*points, strict=True)
+    axis.plot(steps, values, "o-", color=INK, markersize=4.5, linewidth=1, markeredgecolor=PAPER)
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:

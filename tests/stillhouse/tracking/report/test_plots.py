@@ -65,6 +65,16 @@ def test_nothing_to_show_is_no_picture(picture: str | None) -> None:
     assert picture is None
 
 
+def test_sft_shows_cross_entropy_whatever_the_loss_and_the_accuracy_of_sampled_answers() -> None:
+    rows = [
+        {"step": 0, "sft/validation_nll": 2.5, "sft/validation_loss": 0.25, "sft/generation_accuracy": 0.125},
+        {"step": 9, "sft/nll": 1.5, "sft/loss": 0.5},
+    ]
+    shown = words(sft_plot(rows))
+    for told in ("training 1.500", "validation 2.500", "Accuracy of sampled answers to validation prompts", "0.12"):
+        assert told in shown
+
+
 @pytest.mark.parametrize(
     "rows",
     [
