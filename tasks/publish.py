@@ -1,8 +1,5 @@
 """The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
 
-import os
-import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -25,6 +22,7 @@ from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, St
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.caching import artifacts_in
+from tasks.pages import near, pages_of
 from tasks.prompts import metadata_file
 from tasks.registry import register
 from tasks.rollouts import Rollouts
@@ -68,7 +66,7 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
         except StillhouseError as error:
             # What ended the run may end the report too, a full disk for one; the first error is the one to tell.
             with suppress(StillhouseError):
-                report = _write_report(run, _pages(run), failure=str(error))
+                report = _write_report(run, pages_of(run), failure=str(error))
                 run.record.log_artifact(report, "report")
                 get_run_logger().error("%s The report is in %s", error, report)
             raise
@@ -81,7 +79,7 @@ def publish(run: Run) -> Published:
     results = _results(run)
     evaluations = _evaluations(run)
     students = {name: results[name] for name in _TRAINING if name in results}
-    pages = {**_pages(run), **_model_page(register(run, students, evaluations))}
+    pages = {**pages_of(run), **_model_page(register(run, students, evaluations))}
     report = _write_report(run, pages)
     published = Published(
         report=str(report),
@@ -90,7 +88,7 @@ def publish(run: Run) -> Published:
         evaluations=evaluations,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
-        pages={"report": _near(report), **_dataset_page(results), **pages},
+        pages={"report": near(report), **_dataset_page(results), **pages},
     )
     _to_mlflow(run, published, results)
     _to_prefect(run, published)
@@ -98,7 +96,7 @@ def publish(run: Run) -> Published:
 
 
 def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
-    return {"dataset": _near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
+    return {"dataset": near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
 
 
 def _model_page(address: str | None) -> dict[str, str]:
@@ -195,29 +193,6 @@ def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:
                 verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
                 stage=name.removeprefix(EVALUATION_OF),
             )
-
-
-def _pages(run: Run) -> dict[str, str]:
-    """The commands of this environment, as they can be pasted."""
-    scripts = Path(sys.executable).parent
-    store = shlex.quote(_near(run.context.store.root))
-    pages = {"view": f"{_near(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
-    if run.record.ui_command is not None:
-        pages["MLflow"] = run.record.ui_command.replace("mlflow ui", f"{_near(scripts / 'mlflow')} ui")
-    if run.record.url is not None:
-        pages["its run"] = run.record.url
-    if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
-        pages["Prefect"] = str(flow_run.ui_url)
-    else:
-        home = os.environ.get("PREFECT_HOME")
-        setting = f"PREFECT_HOME={shlex.quote(_near(Path(home)))} " if home else ""
-        pages["Prefect"] = f"{setting}{_near(scripts / 'prefect')} server start"
-    return pages
-
-
-def _near(path: Path) -> str:
-    """The path as a person in this folder would type it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
