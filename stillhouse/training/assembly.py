@@ -69,11 +69,7 @@ def build_trainer(
         shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
     peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12
     throughput = Throughput(
-        flops,
-        peak_flops * ranks.size,
-        method.num_steps,
-        packing=passes.packing,
-        device=student.device,
+        flops, peak_flops * ranks.size, method.num_steps, packing=passes.packing, device=student.device
     )
     watch = Watch(
         method,

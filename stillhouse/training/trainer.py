@@ -235,9 +235,7 @@ class Trainer:
         if self._config.keep == "best" and best is not None and best != self._step:
             with self.weights.averaged():  # a checkpoint's weights are its running mean, where one is kept
                 self.weights.replace(load_weights(self._checkpoints, best))
-            logger.info(
-                "%s: kept are the weights after step %d, of the lowest validation loss", self._method.name, best
-            )
+            logger.info("%s: kept are the weights after step %d, of the best validation", self._method.name, best)
 
     def _facts(self, resumed_from: int | None) -> JsonObject:
         best = {"best_step": self._watch.best.step} if self._config.keep == "best" else {}
