@@ -130,3 +130,11 @@ def test_activations_kept_on_the_host_change_no_bit(new_job: NewJob):
     for job in (plain, kept):
         run_job(job, NoProgress())
     assert weights(plain) == weights(kept)
+
+
+def test_noise_on_the_embeddings_is_that_of_the_students_config(new_job: NewJob):
+    plain, noisy = new_job("plain"), new_job("noisy")
+    noisy = noisy.model_copy(update={"student": noisy.student.model_copy(update={"neftune_alpha": 5.0})})
+    first, second = (run_job(job, NoProgress())["final"] for job in (plain, noisy))
+    assert first["sft/loss"] != second["sft/loss"]
+    assert weights(plain) != weights(noisy)

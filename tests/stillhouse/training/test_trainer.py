@@ -162,6 +162,11 @@ def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_pat
         assert decays[id(parameter)] == (0.1 if parameter.ndim >= 2 else 0.0)
 
 
+def test_the_optimisers_running_means_decay_as_the_config_says(new_student: Callable[[], Student], tmp_path: Path):
+    one = trainer(Imitation(samples()), new_student(), tmp_path, beta1=0.8, beta2=0.97)
+    assert {group["betas"] for group in one.weights._optimizer.param_groups} == {(0.8, 0.97)}
+
+
 def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: Callable[[], Student], tmp_path: Path):
     def train(
         student: Student, work_dir: Path, seed: int, before: Callable[[int], None] = lambda step: None
