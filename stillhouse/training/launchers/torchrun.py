@@ -6,6 +6,7 @@ data and its checkpoints are.
 
 import logging
 import shlex
+from pathlib import Path
 
 from stillhouse.processes import GuardedProcess
 from stillhouse.progress import Progress
@@ -27,11 +28,18 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
         TrainingKilled: something from outside ended one.
     """
     for host in range(1, job.runtime.num_hosts):
-        command = shlex.join(["python", "-m", "torch.distributed.run", *torchrun_arguments(job, host)])
-        logger.info("%s: on host %d of %d run: %s", job.method, host, job.runtime.num_hosts, command)
+        # A warning, since nothing happens before somebody has read it.
+        logger.warning("%s waits for the other hosts; on host %d run: %s", job.method, host, _command(job, host))
     arguments = [str(job.work_dir / JOB_FILE)]
     with GuardedProcess("stillhouse.training.launchers.agent", arguments, environment(job), grace_s=GRACE_S) as process:
         return follow(process, job, progress)
+
+
+def _command(job: TrainJob, host: int) -> str:
+    """The shell's line that starts the ranks of another host, in a folder of the same name."""
+    variables = [f"{name}={value}" for name, value in environment(job).items()]
+    torchrun = ["env", *variables, "python", "-m", "torch.distributed.run", *torchrun_arguments(job, host)]
+    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(torchrun)}"
 
 
 def torchrun_arguments(job: TrainJob, host: int) -> list[str]:

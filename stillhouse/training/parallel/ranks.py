@@ -20,7 +20,7 @@ from stillhouse.types import Sample
 
 T = TypeVar("T")
 
-_TIMEOUT: Final = timedelta(minutes=60)
+_TIMEOUT: Final = timedelta(minutes=30)
 """Longest wait in a collective: longer than the first process needs to write a checkpoint or to sample answers."""
 
 
@@ -121,7 +121,8 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    # Schedulers of jobs set the size, too, for processes that are to start torchrun.
+    size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
     if size == 1:
         yield Ranks.single(torch.device(device))
         return

@@ -15,6 +15,7 @@ from stillhouse.training.parallel.ranks import join_ranks
 def serve(rank: int, port: int, calls: Connection) -> None:
     """Joins as `rank` and answers calls until it is ended."""
     os.environ |= {
+        "TORCHELASTIC_RUN_ID": "pair",
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": "2",
