@@ -110,6 +110,9 @@ class TrainJob(BaseModel):
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
+        if self.method == "sft":
+            # They bound answers that are sampled to be looked at.
+            del fields["max_tokens"], fields["max_turns"]
         return fields
 
     def digest(self) -> str:

@@ -82,8 +82,10 @@ class Watch:
 
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
         """Counts a finished step in; `update` is what its update of the weights measured."""
-        ratios = {**result.ratios, **self.throughput.end_step(result.groups)}
-        metrics = {**batch.metrics, "loss": result.loss, **update}
+        # Steps count by their tokens, as they do in the method's own metrics.
+        loss = (result.loss * result.num_targets, float(result.num_targets))
+        ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
+        metrics = {**batch.metrics, **update}
         self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
         self._metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
 
