@@ -114,9 +114,9 @@ class RuntimeConfig(Section):
     num_processes: int = Field(default=1, ge=1)
     """Processes of this host that share an SFT under `torchrun`, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
-    """Hosts that train together under `torchrun`; the others are started with the command in the training's log."""
+    """Hosts that train together under `torchrun` and share the store; the others run the command that the run's log shows."""
     rendezvous: str | None = None
-    """Address `host:port` where the hosts meet; needed for more than one."""
+    """Address `host:port` of the first host, where the others join it; needed for more than one."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()
