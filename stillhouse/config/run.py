@@ -114,7 +114,7 @@ class RuntimeConfig(Section):
     num_processes: int = Field(default=1, ge=1)
     """Processes of this host that share an SFT under `torchrun`, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
-    """Hosts that train together under `torchrun` and share the store; the others run the command that the run's log shows."""
+    """Hosts that train together under `torchrun` and share the store; the others run the command in the run's log."""
     rendezvous: str | None = None
     """Address `host:port` of the first host, where the others join it; needed for more than one."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
