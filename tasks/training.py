@@ -12,6 +12,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob
 from stillhouse.training.launchers.launch import train
 from stillhouse.training.sft.sources import source_fingerprint
+from stillhouse.training.workdir import exclusive
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
 from tasks.models import scoring_teacher, trained_student
@@ -141,7 +142,11 @@ def _train(
     )
     # Not by the key: what changes nothing of the weights need not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
-    with context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record:
+    with (
+        # Of the flow, beside the training's own: whose job file lies in the folder decides where the student goes.
+        exclusive(work_dir / "flow"),
+        context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record,
+    ):
         tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)
 
         def fill(folder: Path) -> tuple[int, JsonObject]:

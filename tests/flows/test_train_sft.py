@@ -1,7 +1,11 @@
 """SFT by itself, on conversations that are there already: no prompts, no teacher."""
 
+import fcntl
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +90,26 @@ def test_the_best_weights_are_those_of_the_lowest_validation_loss(trained: Publi
     losses = {row["step"]: row["metrics"]["sft/validation_loss"] for row in rows if row["step"] > 0}
     assert len(losses) == student.facts["steps"]
     assert losses[student.facts["best_step"]] == min(losses.values())
+
+
+def test_a_training_belongs_to_one_flow(
+    settings: dict[str, Any], tmp_path: Path, smoke_config: Callable[..., DistillConfig]
+) -> None:
+    from flows.train_sft import train_sft
+
+    def is_held() -> bool:
+        deadline = time.monotonic() + 60
+        while not (jobs := list(tmp_path.glob("training/*/job.json"))) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with (jobs[0].parent / "flow" / "lock").open() as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(is_held)
+        train_sft(smoke_config(tmp_path, **settings))
+        assert held.result()
 
 
 def test_the_same_rows_are_not_trained_on_again(
