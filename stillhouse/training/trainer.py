@@ -185,8 +185,8 @@ class Trainer:
         suspects = [sample for rank in self._ranks.gather(result.suspects) for sample in rank]
         raise TrainingError(
             f"{self._method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
-            f"values; prompts {named_prompts(suspects or batch.samples)}. The last checkpoint in {self._checkpoints} "
-            f"stands. Lower {self._method.name}.learning_rate, or set student.dtype to float32"
+            f"values; prompts {named_prompts(suspects or batch.samples)}. Checkpoints in {self._checkpoints} are from "
+            f"before. Lower {self._method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16"
         )
 
     def _resume(self) -> int | None:

@@ -117,10 +117,12 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
         device: kind of device; `auto` takes CUDA when there is one. Each process of a host gets a device of its own.
 
     Raises:
-        ConfigError: the host has fewer CUDA devices than processes.
+        ConfigError: the host has no CUDA device, or fewer than processes.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("runtime.device is `cuda`, but torch finds no CUDA device here; use `auto` or `cpu`")
     # Schedulers of jobs set the size, too, for processes that are to start torchrun.
     size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
     if size == 1:

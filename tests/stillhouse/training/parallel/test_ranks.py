@@ -1,7 +1,11 @@
 import math
 from typing import Any
 
-from stillhouse.training.parallel.ranks import Ranks
+import pytest
+import torch
+
+from stillhouse.errors import ConfigError
+from stillhouse.training.parallel.ranks import Ranks, join_ranks
 
 
 def exchange(ranks: Ranks) -> tuple[Any, ...]:
@@ -29,3 +33,9 @@ def test_what_is_no_number_in_one_rank_is_none_in_any(pair):
     for sums, maxima in pair.run(reduce, [{"loss": 1.0}, {"loss": math.nan}], [{"most": math.nan}, {"most": 1.0}]):
         assert math.isnan(sums["loss"])
         assert math.isnan(maxima["most"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has what the test is to miss")
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="torch finds no CUDA device here"), join_ranks("cuda"):
+        pass
