@@ -1,120 +1,144 @@
-"""The language-model head in training: chunks that are computed twice against all logits at once.
+"""The output layer in training: gradients computed with the loss, in chunks, against all logits at once.
 
 Dimensions: N loss positions, H hidden, V vocabulary.
 
 Claim
-    Memory of loss and backward pass is bounded by the chunk, 2^24 logits, however many positions a microbatch has, for
-    the price of scoring every chunk twice; values and gradients are those of the naive way. Within one chunk there is
-    nothing to gain, and training's entropy and accuracy of each token cost what they cost.
+    At V = 151,936, N = 2,048 and H = 1,024 the head with its loss takes at most a quarter of the naive memory and is
+    faster, in float32 and bfloat16, trained or frozen, with the accuracy of each token measured besides.
 
 Measured
-    Naive is what a trainer writes first: `cross_entropy(linear(hidden, weight), targets)`, forward and backward, and no
-    metric of its tokens. Peak memory is what a child process of each side and size grows by at most (Linux's VmHWM
-    over VmRSS, reset after a small warm-up run, inputs and gradients included). Time is that of alternating rounds in
-    one process, on one thread. Ratios are ours over naive: below 1 is less memory, or faster.
-
-Learnt (the table with chunks of 2^25)
-    float32, H = 256, one thread of two cores that others used as well. Memory, then CPU time:
-        N   512  V  32,000   1 chunk    1.27           1.49 (1.47..1.51)
-        N 2,048  V  32,000   2 chunks   0.70           2.06 (2.01..2.09)
-        N   512  V 151,936   3 chunks   0.65           2.19 (2.18..2.20)
-    and 0.41 at N 4,096, V 32,000 (taken before the warm-up used chunks, so some 100 MB too much for ours). Losses agree
-    to 2e-7, gradients to 9e-7. A chunk's peak is about four times its logits: the logits, their log-softmax,
-    probabilities and the entropy's product live at once. With H this small the softmax outweighs the matrix product,
-    which is why twice the forward pass shows so much; entropy and accuracy are computed twice as well.
-    Chunks of 2^24 logits take 0.38 of the memory and 1.95 of the CPU (1.87..2.09) at N 2,048, V 32,000. Below 32 MiB a
-    block glibc keeps freed chunks in its heap: 2^22 logits took from 0.30 to 1.13 of the naive memory in repeated runs,
-    though only 0.16 with MALLOC_MMAP_THRESHOLD_=65536, and 1.42 of the CPU (1.40..1.44), as fewer pages are cleared.
+    TODO
 """
 
 import multiprocessing
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as naive_cross_entropy
 from torch.nn.functional import linear
 
-from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio
-from stillhouse.training.head.predictions import MAX_CHUNK_ELEMENTS, Predictions
+from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio, spread
+from stillhouse.training.float32 import use_fast_float32_products
+from stillhouse.training.head.fused import CPU_CHUNK_ELEMENTS, fused_loss
+from stillhouse.training.head.scores import TokenScores
 from stillhouse.training.losses import cross_entropy
+from stillhouse.training.method import TokenLosses
 
 Side = Literal["ours", "naive"]
-_WARM_UP: Final = (8, 64)
-"""Loss positions and vocabulary of the run that brings libraries into memory, in eight chunks: torch imports some
-100 MB on the first use of checkpointing."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizeReport:
-    """Figures at one size; ratios are ours over naive."""
+class Setting(NamedTuple):
+    """What is computed, and how."""
 
     num_tokens: int
     vocabulary: int
-    num_chunks: int
+    hidden: int
+    dtype: str
+    """Type of the matrix products: float32, or bfloat16 under autocast."""
+    is_trained: bool
+    """Whether the weight is trained, and then float32, or frozen in the type of the products."""
+    chunk_elements: int
+    num_threads: int
+    onednn: bool
+    """Whether float32 products may go through oneDNN, as a training lets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of one setting; ratios are ours over naive."""
+
+    setting: Setting
     memory: float
     """Ratio of peak memory."""
     naive_bytes: int
     our_bytes: int
     wall: Spread
     cpu: Spread
+    naive_cpu_s: Spread
     loss_difference: float
     """Relative."""
     gradient_difference: float
-    """Largest difference of a gradient's entry over the gradient's largest entry."""
+    """Norm of the difference of a gradient over the norm of the gradient."""
 
     def line(self) -> str:
         """The figures as printed."""
+        setting = self.setting
         return (
-            f"  N {self.num_tokens:>6} V {self.vocabulary:>7}  {self.num_chunks:>2} chunks  memory {self.memory:.2f}"
-            f"   CPU {self.cpu}   wall {self.wall}   differs by {self.loss_difference:.0e} (loss), "
+            f"  N {setting.num_tokens:>5} V {setting.vocabulary:>7} H {setting.hidden:>5} {setting.dtype:>8} "
+            f"{'trained' if setting.is_trained else 'frozen':>7}   memory {self.memory:.3f} of {self.naive_bytes / 2**20:,.0f} MiB   CPU {self.cpu} of "
+            f"{self.naive_cpu_s.median:.3g} s   wall {self.wall}   differs by {self.loss_difference:.0e} (loss), "
             f"{self.gradient_difference:.0e} (gradients)"
         )
 
 
 class Head:
-    """Inputs of one size, and the two ways from them to a loss with gradients."""
+    """Inputs of one setting, and the two ways from them to a loss with gradients."""
 
-    def __init__(self, num_tokens: int, vocabulary: int, hidden: int) -> None:
+    def __init__(self, setting: Setting) -> None:
+        torch.set_num_threads(setting.num_threads)
+        if setting.onednn:
+            use_fast_float32_products()
         generator = torch.Generator().manual_seed(0)
-        self.hidden_NH = torch.randn(num_tokens, hidden, generator=generator).requires_grad_()
-        self.layer = nn.Linear(hidden, vocabulary, bias=False)
-        nn.init.normal_(self.layer.weight, std=hidden**-0.5, generator=generator)
-        self.targets_N = torch.randint(vocabulary, (num_tokens,), generator=generator)
+        dtype = getattr(torch, setting.dtype)
+        self._setting = setting
+        self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16)
+        self._hidden_NH = (
+            torch.randn(setting.num_tokens, setting.hidden, generator=generator).to(dtype).requires_grad_()
+        )
+        self._layer = nn.Linear(
+            setting.hidden, setting.vocabulary, bias=False, dtype=torch.float32 if setting.is_trained else dtype
+        ).requires_grad_(setting.is_trained)
+        nn.init.normal_(self._layer.weight, std=setting.hidden**-0.5, generator=generator)
+        self._targets_N = torch.randint(setting.vocabulary, (setting.num_tokens,), generator=generator)
 
-    def run(self, side: Side, max_chunk_elements: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, gradient of the hidden states [N, H], gradient of the weight [V, H]."""
-        self.hidden_NH.grad = self.layer.weight.grad = None
-        if side == "ours":
-            scores = Predictions(self.hidden_NH, self.layer, max_chunk_elements).score(self.targets_N)
-            loss = cross_entropy(scores.logprobs_N).mean()
-        else:
-            loss = naive_cross_entropy(linear(self.hidden_NH, self.layer.weight), self.targets_N)
+    def run(self, side: Side) -> list[Tensor]:
+        """Loss, gradient of the hidden states [N, H], and that of the weight [V, H] where it is trained."""
+        self._hidden_NH.grad = self._layer.weight.grad = None
+        with self._autocast:
+            loss = self._our_loss() if side == "ours" else self._naive_loss()
         loss.backward()
-        assert self.hidden_NH.grad is not None
-        assert self.layer.weight.grad is not None
-        return loss.detach(), self.hidden_NH.grad, self.layer.weight.grad
+        return [x for x in (loss.detach(), self._hidden_NH.grad, self._layer.weight.grad) if x is not None]
+
+    def _naive_loss(self) -> Tensor:
+        return naive_cross_entropy(linear(self._hidden_NH, self._layer.weight), self._targets_N)
+
+    def _our_loss(self) -> Tensor:
+        return fused_loss(
+            self._hidden_NH,
+            self._layer,
+            self._targets_N,
+            {},
+            _method_loss,
+            scale=1.0 / self._setting.num_tokens,
+            chunk_elements=self._setting.chunk_elements,
+        ).loss
 
 
-def peak_bytes(side: Side, num_tokens: int, vocabulary: int, hidden: int, max_chunk_elements: int) -> int:
-    """Most memory of the side beyond what its process held before, measured in a process of its own."""
+def _method_loss(scores: TokenScores, _: Mapping[str, Tensor]) -> TokenLosses:
+    return TokenLosses(cross_entropy(scores.logprobs_N), means={"token_accuracy": scores.is_top_N.float()})
+
+
+def peak_bytes(side: Side, setting: Setting) -> int:
+    """Most memory of a loss and its gradients beyond what inputs and weight take, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_grown_by, (side, num_tokens, vocabulary, hidden, max_chunk_elements))
+        return pool.apply(_grown_by, (side, setting))
 
 
-def _grown_by(side: Side, num_tokens: int, vocabulary: int, hidden: int, max_chunk_elements: int) -> int:
-    torch.set_num_threads(1)
-    Head(*_WARM_UP, hidden).run(side, max_chunk_elements=_WARM_UP[1])
+def _grown_by(side: Side, setting: Setting) -> int:
+    # Brings libraries and compiled kernels into memory.
+    Head(setting._replace(num_tokens=32, vocabulary=2048, chunk_elements=8 * 2048)).run(side)
+    head = Head(setting)
     # Resets VmHWM; where it is not allowed, VmHWM is at most some MiB above what is held now.
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     before = _status_bytes("VmRSS")
-    Head(num_tokens, vocabulary, hidden).run(side, max_chunk_elements)
+    head.run(side)
     return _status_bytes("VmHWM") - before
 
 
@@ -125,30 +149,21 @@ def _status_bytes(name: str) -> int:
     return int(found[1]) * 1024
 
 
-def measure(num_tokens: int, vocabulary: int, *, hidden: int, rounds: int, max_chunk_elements: int) -> SizeReport:
-    """Memory, time and agreement at one size."""
-    sizes = (num_tokens, vocabulary, hidden, max_chunk_elements)
-    naive_bytes, our_bytes = peak_bytes("naive", *sizes), peak_bytes("ours", *sizes)
-    head = Head(num_tokens, vocabulary, hidden)
-    theirs, ours = head.run("naive", max_chunk_elements), head.run("ours", max_chunk_elements)
-    differences = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True)]
-    del ours, theirs
-    costs = alternate(
-        {
-            "naive": lambda: head.run("naive", max_chunk_elements),
-            "ours": lambda: head.run("ours", max_chunk_elements),
-        },
-        rounds,
-    )
-    return SizeReport(
-        num_tokens=num_tokens,
-        vocabulary=vocabulary,
-        num_chunks=-(-num_tokens // max(1, max_chunk_elements // vocabulary)),
+def measure(setting: Setting, rounds: int) -> Report:
+    """Memory, time and agreement of one setting."""
+    naive_bytes, our_bytes = peak_bytes("naive", setting), peak_bytes("ours", setting)
+    head = Head(setting)
+    pairs = zip(head.run("ours"), head.run("naive"), strict=True)
+    differences = [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs]
+    costs = alternate({"naive": lambda: head.run("naive"), "ours": lambda: head.run("ours")}, rounds)
+    return Report(
+        setting=setting,
         memory=our_bytes / naive_bytes,
         naive_bytes=naive_bytes,
         our_bytes=our_bytes,
         wall=ratio([cost.wall_s for cost in costs["ours"]], [cost.wall_s for cost in costs["naive"]]),
         cpu=ratio([cost.cpu_s for cost in costs["ours"]], [cost.cpu_s for cost in costs["naive"]]),
+        naive_cpu_s=spread([cost.cpu_s for cost in costs["naive"]]),
         loss_difference=differences[0],
         gradient_difference=max(differences[1:]),
     )
@@ -157,27 +172,36 @@ def measure(num_tokens: int, vocabulary: int, *, hidden: int, rounds: int, max_c
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--vocabulary", type=int, default=32000, metavar="V")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 2048], metavar="N")
-    parser.add_argument("--hidden", type=int, default=256, metavar="H")
+    parser.add_argument("--vocabulary", type=int, default=151936, metavar="V")
+    parser.add_argument("--tokens", type=int, default=2048, metavar="N")
+    parser.add_argument("--hidden", type=int, default=1024, metavar="H")
+    parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
+    parser.add_argument("--weights", nargs="+", choices=["trained", "frozen"], default=["trained", "frozen"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-chunk-elements", type=int, default=MAX_CHUNK_ELEMENTS)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--chunk-elements", type=int, default=CPU_CHUNK_ELEMENTS)
+    parser.add_argument("--mkl", action="store_true", help="leave float32 products to MKL, as torch does unasked")
     chosen = parser.parse_args(arguments)
-    torch.set_num_threads(chosen.threads)
     reports = [
         measure(
-            num_tokens,
-            chosen.vocabulary,
-            hidden=chosen.hidden,
-            rounds=chosen.rounds,
-            max_chunk_elements=chosen.max_chunk_elements,
+            Setting(
+                num_tokens=chosen.tokens,
+                vocabulary=chosen.vocabulary,
+                hidden=chosen.hidden,
+                dtype=dtype,
+                is_trained=weight == "trained",
+                chunk_elements=chosen.chunk_elements,
+                num_threads=chosen.threads,
+                onednn=not chosen.mkl,
+            ),
+            chosen.rounds,
         )
-        for num_tokens in chosen.tokens
+        for dtype in chosen.dtypes
+        for weight in chosen.weights
     ]
     publish(
         ["loss head; training's over naive logits and cross-entropy", *(report.line() for report in reports)],
-        {"sizes": [asdict(report) for report in reports]},
+        {"settings": [asdict(report) | {"setting": report.setting._asdict()} for report in reports]},
         chosen.json,
     )
 

@@ -18,8 +18,12 @@ from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.head.softmax import Slopes, block_rows, logit_gradients_, softmax_, wide
 from stillhouse.training.method import TokenLosses
 
-MAX_CHUNK_ELEMENTS: Final = 1 << 25
-"""Most logits of one chunk."""
+CPU_CHUNK_ELEMENTS: Final = 3 << 23
+"""Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes matrix products of a large vocabulary too thin;
+twice as much is hardly faster (benchmarks/loss_head.py)."""
+GPU_CHUNK_ELEMENTS: Final = 1 << 29
+"""Most logits of one chunk elsewhere: 1 GiB in bfloat16. Reckoned, not measured: a GPU wants thousands of tokens in each
+product, and every chunk adds to the weight's gradient at some 20 bytes a weight."""
 
 MethodLoss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
 """Losses of some tokens from their scores and what the method knows of each; elementwise along the tokens."""
@@ -59,7 +63,7 @@ def fused_loss(
     scale: float,
     temperature: float = 1.0,
     wants: Set[ScoreName] = frozenset(),
-    chunk_elements: int = MAX_CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
 ) -> LossSums:
     """The summed losses of the targets under softmax(head(hidden) / temperature), ready for `backward`.
 
@@ -76,18 +80,21 @@ def fused_loss(
         scale: factor of the loss.
         temperature: of the softmax.
         wants: scores beside those that are always computed.
-        chunk_elements: most logits that exist at once; those of one token always do.
+        chunk_elements: most logits that exist at once, though those of one token always do; None takes what suits the
+            device.
     """
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
+    if chunk_elements is None:
+        chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
+    # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
     num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
     size = max(1, math.ceil(num_tokens / num_chunks))
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
     layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
-        # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, num_chunks * size, size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)

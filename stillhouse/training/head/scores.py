@@ -5,8 +5,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from stillhouse.training.head.predictions import Predictions as Predictions
-
 ScoreName = Literal["entropy", "mean_logprob"]
 """Scores that cost passes over the logits and are computed only for who wants them."""
 
