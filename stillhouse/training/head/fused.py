@@ -53,6 +53,14 @@ class LossSums:
             self.maxima[name] = torch.cat([values_C.detach(), self.maxima.get(name, least).view(1)]).max()
 
 
+def chunk_tokens(num_tokens: int, vocabulary: int, device_type: str, chunk_elements: int | None = None) -> int:
+    """Tokens of one chunk, at least one: equal chunks, of at most `chunk_elements` logits, None for the device's own."""
+    if chunk_elements is None:
+        chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
+    num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
+    return max(1, math.ceil(num_tokens / num_chunks))
+
+
 def fused_loss(
     hidden_NH: Tensor,
     head: nn.Linear,
@@ -86,11 +94,8 @@ def fused_loss(
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
-    if chunk_elements is None:
-        chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
     # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
-    num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
-    size = max(1, math.ceil(num_tokens / num_chunks))
+    size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
     layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):

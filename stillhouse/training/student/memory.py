@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import TrainerConfig
-from stillhouse.training.head.fused import MAX_CHUNK_ELEMENTS
+from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import block_elements
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.blocks import decoder_blocks
@@ -146,7 +146,7 @@ def _head_bytes(student: Student, num_tokens: int) -> int:
     """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight."""
     weight = student.head.weight
     itemsize = student.dtype.itemsize
-    logits = weight.shape[0] * max(1, min(num_tokens, MAX_CHUNK_ELEMENTS // weight.shape[0]))
+    logits = weight.shape[0] * chunk_tokens(num_tokens, weight.shape[0], weight.device.type)
     # Processors without half-precision products make float32 ones first.
     rounded = 4 if weight.device.type == "cpu" and itemsize < 4 else 0
     blocks = 3 * 4 * min(logits, block_elements(weight.device))
