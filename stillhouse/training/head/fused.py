@@ -19,11 +19,11 @@ from stillhouse.training.head.softmax import Slopes, block_rows, logit_gradients
 from stillhouse.training.method import TokenLosses
 
 CPU_CHUNK_ELEMENTS: Final = 3 << 23
-"""Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes matrix products of a large vocabulary too thin;
-twice as much is hardly faster (benchmarks/loss_head.py)."""
+"""Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes the matrix products of a large vocabulary too
+thin, twice as much is hardly faster (benchmarks/loss_head.py)."""
 GPU_CHUNK_ELEMENTS: Final = 1 << 29
-"""Most logits of one chunk elsewhere: 1 GiB in bfloat16. Reckoned, not measured: a GPU wants thousands of tokens in each
-product, and every chunk adds to the weight's gradient at some 20 bytes a weight."""
+"""Most logits of one chunk elsewhere: 1 GiB in bfloat16. Reckoned, not measured: a GPU wants thousands of tokens in
+each matrix product, and every chunk adds to the weight's gradient, at some 20 bytes a weight."""
 
 MethodLoss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
 """Losses of some tokens from their scores and what the method knows of each; elementwise along the tokens."""
@@ -42,7 +42,8 @@ class LossSums:
     maxima: dict[str, Tensor] = field(default_factory=dict)
     """The largest of each of the method's maxima; minus infinity where there is no token."""
 
-    def _add(self, losses: TokenLosses, scale: float) -> None:
+    def add(self, losses: TokenLosses, scale: float) -> None:
+        """Counts in the losses of more tokens."""
         self.loss += losses.losses_N.detach().sum() * scale
         for name, values_C in losses.means.items():
             self.sums[name] = values_C.detach().sum() + self.sums.get(name, 0.0)
@@ -54,7 +55,7 @@ class LossSums:
 
 
 def chunk_tokens(num_tokens: int, vocabulary: int, device_type: str, chunk_elements: int | None = None) -> int:
-    """Tokens of one chunk, at least one: equal chunks, of at most `chunk_elements` logits, None for the device's own."""
+    """Tokens of one of equal chunks of at most `chunk_elements` logits, None for the device's own; at least one."""
     if chunk_elements is None:
         chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
     num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
@@ -100,16 +101,16 @@ def fused_loss(
     layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
-        for first in range(0, num_chunks * size, size):
+        for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
             scores = softmax_(logits_CV, targets_N[chunk], temperature, wants)
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
-                totals._add(method_loss(scores, chunk_values), scale)
+                totals.add(method_loss(scores, chunk_values), scale)
                 continue
             losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
-            totals._add(losses, scale)
+            totals.add(losses, scale)
             logit_gradients_(logits_CV, scores, slopes)
             layer.backward(chunk, logits_CV)
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
