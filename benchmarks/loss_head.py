@@ -68,12 +68,13 @@ class Report:
 
     def line(self) -> str:
         """The figures as printed."""
-        setting = self.setting
+        setting, mib = self.setting, self.naive_bytes / 2**20
+        weight = "trained" if setting.is_trained else "frozen"
+        differences = f"{self.loss_difference:.0e} (loss), {self.gradient_difference:.0e} (gradients)"
         return (
-            f"  N {setting.num_tokens:>5} V {setting.vocabulary:>7} H {setting.hidden:>5} {setting.dtype:>8} "
-            f"{'trained' if setting.is_trained else 'frozen':>7}   memory {self.memory:.3f} of {self.naive_bytes / 2**20:,.0f} MiB   CPU {self.cpu} of "
-            f"{self.naive_cpu_s.median:.3g} s   wall {self.wall}   differs by {self.loss_difference:.0e} (loss), "
-            f"{self.gradient_difference:.0e} (gradients)"
+            f"  N {setting.num_tokens:,} V {setting.vocabulary:,} H {setting.hidden:,} {setting.dtype:>8} {weight:>7}"
+            f"   memory {self.memory:.3f} of {mib:,.0f} MiB   CPU {self.cpu} of {self.naive_cpu_s.median:.3g} s"
+            f"   wall {self.wall}   differs by {differences}"
         )
 
 

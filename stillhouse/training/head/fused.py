@@ -95,12 +95,12 @@ def fused_loss(
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
-    # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
     layer = _Layer(hidden_NH, head, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
+        # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)

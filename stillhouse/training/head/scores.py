@@ -24,7 +24,7 @@ class TokenScores:
     log_normalisers_N: Tensor
     """log Z, the logarithm of the sum of exp(logits / temperature) over the vocabulary."""
     is_top_N: Tensor
-    """Whether no token is more probable than the target."""
+    """Whether no token is more probable than the target; logits in half precision may have several such tokens."""
     mean_logprobs_N: Tensor | None = None
     """Mean over the vocabulary of the log-probabilities, where `mean_logprob` is wanted."""
     entropy_N: Tensor | None = None
