@@ -1,0 +1,1 @@
+"""The trainer against TRL's `SFTTrainer`."""

@@ -1,0 +1,82 @@
+"""TRL's `SFTTrainer` on the same conversations; run with TRL's folder on the path.
+
+    python -m benchmarks.sft.sides.trl JOB.json FOUND.json
+
+Settings are `SFTConfig`'s own names. Left alone, rows come in our order, for the losses to be compared.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from benchmarks.sft.sides.job import Found, Job, Mark, fingerprint
+
+
+class Marks(TrainerCallback):
+    """Marks the end of each step, and notes its loss where that is asked for."""
+
+    def __init__(self, found: Found, *, with_losses: bool) -> None:
+        self._found = found
+        self._with_losses = with_losses
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """A step has ended."""
+        self._found.marks.append(Mark.now(int(state.num_input_tokens_seen)))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any) -> None:
+        """Something was logged."""
+        if logs is not None and "loss" in logs and self._with_losses:
+            self._found.losses.append(logs["loss"])
+
+
+def main(job: Job) -> Found:
+    """Trains."""
+    torch.set_num_threads(job.num_threads)
+    config = _config(job)
+    rows = [{"messages": row["messages"]} for row in job.rows()]
+    order = job.order(len(rows))
+    taken = [row for step in range(job.num_steps) for row in order.rows(step)]
+    found = Found()
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(f"{job.folder}/model", dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(f"{job.folder}/model"),
+        train_dataset=Dataset.from_list(rows).select(taken),
+        args=config,
+        callbacks=[Marks(found, with_losses=job.with_losses)],
+    )
+    if not config.packing:
+        found.rows = fingerprint(
+            (row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.train_dataset
+        )
+    trainer.train()
+    return found
+
+
+def _config(job: Job) -> SFTConfig:
+    settings = {
+        "max_steps": job.num_steps,
+        "per_device_train_batch_size": job.batch_size,
+        "learning_rate": job.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "weight_decay": job.weight_decay,
+        "bf16": job.precision == "bfloat16",
+        "logging_steps": 1 if job.with_losses else 10,
+        "assistant_only_loss": True,
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "sequential",
+        "include_num_input_tokens_seen": "non_padding",
+    }
+    surroundings = {
+        "output_dir": job.scratch, "use_cpu": True, "dataloader_pin_memory": False, "save_strategy": "no",
+        "report_to": [], "disable_tqdm": True,
+    }  # fmt: skip
+    return SFTConfig(**{**settings, **surroundings, **job.settings})
+
+
+if __name__ == "__main__":
+    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
