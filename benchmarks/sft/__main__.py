@@ -26,10 +26,12 @@ _NUM_LOSSES: Final = 50
 _TIMED: Final[dict[tuple[str, Precision], int]] = {
     ("small", "float32"): 5,
     ("small", "bfloat16"): 5,
-    ("middle", "float32"): 2,
-    ("middle", "bfloat16"): 3,
+    ("middle", "float32"): 3,
+    ("middle", "bfloat16"): 4,
+    ("large", "bfloat16"): 2,
 }
 """Shapes and types of computation, and the steps of one training."""
+_SHAPES: Final = ("small", "middle", "large")
 _QUICK: Final[dict[tuple[str, Precision], int]] = {("tiny", "float32"): 3, ("tiny", "bfloat16"): 3}
 
 
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--shapes", nargs="+", choices=("small", "middle"), default=["small", "middle"])
+    parser.add_argument("--shapes", nargs="+", choices=_SHAPES, default=_SHAPES)
     parser.add_argument("--quick", action="store_true", help="tiny models, one round: whether it works, not how well")
     parser.add_argument("--sweep", action="store_true", help="time TRL at each of its settings, and end")
     parser.add_argument("--peer", type=Path, default=Path("runs/bench/venvs/trl"), metavar="FOLDER", help="of TRL")

@@ -67,10 +67,11 @@ SHAPES: Final = {
     "tiny": Shape(hidden=32, layers=2, heads=2, kv_heads=1, intermediate=64, vocabulary=512, head_dim=16),
     "narrow": Shape(hidden=128, layers=4, heads=4, kv_heads=2, intermediate=384, vocabulary=4_000, head_dim=32),
     "small": Shape(hidden=256, layers=4, heads=4, kv_heads=2, intermediate=768, head_dim=64),
-    "mid512": Shape(hidden=512, layers=8, heads=8, kv_heads=4, intermediate=1536, head_dim=64),
-    "middle": Shape(hidden=1024, layers=6, heads=16, kv_heads=8, intermediate=3072),
+    "middle": Shape(hidden=512, layers=8, heads=8, kv_heads=4, intermediate=1536, head_dim=64),
+    "large": Shape(hidden=1024, layers=6, heads=16, kv_heads=8, intermediate=3072),
 }
-"""`middle` has blocks of Qwen3-0.6B, so many that the output layer does the share of the arithmetic it does there."""
+"""The output layer's share of a token's arithmetic falls from `small` to `large`, whose blocks are Qwen3-0.6B's, in such
+number that the share is that model's, too."""
 
 
 def write_workload(folder: Path, shape: Shape, num_rows: int, seed: int = 0) -> None:
