@@ -35,7 +35,7 @@ _TOKENS_OF_A_TURN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Qwen3 model; its output layer is tied to the embedding."""
+    """A Qwen3 model."""
 
     hidden: int
     layers: int
@@ -44,6 +44,8 @@ class Shape:
     intermediate: int
     vocabulary: int = 32_000
     head_dim: int = 128
+    tied: bool = True
+    """Whether the embedding is the output layer, too."""
 
     def config(self) -> Qwen3Config:
         """For transformers."""
@@ -56,7 +58,7 @@ class Shape:
             intermediate_size=self.intermediate,
             head_dim=self.head_dim,
             max_position_embeddings=40_960,
-            tie_word_embeddings=True,
+            tie_word_embeddings=self.tied,
             bos_token_id=None,
             eos_token_id=0,
             pad_token_id=0,
@@ -70,15 +72,15 @@ SHAPES: Final = {
     "middle": Shape(hidden=512, layers=8, heads=8, kv_heads=4, intermediate=1536, head_dim=64),
     "large": Shape(hidden=1024, layers=6, heads=16, kv_heads=8, intermediate=3072),
 }
-"""The output layer's share of a token's arithmetic falls from `small` to `large`, whose blocks are Qwen3-0.6B's, in such
-number that the share is that model's, too."""
+"""The output layer's share of a token's arithmetic falls from `small` to `large`, whose blocks are Qwen3-0.6B's, in
+such number that the share is that model's, too."""
 
 
 def write_workload(folder: Path, shape: Shape, num_rows: int, seed: int = 0) -> None:
     """Writes the model with its tokenizer to `folder/model`, and `num_rows` conversations to `folder/rows.jsonl`."""
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(shape.config(), dtype=torch.float32).save_pretrained(folder / "model")
-    _tokenizer(shape.vocabulary).save_pretrained(folder / "model")
+    word_tokenizer(shape.vocabulary).save_pretrained(folder / "model")
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for row in conversations(num_rows, shape.vocabulary, seed):
             file.write(json.dumps(row) + "\n")
@@ -107,7 +109,8 @@ def conversations(num_rows: int, vocabulary: int, seed: int) -> Iterator[dict[st
         yield {"prompt_id": f"row-{number}", "messages": messages, "tools": []}
 
 
-def _tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer with a token for each of the words `w0`, `w1` and so on, and a chat template."""
     names = [*_SPECIALS, *_WORDS]
     names += [f"w{number}" for number in range(vocabulary - len(names))]
     tokenizer = Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
