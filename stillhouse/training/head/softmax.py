@@ -1,11 +1,12 @@
 """The softmax over the vocabulary: scores of targets, and the gradient of a loss of them in closed form.
 
-Both work on a few rows at a time: the float32 copies that they need are then small, and on a CPU stay in its cache.
+Both work in place. What needs a float32 copy is done some rows at a time, so that the copy is small and stays in the
+cache of a CPU; what needs none is done at once, as threads that often wait for each other are slow on a busy machine.
 
-Dimensions: C tokens of a chunk, V vocabulary.
+Dimensions: C tokens of a chunk, R rows done at once, V vocabulary.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Final, NamedTuple
 
 import torch
@@ -13,13 +14,16 @@ from torch import Tensor
 
 from stillhouse.training.head.scores import ScoreName, TokenScores
 
+_CPU_BLOCK_ELEMENTS: Final = 1 << 21
 _THREAD_BLOCK_ELEMENTS: Final = 1 << 19
 _GPU_BLOCK_ELEMENTS: Final = 1 << 25
 
 
 def block_elements(device: torch.device) -> int:
-    """Elements to treat at once: what stays in the cache of a CPU's cores, or keeps a GPU busy."""
-    return torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS if device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+    """Elements to treat at once: few enough for a CPU's cache but some for each thread, or enough for a GPU."""
+    if device.type == "cpu":
+        return max(_CPU_BLOCK_ELEMENTS, torch.get_num_threads() * _THREAD_BLOCK_ELEMENTS)
+    return _GPU_BLOCK_ELEMENTS
 
 
 def block_rows(matrix: Tensor) -> int:
@@ -39,11 +43,16 @@ def softmax_(
 
     The scores are taken before the probabilities are rounded to the type of the logits.
     """
-    scratch_2RV = logits_CV.new_empty((2, block_rows(logits_CV), logits_CV.shape[1]), dtype=wide(logits_CV.dtype))
-    blocks = [
-        _softmax_block_(logits_RV, targets_R, temperature, wants, *scratch_2RV[:, : len(logits_RV)])
-        for logits_RV, targets_R in _split(logits_CV, targets_C)
-    ]
+    is_narrow = logits_CV.dtype != wide(logits_CV.dtype)
+    num_rows, scratch = _scratch(logits_CV, is_narrow + ("entropy" in wants))
+    blocks = []
+    for logits_RV, targets_R in zip(logits_CV.split(num_rows), targets_C.split(num_rows), strict=True):
+        copies_RV = [copy_RV[: len(logits_RV)] for copy_RV in scratch]
+        scaled_RV = copies_RV[0].copy_(logits_RV) if copies_RV else logits_RV
+        probabilities_RV = copies_RV[-1] if is_narrow else logits_RV
+        blocks.append(_softmax_block_(scaled_RV, probabilities_RV, targets_R, temperature, wants))
+        if is_narrow:
+            logits_RV.copy_(probabilities_RV)
     return TokenScores(
         targets_N=targets_C,
         logprobs_N=torch.cat([block.logprobs_N for block in blocks]),
@@ -55,27 +64,25 @@ def softmax_(
 
 
 def _softmax_block_(
-    logits_RV: Tensor,
-    targets_R: Tensor,
-    temperature: float,
-    wants: Set[ScoreName],
-    scaled_RV: Tensor,
-    probabilities_RV: Tensor,
+    logits_RV: Tensor, probabilities_RV: Tensor, targets_R: Tensor, temperature: float, wants: Set[ScoreName]
 ) -> TokenScores:
-    torch.div(logits_RV, temperature, out=scaled_RV)
-    # A fused softmax and cheap reductions: on a CPU torch's exp alone costs more than all of this.
-    torch.softmax(scaled_RV, dim=-1, out=probabilities_RV)
-    logits_RV.copy_(probabilities_RV)
-    top_R, top_logprobs_R = scaled_RV.amax(dim=-1), probabilities_RV.amax(dim=-1).log()
-    chosen_R = scaled_RV.gather(1, targets_R[:, None]).squeeze(1)
+    """Scores, with the probabilities written to the second tensor, which may be the first unless entropy is wanted."""
+    if temperature != 1.0:
+        logits_RV /= temperature
+    top_R = logits_RV.amax(dim=-1)
+    chosen_R = logits_RV.gather(1, targets_R[:, None]).squeeze(1)
+    mean_R = logits_RV.mean(dim=-1) if "mean_logprob" in wants else None
+    # A fused softmax and the largest probability: on a CPU torch's exp alone costs more than both.
+    torch.softmax(logits_RV, dim=-1, out=probabilities_RV)
+    top_logprobs_R = probabilities_RV.amax(dim=-1).log()
     log_normalisers_R = top_R - top_logprobs_R
     return TokenScores(
         targets_N=targets_R,
         logprobs_N=chosen_R - top_R + top_logprobs_R,
         log_normalisers_N=log_normalisers_R,
         is_top_N=chosen_R >= top_R,
-        mean_logprobs_N=scaled_RV.mean(dim=-1) - log_normalisers_R if "mean_logprob" in wants else None,
-        entropy_N=log_normalisers_R - scaled_RV.mul_(probabilities_RV).sum(dim=-1) if "entropy" in wants else None,
+        mean_logprobs_N=None if mean_R is None else mean_R - log_normalisers_R,
+        entropy_N=log_normalisers_R - logits_RV.mul_(probabilities_RV).sum(dim=-1) if "entropy" in wants else None,
     )
 
 
@@ -103,20 +110,27 @@ def logit_gradients_(probabilities_CV: Tensor, scores: TokenScores, slopes: Slop
     factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
     shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
     chosen_C = factors_C * scores.logprobs_N.exp() + shares_C + a_C
-    scratch_RV = probabilities_CV.new_empty((block_rows(probabilities_CV), vocabulary), dtype=a_C.dtype)
-    for block_RV, *columns in _split(probabilities_CV, factors_C, shares_C, chosen_C, scores.targets_N):
-        factors_R1, shares_R1, chosen_R1, targets_R1 = (column_R[:, None] for column_R in columns)
-        gradients_RV = scratch_RV[: len(block_RV)].copy_(block_RV).mul_(factors_R1)
+    num_rows, scratch = _scratch(probabilities_CV, int(probabilities_CV.dtype != a_C.dtype))
+    columns = [column_C[:, None].split(num_rows) for column_C in (factors_C, shares_C, scores.targets_N, chosen_C)]
+    for block_RV, factors_R1, shares_R1, targets_R1, chosen_R1 in zip(
+        probabilities_CV.split(num_rows), *columns, strict=True
+    ):
+        gradients_RV = scratch[0][: len(block_RV)].copy_(block_RV) if scratch else block_RV
+        gradients_RV.mul_(factors_R1)
         if c_C is not None:
             gradients_RV += shares_R1
-        block_RV.copy_(gradients_RV.scatter_(1, targets_R1, chosen_R1))
+        gradients_RV.scatter_(1, targets_R1, chosen_R1)
+        if scratch:
+            block_RV.copy_(gradients_RV)
+
+
+def _scratch(matrix_CV: Tensor, num_copies: int) -> tuple[int, list[Tensor]]:
+    """Rows to do at once, and room for so many float32 copies of them."""
+    num_rows = block_rows(matrix_CV) if num_copies else max(1, len(matrix_CV))
+    shape = (num_rows, matrix_CV.shape[1])
+    return num_rows, [matrix_CV.new_empty(shape, dtype=wide(matrix_CV.dtype)) for _ in range(num_copies)]
 
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:
     wanted = [part for part in parts if part is not None]
     return torch.cat(wanted) if wanted else None
-
-
-def _split(matrix_CV: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    num_rows = block_rows(matrix_CV)
-    return zip(*(tensor.split(num_rows) for tensor in (matrix_CV, *columns)), strict=True)
