@@ -99,7 +99,7 @@ def line(name: str, found: GpuFound) -> str:
     """As printed."""
     return (
         f"{name:<20} {found.tokens_per_s:>9,.0f} tokens/s  {found.s_per_step:7.3f} s/step  MFU {found.mfu:.1%} of "
-        f"{found.peak_tflops:,.0f} TFLOP/s  {found.peak_memory_gib:6.1f} GiB  loss {found.losses[0]:.4f}"
+        f"{found.peak_tflops:,.1f} TFLOP/s  {found.peak_memory_gib:6.1f} GiB  loss {found.losses[0]:.4f}"
     )
 
 

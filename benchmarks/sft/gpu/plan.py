@@ -30,6 +30,10 @@ class Size:
     parameters: Literal["full", "lora"]
     batch_size: int = 24
     """Rows of an optimiser step, some 16,000 tokens."""
+    microbatch_tokens: int = 1 << 15
+    """Most tokens that our trainer takes through the model at once: here the whole step."""
+    microbatch_rows: int = 4
+    """Rows that TRL takes through the model at once."""
 
 
 SIZES: Final = {
@@ -37,7 +41,9 @@ SIZES: Final = {
     "tiny-lora": Size(SHAPES["tiny"], "lora", batch_size=4),
     "0.6B": Size(Shape(1024, 28, 16, 8, 3072, 151_936), "full"),
     "1.7B": Size(Shape(2048, 28, 16, 8, 6144, 151_936), "full"),
-    "8B": Size(Shape(4096, 36, 32, 8, 12288, 151_936, tied=False), "lora"),
+    "8B": Size(
+        Shape(4096, 36, 32, 8, 12288, 151_936, tied=False), "lora", microbatch_tokens=1 << 13, microbatch_rows=2
+    ),
 }
 
 
@@ -81,8 +87,9 @@ class GpuFound:
     """What one training found."""
 
     tokens_per_s: float
-    """Of the rows; padding is left out."""
+    """Median of the timed steps; padding is left out."""
     s_per_step: float
+    """Median of the timed steps."""
     mfu: float
     """Operations the model asks for, none counted twice, over those the device can do."""
     peak_tflops: float

@@ -3,10 +3,12 @@
 python -m benchmarks.sft.gpu.side JOB.json FOUND.json
 """
 
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +51,15 @@ class Steps:
         self.ends_s.append(time.perf_counter())
         self.losses.append(loss)
         self.num_tokens.append(num_tokens)
+
+    def seconds(self) -> list[float]:
+        """Of each step but the first."""
+        return [after - before for before, after in pairwise(self.ends_s)]
+
+    def rates(self) -> list[float]:
+        """Tokens a second of each step but the first."""
+        tokens = (after - before for before, after in pairwise(self.num_tokens))
+        return [count / second for count, second in zip(tokens, self.seconds(), strict=True)]
 
 
 class Enough(Exception):
@@ -100,13 +111,13 @@ def build_model(job: GpuJob) -> tuple[Any, PreTrainedModel]:
 
 def train_ours(job: GpuJob, model: Any, causal_lm: PreTrainedModel, work_dir: Path) -> Steps:
     """Trains with this project's trainer."""
-    batches = job.batches()
-    vocabulary = SIZES[job.size].shape.vocabulary
+    batches, size = job.batches(), SIZES[job.size]
+    vocabulary = size.shape.vocabulary
     config = SftConfig(
         sources=(SftSource(path="none"),),
         learning_rate=_LEARNING_RATE,
         beta2=0.999,
-        microbatch_tokens=max(num_tokens([batch]) for batch in batches),
+        microbatch_tokens=size.microbatch_tokens,
         compile="on" if job.variant == "compiled" else "off",
         log_every_steps=1,
         divergence_factor=None,
@@ -130,8 +141,7 @@ def train_trl(job: GpuJob, model: Any, work_dir: Path) -> Steps:
     from trl import SFTConfig as TrlConfig
     from trl import SFTTrainer
 
-    batches = job.batches()
-    size = SIZES[job.size]
+    batches, size = job.batches(), SIZES[job.size]
     steps = Steps(torch.device(job.device))
 
     class Callback(TrainerCallback):
@@ -147,7 +157,11 @@ def train_trl(job: GpuJob, model: Any, work_dir: Path) -> Steps:
         for batch in batches
         for sample in batch
     ]
-    settings: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": size.batch_size // 4}
+    num_passes = size.batch_size // size.microbatch_rows
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": size.microbatch_rows,
+        "gradient_accumulation_steps": num_passes,
+    }
     if job.variant == "packed":
         settings = {"packing": True, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
     config = TrlConfig(
@@ -180,12 +194,10 @@ def main(job: GpuJob) -> GpuFound:
             steps = train_ours(job, model, causal_lm, Path(folder))
         else:
             steps = train_trl(job, model, Path(folder))
-    last_warm_up = job.num_warm_ups - 1
-    seconds = steps.ends_s[-1] - steps.ends_s[last_warm_up]
-    tokens_per_s = (steps.num_tokens[-1] - steps.num_tokens[last_warm_up]) / seconds
+    tokens_per_s = statistics.median(steps.rates()[job.num_warm_ups - 1 :])
     return GpuFound(
         tokens_per_s=tokens_per_s,
-        s_per_step=seconds / job.num_steps,
+        s_per_step=statistics.median(steps.seconds()[job.num_warm_ups - 1 :]),
         mfu=tokens_per_s * _flops_per_token(flops, job.batches()[job.num_warm_ups :]) / peak_flops,
         peak_tflops=peak_flops / 1e12,
         peak_memory_gib=peak_memory_gib(device),
