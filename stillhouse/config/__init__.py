@@ -13,13 +13,14 @@ from stillhouse.config.dataset import (
     SelectionConfig,
 )
 from stillhouse.config.load import load_config, parse_config
+from stillhouse.config.on_policy import Divergence, OnPolicyConfig, OnPolicyTeacher
 from stillhouse.config.roles import ModelRole
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, StageName, TrackingConfig
 from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import McpServerConfig, ToolsConfig
-from stillhouse.config.training import OnPolicyConfig, SftConfig, SftSource, TrainerConfig
+from stillhouse.config.training import SftConfig, SftSource, TrainerConfig
 
 __all__ = [
     "BudgetConfig",
@@ -27,6 +28,7 @@ __all__ = [
     "Criterion",
     "DatasetConfig",
     "DistillConfig",
+    "Divergence",
     "DuplicatesConfig",
     "EmbeddingsConfig",
     "EvaluationConfig",
@@ -36,6 +38,7 @@ __all__ = [
     "McpServerConfig",
     "ModelRole",
     "OnPolicyConfig",
+    "OnPolicyTeacher",
     "PromptsConfig",
     "RolloutsConfig",
     "RuntimeConfig",

@@ -6,12 +6,13 @@ from pydantic import model_validator
 
 from stillhouse.config.data import PromptsConfig
 from stillhouse.config.dataset import DatasetConfig
+from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.section import Section
 from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import ToolsConfig
-from stillhouse.config.training import OnPolicyConfig, SftConfig
+from stillhouse.config.training import SftConfig
 
 
 class DistillConfig(Section):

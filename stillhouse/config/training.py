@@ -1,4 +1,4 @@
-"""Sections of the trainer and of the two ways to train a student."""
+"""Sections of the trainer and of supervised fine-tuning."""
 
 from typing import Annotated, Literal, Self
 
@@ -138,28 +138,3 @@ class SftConfig(TrainerConfig):
         if self.loss == "dft" and self.label_smoothing:
             raise ValueError("sft.label_smoothing has no effect with sft.loss `dft`; expected one of them")
         return self
-
-
-class OnPolicyConfig(TrainerConfig):
-    """On-policy distillation: the student samples, the teacher scores each sampled token."""
-
-    enabled: bool = False
-    """Run this stage, after SFT if that runs too."""
-    teacher: str | None = None
-    """Local model that scores; None takes the teacher's own model, which must then be a local one."""
-    num_steps: int = Field(default=100, ge=1)
-    """Optimiser steps."""
-    prompts_per_step: int = Field(default=32, ge=1)
-    """Distinct prompts sampled from for one step."""
-    group_size: int = Field(default=1, ge=1)
-    """Trajectories per prompt."""
-    max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of one completion."""
-    max_turns: int = Field(default=10, ge=1)
-    """Most completions of one trajectory."""
-    temperature: float = Field(default=1.0, gt=0.0)
-    """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature."""
-    kl_coef: float = Field(default=1.0, gt=0.0)
-    """Factor of the reverse KL in the advantage."""
-    adv_clip: float | None = Field(default=None, gt=0.0)
-    """Advantages are clipped to this absolute value; None clips nothing."""

@@ -1,0 +1,246 @@
+"""Sections of on-policy distillation: what the student learns from on what it samples itself."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from stillhouse.config.section import Section
+from stillhouse.config.training import TrainerConfig
+
+TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
+LOCAL_KINDS: frozenset[TeacherKind] = frozenset({"local", "base", "ema"})
+"""Teachers whose whole distribution is at hand, not the log-probabilities of some tokens alone."""
+_SERVED_KINDS: frozenset[TeacherKind] = frozenset({"vllm", "sglang", "echo"})
+
+
+class OnPolicyTeacher(Section):
+    """A teacher that scores the tokens which the student sampled."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    """What its metrics are filed under: `teacher_kl/NAME`."""
+    kind: TeacherKind = "local"
+    """A model in this process (`local`), the student before training (`base`), the running mean of the student's
+    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
+    model: str | None = None
+    """Model ref, or the name the server knows it by; `base` and `ema` have none."""
+    base_url: str | None = None
+    """Address of the server, such as `http://127.0.0.1:8000/v1`."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the server's key; None sends none."""
+    kl_coef: float | None = Field(default=None, ge=0.0)
+    """Factor of this teacher's KL; None takes on_policy.kl_coef."""
+    routes: tuple[str, ...] = ()
+    """Values of on_policy.route_by whose prompts it scores; none stands for all."""
+    hint: str | None = None
+    """Jinja template of what this teacher alone reads, put before the text of the last user message: a solution or a
+    demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
+    alignment: Literal["ids", "bytes"] = "ids"
+    """How tokens are compared: by id, which needs one vocabulary, or by the bytes they stand for."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type a local teacher computes in; `auto` takes the student's."""
+    quantised: bool = False
+    """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`)."""
+    device: str | None = None
+    """Device of a local teacher, such as `cuda:1`; None takes the student's."""
+    offload: bool = False
+    """Keep a local teacher in the memory of the host while it does not score."""
+    batch_tokens: int = Field(default=16384, ge=1)
+    """Most tokens of one forward pass, or of one request to a server."""
+    max_in_flight: int = Field(default=8, ge=1)
+    """Requests to a server at once."""
+    request_timeout_s: float = Field(default=120.0, gt=0.0)
+    """Longest wait for one response of a server in seconds."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its whole distribution is at hand."""
+        return self.kind in LOCAL_KINDS
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        is_served = self.kind in _SERVED_KINDS
+        needs_model = self.kind == "local" or is_served
+        if needs_model and self.model is None:
+            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} needs `model`")
+        if not needs_model and self.model is not None:
+            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} is the student itself; leave out `model`")
+        if is_served != (self.base_url is not None):
+            raise ValueError(
+                f"teacher {self.name!r} of kind {self.kind!r} "
+                + ("needs `base_url`" if is_served else "has no server; leave out `base_url`")
+            )
+        return self
+
+
+class Divergence(Section):
+    """One term of an exact divergence between student and teacher over the vocabulary."""
+
+    kind: Literal["reverse_kl", "forward_kl", "jsd", "skewed_reverse_kl", "skewed_forward_kl"] = "reverse_kl"
+    """KL(student || teacher), KL(teacher || student), the generalised Jensen-Shannon divergence, or the KL to a mixture
+    of both."""
+    weight: float = Field(default=1.0, gt=0.0)
+    """Factor of the term."""
+    beta: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Share of the teacher in the mixture of `jsd`."""
+    skew: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of the first distribution of a skewed KL in its mixture with the second."""
+    top_k: int | None = Field(default=None, ge=1)
+    """Compare the k most probable tokens alone; only for `reverse_kl` and `forward_kl`. None compares all."""
+    top_k_of: Literal["teacher", "student"] = "teacher"
+    """Whose most probable tokens."""
+    tail: bool = True
+    """Count the mass outside the k tokens as one more token. Without it the sum is no divergence and can collapse."""
+
+    @model_validator(mode="after")
+    def _top_k_of_a_plain_kl(self) -> Self:
+        if self.top_k is not None and self.kind not in ("reverse_kl", "forward_kl"):
+            raise ValueError(f"top_k is for reverse_kl and forward_kl, saw kind {self.kind!r}; leave it out")
+        return self
+
+
+class OnPolicyConfig(TrainerConfig):
+    """On-policy distillation: the student samples, a teacher scores each sampled token, rewards may join in."""
+
+    enabled: bool = False
+    """Run this stage, after SFT if that runs too."""
+    teacher: str | None = None
+    """Local model that scores; None takes the teacher's own model, which must then be a local one."""
+    teachers: tuple[OnPolicyTeacher, ...] = ()
+    """Teachers in place of `teacher`: one with settings of its own, or several that share the prompts."""
+    route_by: str = "tag"
+    """What decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
+    unrouted: Literal["error", "no_kl"] = "error"
+    """What becomes of a prompt that no teacher is for: an error at the start, or training on rewards alone."""
+    num_steps: int = Field(default=100, ge=1)
+    """Optimiser steps."""
+    prompts_per_step: int = Field(default=32, ge=1)
+    """Distinct prompts of one batch of rollouts."""
+    group_size: int = Field(default=1, ge=1)
+    """Trajectories per prompt."""
+    num_substeps: int = Field(default=1, ge=1)
+    """Optimiser steps that share out one batch of rollouts."""
+    num_passes: int = Field(default=1, ge=1)
+    """Times that a batch of rollouts is trained on."""
+    max_staleness: int = Field(default=0, ge=0, le=16)
+    """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """Where the student samples: in the training process, or on a vLLM server that is given each update."""
+    engine_url: str | None = None
+    """Address of the vLLM server that samples, such as `http://127.0.0.1:8000/v1`."""
+    max_concurrent: int = Field(default=256, ge=1)
+    """Trajectories sampled at once; what ends makes room for the next."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Most tokens of one completion."""
+    max_turns: int = Field(default=10, ge=1)
+    """Most completions of one trajectory."""
+    temperature: float = Field(default=1.0, gt=0.0)
+    """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Mass of the nucleus sampled from. Below 1 the student is trained on another distribution than its own."""
+    kl_coef: float = Field(default=1.0, ge=0.0)
+    """Factor of the KL; 0 is reinforcement learning alone."""
+    reward_coef: float = Field(default=0.0, ge=0.0)
+    """Factor of the normalised reward in the advantage; at 0 rewards are reported and change nothing."""
+    adv_estimator: Literal["grpo", "mean", "rloo", "reinforce"] = "grpo"
+    """How rewards become advantages: less the group's mean over its standard deviation, less the mean alone, less the
+    mean of the others of the group, or as they are."""
+    kl_in_reward: bool = False
+    """Take the KL into the reward before it is normalised, instead of into the advantage."""
+    kl_discount_factor: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Weight with which the KL of a later sampled token counts for each earlier one, by their distance."""
+    kl_baseline: bool = False
+    """Take the exact KL at each token off its sampled KL, which lowers the variance (local teachers)."""
+    divergence: tuple[Divergence, ...] = ()
+    """Exact divergence in place of the sampled KL: the weighted sum of its terms (local teachers)."""
+    adv_clip: float | None = Field(default=None, gt=0.0)
+    """Advantages are clipped to this absolute value; None clips nothing."""
+    advantage_against: Literal["current", "sampler"] = "current"
+    """Whose log-probability the KL of a sampled token is taken from: the student's being trained, or the sampler's."""
+    loss_fn: Literal["importance_sampling", "ppo", "cispo", "reinforce"] = "importance_sampling"
+    """Form of the policy gradient."""
+    ppo_clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
+    """Ratios below 1 minus this are clipped by `ppo`."""
+    ppo_clip_high: float = Field(default=0.2, gt=0.0)
+    """Ratios above 1 plus this are clipped by `ppo`."""
+    ppo_dual_clip: float | None = Field(default=None, gt=1.0)
+    """`ppo` bounds the loss of a negative advantage by this factor; None does not."""
+    cispo_min: float = Field(default=0.0, ge=0.0)
+    """Least weight that `cispo` gives a ratio."""
+    cispo_max: float = Field(default=4.0, gt=0.0)
+    """Largest weight that `cispo` gives a ratio."""
+    correction: Literal["none", "truncate", "mask"] = "none"
+    """What becomes of a token that the trainer gives another probability than the sampler did: its weight is the ratio
+    of both up to correction_max, or it is left out where the ratio is not between correction_min and correction_max."""
+    correction_min: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Least ratio that `mask` keeps."""
+    correction_max: float = Field(default=2.0, ge=1.0)
+    """Largest ratio that `mask` keeps, and the cap of `truncate`."""
+    aggregation: Literal[
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "token_sum"
+    ] = "token_mean"
+    """How losses of tokens become that of a batch: their mean; the mean of each trajectory's mean or sum; the sum over
+    trajectories times max_tokens; the sum."""
+    watch: Literal["off", "warn", "stop"] = "warn"
+    """What is done about growing lengths, collapsing entropy, truncation and a rising KL."""
+    show_every_steps: int = Field(default=20, ge=1)
+    """Optimiser steps between pages of sampled trajectories with the advantage of each token."""
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether there is anything to score."""
+        return self.kl_coef > 0.0 or any(teacher.kl_coef for teacher in self.teachers)
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimiser steps that train on one batch of rollouts."""
+        return self.num_substeps * self.num_passes
+
+    @model_validator(mode="after")
+    def _something_to_learn_from(self) -> Self:
+        if not self.needs_teacher and self.reward_coef == 0.0:
+            raise ValueError("kl_coef and reward_coef are both 0: nothing is left to learn from; raise one of them")
+        if self.reward_coef > 0.0 and self.group_size == 1 and self.adv_estimator != "reinforce":
+            raise ValueError(
+                f"reward_coef = {self.reward_coef} with adv_estimator {self.adv_estimator!r} compares the trajectories "
+                "of one prompt; set group_size to 2 or more, or adv_estimator to `reinforce`"
+            )
+        if self.kl_in_reward and self.divergence:
+            raise ValueError("kl_in_reward takes the sampled KL, which `divergence` replaces; leave out one of them")
+        if self.kl_baseline and (self.divergence or self.kl_in_reward or self.kl_discount_factor):
+            raise ValueError(
+                "kl_baseline goes with the sampled KL of each token by itself; leave out `divergence`, kl_in_reward "
+                "and kl_discount_factor"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _substeps_share_out_prompts(self) -> Self:
+        if self.prompts_per_step % self.num_substeps:
+            raise ValueError(
+                f"num_substeps = {self.num_substeps} does not divide prompts_per_step = {self.prompts_per_step}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _teachers_agree(self) -> Self:
+        if self.teacher is not None and self.teachers:
+            raise ValueError("teacher and teachers are both set; put the model of `teacher` into `teachers`")
+        names = [teacher.name for teacher in self.teachers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"teachers have the names {', '.join(names)}; expected each of them once")
+        for teacher in self.teachers:
+            if (self.divergence or self.kl_baseline) and (not teacher.is_local or teacher.alignment != "ids"):
+                raise ValueError(
+                    f"`divergence` and kl_baseline need the teacher's whole distribution over the student's "
+                    f"vocabulary, which teacher {teacher.name!r} (kind {teacher.kind!r}, alignment "
+                    f"{teacher.alignment!r}) does not give; use a local teacher of the student's family"
+                )
+            if teacher.kind == "ema" and self.ema_decay is None:
+                raise ValueError(f"teacher {teacher.name!r} is of kind `ema`, which needs on_policy.ema_decay")
+        return self
+
+    @model_validator(mode="after")
+    def _engine_has_an_address(self) -> Self:
+        if (self.engine == "vllm") != (self.engine_url is not None):
+            raise ValueError(f"on_policy.engine {self.engine!r} and engine_url {self.engine_url!r} do not go together")
+        return self
