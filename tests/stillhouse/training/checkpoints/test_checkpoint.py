@@ -164,8 +164,8 @@ def save_without_pause(folder: Path, first: int, said: int) -> None:
         os.write(said, f"{step} ".encode())
 
 
-def saved_before_a_kill(folder: Path, first: int, after_s: float) -> list[int]:
-    """The steps that a process saved, from `first` on, before it was killed."""
+def saved_before_a_kill(folder: Path, first: int, num_saves: int, after_s: float) -> list[int]:
+    """The steps that a process saved, from `first` on, before it was killed some time after its `num_saves`-th save."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -174,11 +174,14 @@ def saved_before_a_kill(folder: Path, first: int, after_s: float) -> list[int]:
         finally:
             os._exit(1)
     os.close(write)
-    time.sleep(after_s)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as pipe:
-        return [int(step) for step in pipe.read().split()]
+    with os.fdopen(read, "rb", buffering=0) as pipe:
+        said = b""
+        while said.count(b" ") < num_saves:
+            said += pipe.read(1)
+        time.sleep(after_s)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return [int(step) for step in (said + pipe.readall()).split()]
 
 
 @pytest.mark.parametrize("num_kills", [8, pytest.param(200, marks=pytest.mark.slow)])
@@ -191,7 +194,7 @@ def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint_or_the_new_on
     save_s = time.monotonic() - started
     done = 1
     for _ in range(num_kills):
-        said = saved_before_a_kill(tmp_path, done + 1, generator.uniform(0.0, 5 * save_s))
+        said = saved_before_a_kill(tmp_path, done + 1, generator.randrange(3), generator.uniform(0.0, 2 * save_s))
         last_said = said[-1] if said else done
         loaded = load_newest_checkpoint(tmp_path, IDENTITY)
         assert loaded is not None
