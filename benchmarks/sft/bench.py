@@ -1,11 +1,12 @@
 """Trainings of both sides on the same workloads, and what they say of each other."""
 
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.rounds import Spread, ratio, spread
-from benchmarks.sft.settings import BEST, trl_settings
+from benchmarks.sft.settings import BEST, OURS, PLAIN, trl_settings
 from benchmarks.sft.sides.job import Job, Precision
 from benchmarks.sft.trial import Speed, run
 from benchmarks.sft.workload import SHAPES, write_workload
@@ -87,18 +88,24 @@ class Bench:
         """The losses of both in float32, TRL accumulating row by row."""
         job = replace(self._job(shape, "float32", num_steps), with_losses=True)
         ours = run("ours", job, self._trl)
-        trl = run("trl", replace(job, settings=trl_settings(BEST, _BATCH_SIZE)), self._trl)
+        trl = run("trl", replace(job, settings=trl_settings(PLAIN, _BATCH_SIZE)), self._trl)
         differences = [abs(a - b) for a, b in zip(ours.losses, trl.losses, strict=True)]
         return LossReport(num_steps, ours.losses[0], ours.losses[-1], max(differences), ours.rows == trl.rows)
 
     def speeds(self, shape: str, precision: Precision, num_steps: int, num_rounds: int) -> SpeedReport:
-        """Rounds of both in turn, TRL at its best."""
+        """Rounds of both in turn, each at the settings that were its fastest in that round."""
         report = SpeedReport(shape, precision, [], [])
-        job = self._job(shape, precision, num_steps)
         for _ in range(num_rounds):
-            report.ours.append(Speed.of(run("ours", job, self._trl)))
-            report.trl.append(self.trl_speed(shape, precision, num_steps, BEST))
+            ours = [self.our_speed(shape, precision, num_steps, name) for name in OURS]
+            trl = [self.trl_speed(shape, precision, num_steps, name) for name in BEST]
+            report.ours.append(max(ours, key=attrgetter("tokens_per_s")))
+            report.trl.append(max(trl, key=attrgetter("tokens_per_s")))
         return report
+
+    def our_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
+        """This project's speed at the settings of that name."""
+        job = replace(self._job(shape, precision, num_steps), settings=OURS[settings])
+        return Speed.of(run("ours", job, self._trl))
 
     def trl_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
         """TRL's speed at the settings of that name."""

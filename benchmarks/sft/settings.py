@@ -1,4 +1,4 @@
-"""The settings of TRL that are worth trying where lengths differ, by what they do about padding."""
+"""The settings of both sides that are worth trying where lengths differ."""
 
 from typing import Any, Final
 
@@ -6,9 +6,12 @@ from benchmarks.sft.workload import MEAN_TOKENS
 
 _PACKED_TOKENS: Final = 1024
 
-BEST: Final = "single rows"
-"""On a CPU, in both precisions; see the table in `benchmarks.sft`."""
-NAMES: Final = (BEST, "packed", "padding-free", "grouped", "rebalanced", "padded", "compiled", "defaults")
+PLAIN: Final = "single rows"
+BEST: Final = (PLAIN, "compiled")
+"""TRL's on a CPU: one or the other is ahead, by the precision and the size of the model (`--sweep`)."""
+NAMES: Final = (*BEST, "packed", "padding-free", "grouped", "rebalanced", "padded", "defaults")
+OURS: Final[dict[str, dict[str, Any]]] = {"plain": {}, "compiled": {"compile": "on"}}
+"""Fields of `SftConfig` of this project's trainer, by what a round calls them."""
 
 
 def trl_settings(name: str, batch_size: int) -> dict[str, Any]:

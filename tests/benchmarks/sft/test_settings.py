@@ -15,4 +15,4 @@ def test_packed_bins_hold_about_the_tokens_of_as_many_rows() -> None:
 
 
 def test_the_best_settings_are_among_those_tried() -> None:
-    assert BEST in NAMES
+    assert set(BEST) <= set(NAMES)
