@@ -1,0 +1,85 @@
+"""A batch of rollouts, and its file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stillhouse.errors import StoreError
+from stillhouse.store.atomic import replaced_atomically
+from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+
+_FACTS: Final = b"stillhouse.batch"
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """The trajectories of some prompts, sampled from one version of the student, scored and rewarded."""
+
+    index: int
+    """Its place among the batches of the training, from 0."""
+    policy_version: int
+    """Optimiser updates of the weights that sampled it."""
+    parts: Sequence[Sequence[ScoredSample]]
+    """What each of its substeps trains on: the groups of some of the prompts."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Facts of the whole batch, by bare name."""
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens the student sampled."""
+        return sum(sum(sample.loss_mask) for part in self.parts for sample in part)
+
+
+def write_batch(path: Path, batch: RolloutBatch) -> None:
+    """Writes the batch as Parquet, a row for each trajectory; a reader finds all of it or nothing.
+
+    Numbers are stored as they are, so that what is read trains to the same bits.
+
+    Raises:
+        StoreError: no space or no permission.
+    """
+    rows = [
+        {**asdict(sample), "facts": json.dumps(sample.facts), "part": number}
+        for number, part in enumerate(batch.parts)
+        for sample in part
+    ]
+    facts = {
+        "index": batch.index,
+        "policy_version": batch.policy_version,
+        "num_parts": len(batch.parts),
+        "metrics": dict(batch.metrics),
+    }
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({_FACTS: json.dumps(facts)})
+    with replaced_atomically(path) as work:
+        pq.write_table(table, work)
+
+
+def read_batch(path: Path) -> RolloutBatch:
+    """The batch as it was written.
+
+    Raises:
+        StoreError: the file is damaged, or no batch.
+    """
+    try:
+        table = pq.read_table(path)
+        facts = json.loads((table.schema.metadata or {})[_FACTS])
+        parts: list[list[ScoredSample]] = [[] for _ in range(facts["num_parts"])]
+        for row in table.to_pylist():
+            parts[row.pop("part")].append(_sample(row))
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        raise StoreError(
+            f"{path}: not a batch of rollouts: {error}. Delete it, and its rollouts are sampled again"
+        ) from error
+    return RolloutBatch(facts["index"], facts["policy_version"], parts, facts["metrics"])
+
+
+def _sample(row: dict[str, Any]) -> ScoredSample:
+    view = row["teacher_view"]
+    row["teacher_view"] = None if view is None else TeacherView(**view)
+    row["facts"] = json.loads(row["facts"])
+    return ScoredSample(**row)

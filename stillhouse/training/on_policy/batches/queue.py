@@ -1,0 +1,101 @@
+"""Batches of rollouts in their order, each made once however often the training is killed.
+
+A batch is on disk before it is trained on. What a killed training has sampled since its last checkpoint is found there
+again, and so are batches that were sampled ahead of their turn, whose weights no longer exist.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "batch-"
+
+BatchMaker = Callable[[], RolloutBatch]
+"""Samples one batch; what it needs of the student's weights it has taken already where it runs in the background."""
+
+
+class BatchQueue:
+    """Hands out the batches of a training.
+
+    Args:
+        begin: called with the index of a batch and the version of the weights, in the training's own thread; gives
+            what makes the batch.
+        folder: where the batches are kept.
+        num_batches: of the whole training.
+        max_staleness: batches made ahead of the one handed out.
+        in_background: make the batch furthest ahead while the one handed out is trained on. What makes it must then not
+            look at the student's weights.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[int, int], BatchMaker],
+        folder: Path,
+        *,
+        num_batches: int,
+        max_staleness: int = 0,
+        in_background: bool = False,
+    ) -> None:
+        self._begin = begin
+        self._folder = folder
+        self._num_batches = num_batches
+        self._max_staleness = max_staleness
+        self._worker = ThreadPoolExecutor(1, "rollouts") if in_background and max_staleness else None
+        self._pending: dict[int, Future[RolloutBatch]] = {}
+        self._current: RolloutBatch | None = None
+
+    def get(self, index: int, policy_version: int) -> RolloutBatch:
+        """Batch `index`, when those that may be made ahead of it have been, or have been begun.
+
+        Raises:
+            StillhouseError: whatever making a batch raises.
+        """
+        if self._current is not None and self._current.index == index:
+            return self._current
+        last = min(index + self._max_staleness, self._num_batches - 1)
+        for ahead in range(index, last + 1):
+            if ahead in self._pending or self._path(ahead).exists():
+                continue
+            maker = self._begin(ahead, policy_version)
+            if self._worker is not None and ahead > index:
+                self._pending[ahead] = self._worker.submit(self._make, ahead, maker)
+            elif ahead == index:
+                self._current = self._make(ahead, maker)
+            else:
+                self._make(ahead, maker)
+        if index in self._pending:
+            self._current = self._pending.pop(index).result()
+        elif self._current is None or self._current.index != index:
+            self._current = read_batch(self._path(index))
+        return self._current
+
+    def keep(self, batch: RolloutBatch) -> None:
+        """Replaces the batch that was handed out last: more is known of it."""
+        write_batch(self._path(batch.index), batch)
+        self._current = batch
+
+    def forget_before(self, index: int) -> None:
+        """Deletes batches that no checkpoint leads back to."""
+        for path in self._folder.glob(f"{_PREFIX}*.parquet"):
+            if int(path.stem.removeprefix(_PREFIX)) < index:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Waits for nothing that has not begun; what is being made in the background ends first."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, index: int, maker: BatchMaker) -> RolloutBatch:
+        batch = replace(maker(), index=index)
+        write_batch(self._path(index), batch)
+        return batch
+
+    def _path(self, index: int) -> Path:
+        return self._folder / f"{_PREFIX}{index:08d}.parquet"
