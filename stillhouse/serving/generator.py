@@ -43,6 +43,9 @@ class GenerationRequest:
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     """Tokens that end the completion."""
+    processed_logprobs: bool = False
+    """Give log-probabilities of the distribution as `top_p` leaves it. Off, `top_p` does not show in them, which is
+    what OpenAI's API promises."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Generation:
     completion_ids: list[int]
     """With the stop token at the end, where one was sampled."""
     logprobs: list[float]
-    """One for each of `completion_ids`, under softmax(logits / temperature); untempered where temperature is 0."""
+    """One for each of `completion_ids`, under softmax(logits / temperature), untempered where temperature is 0;
+    renormalised over the nucleus where the request wants `processed_logprobs`."""
     finish_reason: Literal["stop", "length"]
 
 
@@ -163,6 +167,7 @@ class Generator:
             [row.request.temperature for row in self._rows],
             [row.request.top_p for row in self._rows],
             [row.next_uniform() for row in self._rows],
+            [row.request.processed_logprobs for row in self._rows],
         )
         finished: list[tuple[int, Generation]] = []
         for index in range(len(self._rows) - 1, -1, -1):

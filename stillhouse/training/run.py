@@ -18,7 +18,7 @@ from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.teacher import load_teacher
 from stillhouse.training.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.results.write import write_results

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError
-from stillhouse.serving.generator import Generator
 from stillhouse.training.batching.order import distinct_rows
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import importance_sampling, reverse_kl
 from stillhouse.training.method import Batch, TokenLosses
 from stillhouse.training.on_policy.advantages import distillation_advantages
-from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teacher import Teacher
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, Sample, StopReason
 from stillhouse.verification import verify_ending
@@ -82,12 +83,8 @@ class OnPolicy:
         """Fresh trajectories of the current weights with the teacher's scores."""
         rows = distinct_rows(step, self._config.prompts_per_step, len(self._prompts), self._config.seed)
         prompts = [self._prompts[row] for row in rows]
-        self._student.model.eval()
-        with self._student.precision():
-            # A new one for each batch: nothing of an earlier batch, such as the layout of its cache, can then tell a
-            # continued training from an uninterrupted one.
-            generator = Generator(self._student.causal_lm, max_batch=len(prompts) * self._config.group_size)
-            trajectories = self._sampler.sample(generator, prompts, step)
+        with TransformersEngines(self._student, self._config.max_concurrent).engine(step) as engine:
+            trajectories = self._sampler.sample(engine, prompts, step, policy_version=step)
         samples = self._scored(trajectories)
         num_sampled = sum(sum(sample.loss_mask) for sample in samples)
         return Batch(samples, self._measure(trajectories, num_sampled), num_sampled)

@@ -9,7 +9,8 @@ from typing import Final
 
 from stillhouse.serving.generator import Generator
 from stillhouse.training.checkpoints.random_state import random_state, restore_random_state
-from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.parallel.sharding import gathered
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
@@ -32,7 +33,9 @@ class GreedySampling:
     max_tokens: int
     max_turns: int
     group_size: int = 1
+    max_concurrent: int = 256
     temperature: float = 0.0
+    top_p: float = 1.0
     seed: int = 0
 
 
@@ -79,10 +82,8 @@ class Generations:
         """
         with _undisturbed(self._student):
             # A step of its own for all: the seeds of one measurement are those of every other.
-            generator = Generator(
-                self._student.causal_lm, max_batch=len(self._prompts) * self._sampler.config.group_size
-            )
-            trajectories = self._sampler.sample(generator, list(self._prompts.values()), step=0)
+            generator = Generator(self._student.causal_lm, max_batch=self._sampler.config.max_concurrent)
+            trajectories = self._sampler.sample(generator, list(self._prompts.values()), round_index=0)
         rows = [self._row(trajectory, step) for trajectory in trajectories]
         self._rows.append(rows)
         self._rows.sync()

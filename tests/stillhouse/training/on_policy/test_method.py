@@ -11,7 +11,7 @@ from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.on_policy.method import OnPolicy, ScoredSample
-from stillhouse.training.on_policy.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.teacher import check_vocabularies, load_teacher
 from stillhouse.training.student.load import load_student
 from stillhouse.types import Prompt, PromptMetadata

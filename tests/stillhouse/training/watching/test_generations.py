@@ -8,7 +8,7 @@ import torch
 
 from stillhouse.config import StudentConfig, ToolsConfig
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.sampler import Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.generations import Generations, GreedySampling

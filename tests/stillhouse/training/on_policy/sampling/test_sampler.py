@@ -7,7 +7,8 @@ from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.sampler import SampledTrajectory, Sampler
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.types import Prompt, StopReason

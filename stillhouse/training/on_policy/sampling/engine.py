@@ -1,0 +1,36 @@
+"""What a sampler drives: an engine that decodes, over one version of the student's weights."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from stillhouse.serving.generator import Generation, GenerationRequest
+
+
+class Engine(Protocol):
+    """Decodes any number of requests at once; `stillhouse.serving.generator.Generator` is one as it is."""
+
+    def submit(self, request: GenerationRequest) -> int:
+        """Queues a request and returns its handle; handles grow in the order of submission.
+
+        Raises:
+            ValueError: the request leaves nothing to sample.
+        """
+
+    def step(self) -> list[tuple[int, Generation]]:
+        """Goes on, and returns what has finished with its handles, in no particular order; may be empty."""
+
+
+class Engines(Protocol):
+    """Makes the engines of one training."""
+
+    def engine(self, version: int) -> AbstractContextManager[Engine]:
+        """An engine over the student's weights as they are now, which have had `version` updates.
+
+        The weights must not change inside the block.
+
+        Raises:
+            EndpointError: a server that samples cannot be reached or did not take the weights.
+        """
+
+    def close(self) -> None:
+        """Gives back what the engines hold; called once, at the end."""

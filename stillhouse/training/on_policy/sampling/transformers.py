@@ -1,0 +1,36 @@
+"""Sampling in the training process, by the weights under training themselves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stillhouse.serving.generator import Generator
+from stillhouse.training.student.student import Student
+
+
+class TransformersEngines:
+    """Engines over the student as it is.
+
+    Args:
+        student: sampled from; in eval mode while it is.
+        max_concurrent: completions sampled at once.
+    """
+
+    def __init__(self, student: Student, max_concurrent: int) -> None:
+        self._student = student
+        self._max_concurrent = max_concurrent
+
+    @contextmanager
+    def engine(self, version: int) -> Iterator[Generator]:
+        """See `Engines`."""
+        was_training = self._student.model.training
+        self._student.model.eval()
+        try:
+            with self._student.precision():
+                # A new one each time: nothing of an earlier batch, such as the layout of its cache, can then tell a
+                # continued training from an uninterrupted one.
+                yield Generator(self._student.causal_lm, max_batch=self._max_concurrent)
+        finally:
+            self._student.model.train(was_training)
+
+    def close(self) -> None:
+        """See `Engines`."""
