@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.section import Section
-from stillhouse.config.training import TrainerConfig
+from stillhouse.config.training import Switch, TrainerConfig
 
 TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
 LOCAL_KINDS: frozenset[TeacherKind] = frozenset({"local", "base", "ema"})
@@ -133,6 +133,8 @@ class OnPolicyConfig(TrainerConfig):
     """Most tokens of one completion."""
     max_turns: int = Field(default=10, ge=1)
     """Most completions of one trajectory."""
+    agentic: Switch = "auto"
+    """Let the student call tools in several turns; `auto` does where tools are configured, off asks for one answer."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
