@@ -31,22 +31,14 @@ class LoopThread:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns or raises; cancelling the caller cancels it."""
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self.submit(work))
 
     def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
         """As `run`, for callers without an event loop, or who may hold theirs up."""
-        return self._submit(work).result()
+        return self.submit(work).result()
 
-    def close(self) -> None:
-        """Cancels what still runs, waits for it to end, and ends the thread."""
-        with self._lock:
-            if self._thread is None or self._loop is None or self._stop is None:
-                return
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
-            self._thread = self._loop = self._stop = None
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Starts `work`, for callers who wait for it later."""
         with self._lock:
             if self._thread is None:
                 ready = threading.Event()
@@ -56,6 +48,15 @@ class LoopThread:
                 ready.wait()
             assert self._loop is not None
             return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Cancels what still runs, waits for it to end, and ends the thread."""
+        with self._lock:
+            if self._thread is None or self._loop is None or self._stop is None:
+                return
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._thread = self._loop = self._stop = None
 
     def _main(self, ready: threading.Event) -> None:
         async def serve() -> None:

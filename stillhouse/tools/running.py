@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stillhouse.tools.context import ToolError
@@ -32,6 +33,11 @@ async def run_function(function: Callable[..., Any], given: dict[str, Any], time
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns, for callers without an event loop; it must not run a user's code in the loop it is in."""
     return _BLOCKING_CALLERS.run_blocking(work)
+
+
+def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """As `wait_for`, for callers who wait for it later."""
+    return _BLOCKING_CALLERS.submit(work)
 
 
 async def _contained(work: Coroutine[Any, Any, Any]) -> Any:

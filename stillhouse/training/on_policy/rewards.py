@@ -1,0 +1,120 @@
+"""What sampled trajectories are worth: whether they are right, and what the user's rewards say of them.
+
+Rewards are the user's code and may be slow, wrong or down. What one of them could not say is left out and counted; it
+never ends a training and is never taken for 0.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from stillhouse.config import ToolsConfig
+from stillhouse.store import digest
+from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.running import submit, wait_for
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import PromptMetadata, Trajectory
+from stillhouse.verification import verify_ending
+
+logger = logging.getLogger(__name__)
+
+CORRECT: Final = "correct"
+"""The part that verification gives, unless a reward of the user's has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryReward:
+    """What one trajectory is worth."""
+
+    total: float | None
+    """From 0 to 1: that of the user's rewards where there are any (`stillhouse.tools.reward_book.Rewards.total`), else
+    1 for a right answer and 0 for a wrong one. None where nobody could say."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Each reward that could be computed, and `correct` where the answer could be verified."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Why a reward could not be computed."""
+
+
+class Rewards:
+    """Verification and the rewards of `tools.rewards_file`. As a context manager it ends their sandbox with the block.
+
+    Args:
+        config: names the rewards' file, and what they may see.
+
+    Raises:
+        ConfigError: the file does not load, or has no function under `@reward`.
+    """
+
+    def __init__(self, config: ToolsConfig) -> None:
+        self._book = RewardBook.from_config(config)
+        self._said: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the user's rewards."""
+        return self._book.names
+
+    def start(
+        self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
+    ) -> Future[list[TrajectoryReward]]:
+        """Scores finished trajectories in the background, such as a group while others are still sampled.
+
+        Args:
+            trajectories: scored in parallel; the result has their order.
+            metadata: by prompt id; may lack any.
+        """
+        return submit(self._score(trajectories, metadata))
+
+    def score(
+        self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
+    ) -> list[TrajectoryReward]:
+        """As `start`, and waits."""
+        return self.start(trajectories, metadata).result()
+
+    async def _score(
+        self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
+    ) -> list[TrajectoryReward]:
+        return await asyncio.gather(*(self._of(one, metadata.get(one.prompt_id)) for one in trajectories))
+
+    async def _of(self, sampled: SampledTrajectory, metadata: PromptMetadata | None) -> TrajectoryReward:
+        # In a thread: a verifier may run somebody's code for seconds.
+        verdict = await asyncio.to_thread(verify_ending, sampled.messages, sampled.stop_reason, metadata)
+        parts = {} if verdict is None else {CORRECT: float(verdict)}
+        if not self._book.names:
+            return TrajectoryReward(parts.get(CORRECT), parts)
+        rewards = await self._book.score(_record(sampled), metadata)
+        parts |= {name: value for name, value in rewards.values.items() if value is not None}
+        self._warn(rewards.errors)
+        return TrajectoryReward(rewards.total, parts, rewards.errors)
+
+    def _warn(self, errors: Mapping[str, str]) -> None:
+        """Says once of each reward that it failed; how often is a metric."""
+        for name, error in errors.items():
+            if name not in self._said:
+                self._said.add(name)
+                logger.warning("reward %s could not be computed, which counts as no reward, not as 0: %s", name, error)
+
+    def __enter__(self) -> Self:
+        wait_for(self._book.__aenter__())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        wait_for(self._book.__aexit__(*exception))
+
+
+def _record(sampled: SampledTrajectory) -> Trajectory:
+    """The trajectory as rewards are told of it."""
+    assert sampled.stop_reason is not None, "only a finished trajectory has a reward"
+    return Trajectory(
+        rollout_key=digest([sampled.prompt_id, sampled.sample_index, sampled.token_ids]),
+        prompt_id=sampled.prompt_id,
+        sample_index=sampled.sample_index,
+        messages=sampled.messages,
+        tools=sampled.toolbox.schemas(),
+        turns=[],
+        stop_reason=sampled.stop_reason,
+        model="student",
+    )
