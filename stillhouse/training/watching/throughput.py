@@ -73,7 +73,7 @@ class Throughput:
             tokens_per_s: input tokens, padding excluded, a second of the whole step. mfu: model FLOPs utilisation, the
             share of the peak while the batch was at hand, so that sampling one is no idleness of the trainer.
             padding_share: of what went through the model. supervised_share: loss positions among the input tokens.
-            step_s, data_s: seconds of a step, and of them those spent on getting the batch.
+            step_s: seconds of a step, of which data_s went into getting the batch and train_s into training on it.
         """
         now = self._clock()
         step_s, busy_s = max(now - self._started, 1e-9), max(now - self._ready, 1e-9)
@@ -89,6 +89,7 @@ class Throughput:
             "supervised_share": (num_learnt, num_tokens),
             "step_s": (step_s, 1.0),
             "data_s": (self._ready - self._started, 1.0),
+            "train_s": (busy_s, 1.0),
         }
 
     def gauges(self) -> dict[str, float]:

@@ -25,7 +25,7 @@ from stillhouse.training.watching.metrics import read_metrics
 
 NewJob = Callable[[Path], TrainJob]
 
-OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "eta_s", "peak_memory_gib")
+OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "train_s", "eta_s", "peak_memory_gib")
 ALONE = {"launcher": "inline"}
 TOGETHER = {"launcher": "torchrun", "num_processes": 2}
 FLOW = """

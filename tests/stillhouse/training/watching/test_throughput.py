@@ -41,6 +41,7 @@ def test_a_step_is_counted_in_tokens_operations_and_seconds(packing: bool, paddi
             "supervised_share": 3 / 10,
             "step_s": 5.0,
             "data_s": 3.0,
+            "train_s": 2.0,
         }
     )
 

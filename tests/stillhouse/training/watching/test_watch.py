@@ -1,12 +1,12 @@
 """What is seen of a real training, and what ends it before its last step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from stillhouse.config import StudentConfig, TrainerConfig
+from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress import Fact
 from stillhouse.training.assembly import build_trainer
@@ -39,6 +39,7 @@ class Parrot:
     facts: dict[str, int] = {}
     temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
+    divergence: tuple[Divergence, ...] = ()
 
     def __init__(
         self, num_steps: int, validation: list[Sample], before: Callable[[int], None] = lambda step: None
@@ -50,6 +51,12 @@ class Parrot:
     def batch(self, step: int) -> Batch:
         self._before(step)
         return Batch(samples(0))
+
+    def partition(self, sample: Sample) -> str:
+        return ""
+
+    def reference(self, samples: Sequence[Sample]) -> None:
+        return None
 
     def token_values(self, sample: Sample) -> dict[str, list[float]]:
         return {}
@@ -194,6 +201,7 @@ def test_a_row_says_how_fast_how_full_and_how_long_to_go(student: Student, scree
         "supervised_share",
         "step_s",
         "data_s",
+        "train_s",
         "peak_memory_gib",
         "eta_s",
     }
