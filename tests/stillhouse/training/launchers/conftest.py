@@ -31,6 +31,12 @@ def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, 
 
 
 @pytest.fixture(scope="module")
+def lora_job(sft_job: NewJob) -> NewJob:
+    student = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32", max_length=512)
+    return lambda folder: sft_job(folder).model_copy(update={"student": student})
+
+
+@pytest.fixture(scope="module")
 def on_policy_job(
     full_student: StudentConfig,
     prompts_file: Path,
