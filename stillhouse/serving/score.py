@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
+from stillhouse.serving.logits import LogitScaling
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -117,13 +119,5 @@ def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _head(model: "PreTrainedModel", hidden: torch.Tensor) -> torch.Tensor:
-    """Logits in float32 of hidden states, as the model's own forward pass makes them.
-
-    Calling the head apart from the body is what allows chunks; the scalings that some families put behind it are
-    applied here (Cohere's factor, Granite's divisor, Gemma's soft cap).
-    """
-    config = model.config.get_text_config()
-    logits = model.get_output_embeddings()(hidden).float()
-    logits = logits * getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
-    cap = getattr(config, "final_logit_softcapping", None)
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    """Logits in float32 of hidden states, as the model's own forward pass makes them; apart from it in chunks."""
+    return LogitScaling.of(model).apply_(model.get_output_embeddings()(hidden).float())

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from stillhouse.config import Divergence
+from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.types import JsonObject, Sample
 
@@ -49,6 +51,22 @@ class TokenLoss(Protocol):
     @property
     def wants(self) -> frozenset[ScoreName]:
         """Scores that cost a pass over the logits and are made for methods that use them only."""
+
+    @property
+    def divergence(self) -> Sequence[Divergence]:
+        """Terms of an exact divergence from the references' teachers, which the loss finds as `divergence_N` in its
+        scores; none where it uses none.
+        """
+
+    def partition(self, sample: Sample) -> str:
+        """What samples must have in common to share a microbatch, and so a reference."""
+
+    def reference(self, samples: Sequence[Sample]) -> Reference | None:
+        """The teacher's hidden states at all loss positions of `samples`, sample by sample; None for no teacher.
+
+        Called once for each microbatch, without gradient and in the student's precision. A process left without work
+        asks with no samples, as often as the others ask with some.
+        """
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """What the loss needs of a sample beside its tokens: lists aligned with `token_ids`, by name."""

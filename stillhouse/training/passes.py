@@ -110,14 +110,16 @@ class Passes:
                 f"the batch has no token to train on; prompts {named_prompts(samples)}. Check that prompts leave room "
                 "for a completion in the model's context"
             )
-        groups = microbatch_groups(samples, self._max_tokens, packing=self.packing)
+        groups = microbatch_groups(samples, self._max_tokens, packing=self.packing, partition=method.partition)
         mine = self._ranks.share(groups)
         results = []
         for group in mine:
             microbatch = self._microbatch(group, samples[0], method)
+            with torch.no_grad(), self._student.precision():
+                reference = method.reference(group)
             with self._activations():
                 with self._student.precision():
-                    sums = self._student.step(microbatch, method, 1.0 / count)
+                    sums = self._student.step(microbatch, method, 1.0 / count, reference)
                 if is_training:
                     sums.loss.backward()
             results.append(sums)

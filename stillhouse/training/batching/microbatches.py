@@ -76,19 +76,33 @@ def num_inputs(sample: Sample) -> int:
     return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
 
 
-def microbatch_groups(samples: Sequence[SampleT], max_tokens: int, *, packing: bool) -> list[list[SampleT]]:
+def microbatch_groups(
+    samples: Sequence[SampleT], max_tokens: int, *, packing: bool, partition: Callable[[SampleT], str] = lambda _: ""
+) -> list[list[SampleT]]:
     """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
     A longer sample stands alone. Samples without a target are left out, since they change nothing. A function of its
     arguments, whatever the process.
 
+    Args:
+        samples: to be grouped.
+        max_tokens: of a group.
+        packing: of one row, in which each sample is a segment, instead of a rectangle.
+        partition: samples of which it says different things never share a group.
+
     Raises:
         ValueError: a mask has another length than its tokens, or marks the first token, which nothing predicts.
     """
-    trained = [sample for sample in samples if any(sample.loss_mask)]
-    lengths = [num_inputs(sample) for sample in trained]
-    groups = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
-    return [[trained[index] for index in group] for group in groups]
+    parts: dict[str, list[SampleT]] = {}
+    for sample in samples:
+        if any(sample.loss_mask):
+            parts.setdefault(partition(sample), []).append(sample)
+    groups: list[list[SampleT]] = []
+    for part in parts.values():
+        lengths = [num_inputs(sample) for sample in part]
+        places = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
+        groups += ([part[place] for place in group] for group in places)
+    return groups
 
 
 def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

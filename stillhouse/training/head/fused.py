@@ -7,15 +7,19 @@ Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from stillhouse.config import Divergence
+from stillhouse.training.head.comparison import Comparison
+from stillhouse.training.head.layer import Layer
+from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.head.softmax import Slopes, block_rows, logit_gradients_, softmax_, wide
+from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 from stillhouse.training.method import TokenLosses
 
 CPU_CHUNK_ELEMENTS: Final = 3 << 23
@@ -72,13 +76,15 @@ def fused_loss(
     scale: float,
     temperature: float = 1.0,
     wants: Set[ScoreName] = frozenset(),
+    divergence: Sequence[Divergence] = (),
+    reference: Reference | None = None,
     chunk_elements: int | None = None,
 ) -> LossSums:
     """The summed losses of the targets under softmax(head(hidden) / temperature), ready for `backward`.
 
     Matrix products run in autocast's type where autocast is on, else in that of `hidden_NH`. Scores, and the sum of the
     weight's gradient over chunks, are float32, or float64 for float64 input. The gradient of what is frozen is not
-    computed, and none is outside grad mode.
+    computed, and none is outside grad mode. The teacher's logits are made beside the student's, in the same type.
 
     Args:
         hidden_NH: last hidden states at the positions that predict a target; N may be 0.
@@ -89,90 +95,79 @@ def fused_loss(
         scale: factor of the loss.
         temperature: of the softmax.
         wants: scores beside those that are always computed.
+        divergence: terms of the scores' divergence from the teacher.
+        reference: the teacher at the same positions; None for no teacher, from whom nothing then differs.
         chunk_elements: most logits that exist at once, though those of one token always do; None takes what suits the
             device.
+
+    Raises:
+        ValueError: the reference has another number of positions than there are targets, or shares more ids than
+            student or teacher have.
     """
     device_type = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else hidden_NH.dtype
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
-    layer = _Layer(hidden_NH, head, dtype)
+    layer = Layer(hidden_NH, head.weight, head.bias, dtype)
+    if reference is not None and len(reference.hidden_NR) != num_tokens:
+        raise ValueError(f"the reference has {len(reference.hidden_NR)} positions for {num_tokens} targets")
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
+        teacher = None if reference is None else Comparison(reference, divergence, temperature, wants, buffer_CV)
         # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
+            compared = None if teacher is None else teacher.chunk(chunk, logits_CV, targets_N[chunk])
             scores = softmax_(logits_CV, targets_N[chunk], temperature, wants)
+            if compared is not None:
+                scores = replace(
+                    scores,
+                    divergence_N=compared.divergence_C,
+                    reverse_kl_N=compared.reverse_kl_C,
+                    reference_logprobs_N=compared.reference_logprobs_C,
+                )
+            elif divergence or "reverse_kl" in wants:
+                scores = _undiffering(scores)
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals.add(method_loss(scores, chunk_values), scale)
                 continue
             losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
             totals.add(losses, scale)
-            logit_gradients_(logits_CV, scores, slopes)
+            logit_gradients_(logits_CV, scores, slopes, None if compared is None else compared.gradients_CS)
             layer.backward(chunk, logits_CV)
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
     return totals
-
-
-class _Layer:
-    """Matrix products of the output layer in `dtype`, and its gradients, None for what is frozen."""
-
-    def __init__(self, hidden_NH: Tensor, head: nn.Linear, dtype: torch.dtype) -> None:
-        self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), head.weight.detach().to(dtype)
-        self._bias_V = None if head.bias is None else head.bias.detach().to(dtype)
-        self.gradients = [
-            torch.zeros_like(tensor, dtype=sum_dtype)
-            if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
-            else None
-            for tensor, sum_dtype in ((hidden_NH, dtype), (head.weight, wide(dtype)), (head.bias, wide(dtype)))
-        ]
-        self.is_trained = any(gradient is not None for gradient in self.gradients)
-
-    def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
-        """Logits of a chunk, in the buffer."""
-        hidden_CH = self._hidden_NH[chunk]
-        out_CV = buffer_CV[: len(hidden_CH)]
-        if self._bias_V is None:
-            return torch.mm(hidden_CH, self._weight_VH.t(), out=out_CV)
-        return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
-
-    def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
-        """Adds the gradients of a chunk."""
-        hidden_NH, weight_VH, bias_V = self.gradients
-        if hidden_NH is not None:
-            torch.mm(logit_gradients_CV, self._weight_VH, out=hidden_NH[chunk])
-        if weight_VH is not None:
-            _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk])
-        if bias_V is not None:
-            bias_V += logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
-
-
-def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
-    """Adds left @ right, which is rounded first where its type is the smaller one."""
-    if sum_VH.dtype == left_VC.dtype:
-        sum_VH.addmm_(left_VC, right_CH)
-        return
-    num_rows = block_rows(sum_VH)
-    for sum_RH, left_RC in zip(sum_VH.split(num_rows), left_VC.split(num_rows), strict=True):
-        sum_RH += (left_RC @ right_CH).to(sum_RH.dtype)
 
 
 def _differentiated(
     method_loss: MethodLoss, scores: TokenScores, values: Mapping[str, Tensor], scale: float
 ) -> tuple[TokenLosses, Slopes]:
     """A chunk's losses, and the derivatives of `scale` times their sum by the scores."""
-    leaves = [scores.logprobs_N, scores.log_normalisers_N]
-    if scores.mean_logprobs_N is not None:
-        leaves.append(scores.mean_logprobs_N)
+    leaves = {
+        "logprobs_C": scores.logprobs_N,
+        "log_normalisers_C": scores.log_normalisers_N,
+        "mean_logprobs_C": scores.mean_logprobs_N,
+        "divergence_C": scores.divergence_N,
+    }
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf is not None}
     with torch.enable_grad():
-        for leaf in leaves:
+        for leaf in wanted.values():
             leaf.requires_grad_()
         losses = method_loss(scores, values)
         total = losses.losses_N.sum() * scale
-    return losses, Slopes(*torch.autograd.grad(total, leaves, materialize_grads=True))
+    slopes = torch.autograd.grad(total, list(wanted.values()), materialize_grads=True)
+    return losses, Slopes(**dict(zip(wanted, slopes, strict=True)))
+
+
+def _undiffering(scores: TokenScores) -> TokenScores:
+    """The scores beside a teacher who is the student."""
+    nothing_N = torch.zeros_like(scores.logprobs_N)
+    return replace(
+        scores, divergence_N=nothing_N, reverse_kl_N=nothing_N.clone(), reference_logprobs_N=scores.logprobs_N.clone()
+    )
 
 
 class _KnownGradients(torch.autograd.Function):

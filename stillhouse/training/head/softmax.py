@@ -92,9 +92,12 @@ class Slopes(NamedTuple):
     logprobs_C: Tensor
     log_normalisers_C: Tensor
     mean_logprobs_C: Tensor | None = None
+    divergence_C: Tensor | None = None
 
 
-def logit_gradients_(probabilities_CV: Tensor, scores: TokenScores, slopes: Slopes) -> None:
+def logit_gradients_(
+    probabilities_CV: Tensor, scores: TokenScores, slopes: Slopes, divergence_gradients_CS: Tensor | None = None
+) -> None:
     """Overwrites p = softmax(z) with the gradient by z of a loss L of the scores.
 
     With y the target, a = dL/dlog p_y, b = dL/dlog Z and c = dL/dmean(log p), from dlog p_y/dz = e_y - p,
@@ -103,23 +106,28 @@ def logit_gradients_(probabilities_CV: Tensor, scores: TokenScores, slopes: Slop
         dL/dz = (b - a - c) p + c / V + a e_y
 
     The target's own entry is computed from its score: where p_y is close to 1 it is a difference, of which a rounded
-    p_y would leave no digit.
+    p_y would leave no digit. To that comes dL/ddivergence times the divergence's own gradient by the first S logits.
     """
     vocabulary = probabilities_CV.shape[1]
-    a_C, b_C, c_C = slopes
+    a_C, b_C, c_C, d_C = slopes
     factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
     shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
     chosen_C = factors_C * scores.logprobs_N.exp() + shares_C + a_C
     num_rows, scratch = _scratch(probabilities_CV, int(probabilities_CV.dtype != a_C.dtype))
     columns = [column_C[:, None].split(num_rows) for column_C in (factors_C, shares_C, scores.targets_N, chosen_C)]
-    for block_RV, factors_R1, shares_R1, targets_R1, chosen_R1 in zip(
-        probabilities_CV.split(num_rows), *columns, strict=True
+    blocks = probabilities_CV.split(num_rows)
+    for number, (block_RV, factors_R1, shares_R1, targets_R1, chosen_R1) in enumerate(
+        zip(blocks, *columns, strict=True)
     ):
         gradients_RV = scratch[0][: len(block_RV)].copy_(block_RV) if scratch else block_RV
         gradients_RV.mul_(factors_R1)
         if c_C is not None:
             gradients_RV += shares_R1
         gradients_RV.scatter_(1, targets_R1, chosen_R1)
+        if d_C is not None and divergence_gradients_CS is not None:
+            rows = slice(number * num_rows, number * num_rows + len(block_RV))
+            own_RS = divergence_gradients_CS[rows].to(gradients_RV.dtype)
+            gradients_RV[:, : own_RS.shape[1]].addcmul_(own_RS, d_C[rows, None])
         if scratch:
             block_RV.copy_(gradients_RV)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from stillhouse.config import OnPolicyConfig
+from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.batching.order import distinct_rows
 from stillhouse.training.head.scores import ScoreName, TokenScores
@@ -51,6 +51,7 @@ class OnPolicy:
     name = "on_policy"
     headline = ("teacher_kl", "reward")
     wants: frozenset[ScoreName] = frozenset({"entropy"})
+    divergence: tuple[Divergence, ...] = ()
     guarded = None
     facts: JsonObject = {}
     validation: tuple[Sample, ...] = ()
@@ -88,6 +89,13 @@ class OnPolicy:
         samples = self._scored(trajectories)
         num_sampled = sum(sum(sample.loss_mask) for sample in samples)
         return Batch(samples, self._measure(trajectories, num_sampled), num_sampled)
+
+    def partition(self, sample: Sample) -> str:
+        """Any samples may share a microbatch."""
+        return ""
+
+    def reference(self, samples: Sequence[Sample]) -> None:
+        """None: the teacher has scored the sampled tokens, and no other is asked about."""
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """Log-probabilities of the tokens when they were sampled, and under the teacher."""

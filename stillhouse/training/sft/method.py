@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import SftConfig
+from stillhouse.config import Divergence, SftConfig
 from stillhouse.training.batching.order import Mixture
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy, dft, z_loss
@@ -41,6 +41,7 @@ class Sft:
     headline = ("loss", "token_accuracy")
     guarded = "nll"
     temperature = 1.0
+    divergence: tuple[Divergence, ...] = ()
 
     def __init__(
         self,
@@ -65,8 +66,15 @@ class Sft:
         samples = [self._train[row] for row in self._order.rows(step)]
         return Batch(samples, {"epoch": self._order.epochs_after(step + 1)})
 
+    def partition(self, sample: Sample) -> str:
+        """Any samples may share a microbatch."""
+        return ""
+
+    def reference(self, samples: Sequence[Sample]) -> None:
+        """No teacher: the tokens say it all."""
+
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Nothing: the tokens say it all."""
+        """Nothing."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from stillhouse.training.batching.microbatches import Microbatch
 from stillhouse.training.head.fused import LossSums, fused_loss
+from stillhouse.training.head.reference import Reference
 from stillhouse.training.method import TokenLoss
 from stillhouse.training.student.attention import segment_arguments
 from stillhouse.training.student.neftune import embedding_noise
@@ -42,8 +43,13 @@ class StudentStep(nn.Module):
         """The output layer."""
         return self._parts[1]
 
-    def forward(self, microbatch: Microbatch, method: TokenLoss, scale: float) -> LossSums:
-        """`scale` times the sum of the losses at the microbatch's targets, and sums of what the method reports."""
+    def forward(
+        self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | None = None
+    ) -> LossSums:
+        """`scale` times the sum of the losses at the microbatch's targets, and sums of what the method reports.
+
+        `reference` is the teacher that the student is compared with at these targets; None compares with nobody.
+        """
         with self._noise(microbatch):
             hidden_BTH = self.backbone(
                 input_ids=microbatch.inputs_BT,
@@ -60,6 +66,8 @@ class StudentStep(nn.Module):
             scale=scale,
             temperature=method.temperature,
             wants=method.wants,
+            divergence=method.divergence,
+            reference=reference,
         )
 
     def _noise(self, microbatch: Microbatch) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from typing import overload
 import pytest
 import torch
 
-from stillhouse.config import StudentConfig, TrainerConfig
+from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.training.batching.microbatches import num_targets
 from stillhouse.training.head.scores import ScoreName, TokenScores
@@ -48,6 +48,13 @@ class Likelihood:
 
     temperature = 1.0
     wants: frozenset[ScoreName] = frozenset()
+    divergence: tuple[Divergence, ...] = ()
+
+    def partition(self, sample: Sample) -> str:
+        return ""
+
+    def reference(self, samples: Sequence[Sample]) -> None:
+        return None
 
     def token_values(self, sample: Sample) -> dict[str, list[float]]:
         return {}

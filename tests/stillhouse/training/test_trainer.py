@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from stillhouse.config import StudentConfig, TrainerConfig
+from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.head.scores import ScoreName, TokenScores
@@ -41,6 +41,7 @@ class Imitation:
     facts: dict[str, int] = {"rows": 6}
     temperature = 1.0
     wants: frozenset[ScoreName] = frozenset({"entropy"})
+    divergence: tuple[Divergence, ...] = ()
     validation: tuple[Sample, ...] = ()
 
     def __init__(
@@ -53,6 +54,12 @@ class Imitation:
     def batch(self, step: int) -> Batch:
         self._before(step)
         return Batch(self._samples, {"size": float(len(self._samples))})
+
+    def partition(self, sample: Sample) -> str:
+        return ""
+
+    def reference(self, samples: Sequence[Sample]) -> None:
+        return None
 
     def token_values(self, sample: Sample) -> dict[str, list[float]]:
         return {}

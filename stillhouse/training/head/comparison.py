@@ -1,0 +1,98 @@
+"""Student and teacher at the loss positions of a microbatch, a chunk and in it a block of rows at a time.
+
+Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabulary of the student, S shared ids.
+"""
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence
+from stillhouse.training.head.divergence import Pair, divergences
+from stillhouse.training.head.layer import Layer
+from stillhouse.training.head.reference import Reference
+from stillhouse.training.head.scores import ScoreName
+from stillhouse.training.head.softmax import block_rows, wide
+
+
+class Compared(NamedTuple):
+    """What a comparison says of a chunk: as in `TokenScores`, and a gradient."""
+
+    divergence_C: Tensor | None
+    reverse_kl_C: Tensor | None
+    reference_logprobs_C: Tensor
+    gradients_CS: Tensor | None
+    """Of each token's divergence by its logits / temperature of the shared ids, in the type of the logits."""
+
+
+class Comparison:
+    """Compares the student's logits with a teacher's, which it makes.
+
+    Args:
+        reference: the teacher.
+        terms: of the divergence; may be none.
+        temperature: divides the logits of both.
+        wants: `reverse_kl`, or nothing of interest.
+        like_CV: room for the student's logits, of whose size, type and device the teacher's are.
+
+    Raises:
+        ValueError: either has fewer output rows than they are said to share.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        terms: Sequence[Divergence],
+        temperature: float,
+        wants: Set[ScoreName],
+        like_CV: Tensor,
+    ) -> None:
+        self._reference, self._terms, self._temperature = reference, terms, temperature
+        self._wants_reverse_kl = "reverse_kl" in wants
+        shared, head, device = reference.vocabulary, reference.head, like_CV.device
+        if shared > min(like_CV.shape[1], len(head.weight)):
+            raise ValueError(
+                f"student and teacher share {shared} ids but have {like_CV.shape[1]} and {len(head.weight)} output rows"
+            )
+        bias_S = None if head.bias is None else head.bias[:shared].to(device)
+        self._layer = Layer(
+            reference.hidden_NR.detach().to(device), head.weight[:shared].detach().to(device), bias_S, like_CV.dtype
+        )
+        self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
+
+    def chunk(self, chunk: slice, logits_CV: Tensor, targets_C: Tensor) -> Compared:
+        """Compares a chunk, of which it gets the student's logits and leaves them alone."""
+        reference_CS = self._reference.scaling.apply_(self._layer.logits(chunk, self._buffer_CS))
+        num_rows = block_rows(reference_CS)
+        rows = [
+            self._block_(*block)
+            for block in zip(
+                logits_CV.split(num_rows), reference_CS.split(num_rows), targets_C.split(num_rows), strict=True
+            )
+        ]
+        values, reverse_kls, logprobs = zip(*rows, strict=True)
+        return Compared(
+            torch.cat(values) if self._terms else None,
+            torch.cat(reverse_kls) if self._wants_reverse_kl else None,
+            torch.cat(logprobs),
+            reference_CS if self._terms else None,
+        )
+
+    def _block_(
+        self, logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Values of some rows, and the gradient in place of the teacher's logits."""
+        shared, dtype = reference_RS.shape[1], wide(reference_RS.dtype)
+        pair = Pair(
+            *(logits[:, :shared].to(dtype, copy=True).div_(self._temperature) for logits in (logits_RV, reference_RS))
+        )
+        is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
+        logprobs_R = pair.log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
+        reverse_kl_R = pair.reverse_kl() if self._wants_reverse_kl else None
+        values_R = None
+        if self._terms:
+            values_R, gradients_RS = divergences(pair, self._terms)
+            reference_RS.copy_(gradients_RS)
+        return values_R, reverse_kl_R, logprobs_R

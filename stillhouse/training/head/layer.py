@@ -1,0 +1,65 @@
+"""Matrix products of an output layer, a chunk of tokens at a time.
+
+Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from stillhouse.training.head.softmax import block_rows, wide
+
+
+class Layer:
+    """Logits of hidden states in `dtype`, and the gradients of all that is trained.
+
+    Args:
+        hidden_NH: hidden states.
+        weight_VH: of the output layer.
+        bias_V: of the output layer; None where it has none.
+        dtype: type of the products.
+    """
+
+    def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, dtype: torch.dtype) -> None:
+        self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), weight_VH.detach().to(dtype)
+        self._bias_V = None if bias_V is None else bias_V.detach().to(dtype)
+        self.gradients = [
+            torch.zeros_like(tensor, dtype=sum_dtype)
+            if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
+            else None
+            for tensor, sum_dtype in ((hidden_NH, dtype), (weight_VH, wide(dtype)), (bias_V, wide(dtype)))
+        ]
+        """Of hidden states, weight and bias: complete once `backward` was called for all chunks, None if frozen."""
+        self.is_trained = any(gradient is not None for gradient in self.gradients)
+
+    @property
+    def vocabulary(self) -> int:
+        """Logits of a token."""
+        return len(self._weight_VH)
+
+    def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
+        """Logits of a chunk, in the buffer."""
+        hidden_CH = self._hidden_NH[chunk]
+        out_CV = buffer_CV[: len(hidden_CH)]
+        if self._bias_V is None:
+            return torch.mm(hidden_CH, self._weight_VH.t(), out=out_CV)
+        return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
+
+    def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
+        """Adds the gradients of a chunk."""
+        hidden_NH, weight_VH, bias_V = self.gradients
+        if hidden_NH is not None:
+            torch.mm(logit_gradients_CV, self._weight_VH, out=hidden_NH[chunk])
+        if weight_VH is not None:
+            _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk])
+        if bias_V is not None:
+            bias_V += logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
+
+
+def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
+    """Adds left @ right, which is rounded first where its type is the smaller one."""
+    if sum_VH.dtype == left_VC.dtype:
+        sum_VH.addmm_(left_VC, right_CH)
+        return
+    num_rows = block_rows(sum_VH)
+    for sum_RH, left_RC in zip(sum_VH.split(num_rows), left_VC.split(num_rows), strict=True):
+        sum_RH += (left_RC @ right_CH).to(sum_RH.dtype)
