@@ -1,0 +1,187 @@
+"""Figures of a batch of rollouts, known before it is trained on.
+
+A share or mean whose denominator is empty is left out: nothing was measured, which is not zero.
+"""
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from stillhouse.training.on_policy.rewards import TrajectoryReward
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import StopReason
+
+_TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
+_NGRAM: Final = 4
+_BY_ROUTE: Final = ("reward", "mean_completion_tokens", "truncated_share")
+_MOST_ROUTES: Final = 32
+"""Values of route_by that have figures of their own; more of them would be a wall of charts."""
+
+
+def measure_trajectories(trajectories: Sequence[SampledTrajectory]) -> dict[str, float]:
+    """Lengths, and shares of what went wrong; there must be a trajectory.
+
+    Returns:
+        mean_completion_tokens, p95_completion_tokens, max_completion_tokens: sampled tokens of a trajectory, all its
+        turns together. mean_turns. truncated_share: trajectories that ran out of tokens or of context. masked_share:
+        tokens that were read and not sampled. repetition_rate: see `repetition_rate`. drifted_turns: how many turns
+        have other ids when their text is tokenised again. valid_tool_call_share: calls that were understood and ran,
+        among those that were answered. invalid_tool_call_share: those that were not even understood.
+    """
+    count = len(trajectories)
+    lengths = sorted(sum(one.loss_mask) for one in trajectories)
+    metrics = {
+        "mean_completion_tokens": sum(lengths) / count,
+        # The nearest rank, so that it is the length of a trajectory.
+        "p95_completion_tokens": float(lengths[math.ceil(0.95 * count) - 1]),
+        "max_completion_tokens": float(lengths[-1]),
+        "mean_turns": sum(one.num_turns for one in trajectories) / count,
+        "truncated_share": sum(one.stop_reason in _TRUNCATED for one in trajectories) / count,
+        "masked_share": 1.0 - sum(lengths) / sum(len(one.token_ids) for one in trajectories),
+        "drifted_turns": float(sum(one.num_drifted_turns for one in trajectories)),
+    }
+    repeated = repetition_rate(trajectories)
+    if repeated is not None:
+        metrics["repetition_rate"] = repeated
+    num_calls = sum(one.num_tool_calls for one in trajectories)
+    if num_calls:
+        metrics["valid_tool_call_share"] = 1.0 - sum(one.num_tool_errors for one in trajectories) / num_calls
+        metrics["invalid_tool_call_share"] = sum(one.num_invalid_tool_calls for one in trajectories) / num_calls
+    return metrics
+
+
+def repetition_rate(trajectories: Sequence[SampledTrajectory]) -> float | None:
+    """Share of the 4-grams of completions that were there before in the same completion; None without a 4-gram.
+
+        1 - sum |distinct 4-grams| / sum |4-grams|,   both sums over completions
+
+    seq-rep-4 of Welleck et al. 2019, section 6 (arXiv 1908.04319), of which text of people has about 0.5 % and a model
+    caught in a loop nearly 100 %. Turns count by themselves: that calls of tools are alike is no repetition. Long
+    completions weigh more than in the paper's mean over completions, since loops are long.
+    """
+    num_distinct = num_all = 0
+    for completion in (run for one in trajectories for run in _completions(one)):
+        ngrams = list(zip(*(completion[start:] for start in range(_NGRAM)), strict=False))
+        num_distinct += len(set(ngrams))
+        num_all += len(ngrams)
+    return 1.0 - num_distinct / num_all if num_all else None
+
+
+def measure_rewards(trajectories: Sequence[SampledTrajectory], rewards: Sequence[TrajectoryReward]) -> dict[str, float]:
+    """What rewards say of the trajectories they are aligned with.
+
+    Returns:
+        reward: mean total, and reward/PART the mean of each part, of trajectories that have one. reward_error_share:
+        trajectories of which a reward could not be computed. zero_variance_group_share: prompts all of whose
+        trajectories have the same total, from which a reward that is compared within a group teaches nothing, among
+        the prompts with at least two totals.
+    """
+    parts: defaultdict[str, list[float]] = defaultdict(list)
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    for trajectory, reward in zip(trajectories, rewards, strict=True):
+        for name, value in reward.parts.items():
+            parts[name].append(value)
+        if reward.total is not None:
+            groups[trajectory.prompt_id].append(reward.total)
+    metrics = {f"reward/{name}": statistics.fmean(values) for name, values in sorted(parts.items())}
+    metrics["reward_error_share"] = sum(bool(reward.errors) for reward in rewards) / len(rewards)
+    totals = [total for group in groups.values() for total in group]
+    if totals:
+        metrics["reward"] = statistics.fmean(totals)
+    compared = [group for group in groups.values() if len(group) > 1]
+    if compared:
+        metrics["zero_variance_group_share"] = sum(len(set(group)) == 1 for group in compared) / len(compared)
+    return metrics
+
+
+def measure_routes(
+    trajectories: Sequence[SampledTrajectory],
+    rewards: Sequence[TrajectoryReward],
+    route_by: str,
+    routes: Mapping[str, str | None],
+) -> dict[str, float]:
+    """Reward, length and truncation by the value of `on_policy.route_by`, as `reward_by_tag/algebra`.
+
+    Args:
+        trajectories: those of the batch.
+        rewards: aligned with them.
+        route_by: names the metrics.
+        routes: the value by prompt id, of all prompts; with more than 32 different ones there are no such metrics.
+    """
+    if len({value for value in routes.values() if value is not None}) > _MOST_ROUTES:
+        return {}
+    by_value: defaultdict[str, list[tuple[SampledTrajectory, TrajectoryReward]]] = defaultdict(list)
+    for trajectory, reward in zip(trajectories, rewards, strict=True):
+        value = routes.get(trajectory.prompt_id)
+        if value is not None:
+            by_value[metric_part(value)].append((trajectory, reward))
+    metrics: dict[str, float] = {}
+    for value, scored in sorted(by_value.items()):
+        mine = [trajectory for trajectory, _ in scored]
+        figures = measure_trajectories(mine) | measure_rewards(mine, [reward for _, reward in scored])
+        metrics |= {f"{name}_by_{route_by}/{value}": figures[name] for name in _BY_ROUTE if name in figures}
+    return metrics
+
+
+def measure_credit(samples: Sequence[ScoredSample]) -> dict[str, float]:
+    """sampled_advantage and sampled_advantage_std over the sampled tokens, see `sampled_advantages`."""
+    advantages = [
+        advantage
+        for sample in samples
+        for advantage, is_target in zip(sampled_advantages(sample), sample.loss_mask, strict=True)
+        if is_target
+    ]
+    if not advantages:
+        return {}
+    return {
+        "sampled_advantage": statistics.fmean(advantages),
+        "sampled_advantage_std": statistics.pstdev(advantages),
+    }
+
+
+def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str, float]:
+    """staleness: optimiser updates since the weights that sampled, mean over samples.
+
+    Args:
+        samples: those of one optimiser step.
+        policy_version: updates of the weights that are about to be trained.
+    """
+    if not samples:
+        return {}
+    return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}
+
+
+def sampled_advantages(sample: ScoredSample) -> list[float]:
+    """The advantage of each token under the weights that sampled it; 0.0 where the mask is False.
+
+        A_t = fixed_t - kl_coef (log p_sampling(y_t) - log p_teacher(y_t))
+
+    In training the KL is taken under the weights being trained unless on_policy.advantage_against says otherwise, which
+    is the same until the first update. With an exact divergence, or without a teacher, there is the fixed part alone.
+    """
+    fixed = sample.advantages or [0.0] * len(sample.token_ids)
+    if sample.teacher_logprobs is None or sample.sampling_logprobs is None:
+        return list(fixed)
+    return [
+        one - sample.kl_coef * (sampling - teacher)
+        for one, sampling, teacher in zip(fixed, sample.sampling_logprobs, sample.teacher_logprobs, strict=True)
+    ]
+
+
+def metric_part(value: str) -> str:
+    """A user's word as part of a metric's name, where MLflow takes letters, digits and a few signs."""
+    return re.sub(r"[^\w. -]", "_", value)
+
+
+def _completions(trajectory: SampledTrajectory) -> Iterator[list[int]]:
+    """The ids of each completion."""
+    for is_sampled, run in groupby(
+        zip(trajectory.loss_mask, trajectory.token_ids, strict=True), key=lambda token: token[0]
+    ):
+        if is_sampled:
+            yield [token_id for _, token_id in run]

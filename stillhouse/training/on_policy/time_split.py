@@ -1,0 +1,50 @@
+"""Where the seconds of making a batch of rollouts go."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+Work = Literal["sample", "score", "reward", "sync"]
+
+_WORKS: Final[tuple[Work, ...]] = ("sample", "score", "reward", "sync")
+
+
+class TimeSplit:
+    """Seconds of each kind of work on one batch, in the thread that makes it; a second counts once.
+
+    Work that goes on elsewhere meanwhile, such as a server that scores while the student samples, costs what is waited
+    for it. Work begun within other work stops the clock of the outer one. What training takes is `train_s` of
+    `stillhouse.training.watching.throughput`.
+
+    Args:
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = dict.fromkeys(_WORKS, 0.0)
+        self._running: list[Work] = []
+        self._since = 0.0
+
+    @contextmanager
+    def of(self, work: Work) -> Iterator[None]:
+        """Counts the block as `work`."""
+        self._settle()
+        self._running.append(work)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._running.pop()
+
+    def metrics(self) -> dict[str, float]:
+        """Seconds so far as `sample_s`, `score_s`, `reward_s` and `sync_s`; 0 where there was no such work."""
+        self._settle()
+        return {f"{work}_s": seconds for work, seconds in self._seconds.items()}
+
+    def _settle(self) -> None:
+        now = self._clock()
+        if self._running:
+            self._seconds[self._running[-1]] += now - self._since
+        self._since = now

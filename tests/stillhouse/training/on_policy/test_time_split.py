@@ -1,0 +1,28 @@
+from contextlib import suppress
+
+from stillhouse.training.on_policy.time_split import TimeSplit
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_work_within_work_counts_once_and_an_error_ends_it() -> None:
+    clock = Clock()
+    split = TimeSplit(clock)
+    clock.now += 1.0  # nobody's
+    with split.of("sample"):
+        clock.now += 2.0
+        with split.of("score"):
+            clock.now += 4.0
+        clock.now += 8.0
+        with suppress(KeyError), split.of("score"):
+            clock.now += 16.0
+            raise KeyError
+    clock.now += 32.0  # nobody's
+    with split.of("reward"):
+        clock.now += 64.0
+    assert split.metrics() == {"sample_s": 10.0, "score_s": 20.0, "reward_s": 64.0, "sync_s": 0.0}
