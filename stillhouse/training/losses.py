@@ -1,8 +1,10 @@
 """Losses of one token. Every loss is minimised; shapes are [N], one entry per loss position.
 
 Student log-probabilities and normalisers are those under the weights being trained, with gradient; what teacher and
-sampling know is data.
+sampling know is data. A ratio is that of the student's probability to the one the token was sampled with.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,15 +52,104 @@ def z_loss(log_normalisers_N: Tensor, coef: float) -> Tensor:
 def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
     """Samples of the reverse KL, log p_student(token) - log p_teacher(token), without gradient.
 
-    For tokens sampled from the student their mean estimates KL(student || teacher); one alone may be negative. To
-    minimise them directly would be an error: the expected gradient is zero.
+    The estimator k1 of Schulman (http://joschu.net/blog/kl-approx.html): for tokens sampled from the student their mean
+    estimates KL(student || teacher) without bias; one alone may be negative. To minimise them directly would be an
+    error: the expected gradient is zero.
     """
     return student_logprobs_N.detach() - teacher_logprobs_N
+
+
+def reverse_kl_k2(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
+    """Schulman's estimator k2, (log p_student - log p_teacher)^2 / 2, of tokens sampled from the student.
+
+    A biased value whose expected gradient is exactly that of KL(student || teacher) at each position.
+    """
+    return (student_logprobs_N - teacher_logprobs_N).square() / 2
+
+
+def reverse_kl_k3(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
+    """Schulman's estimator k3, r - 1 - log r with r = p_teacher / p_student, of tokens sampled from the student.
+
+    An unbiased value that is never negative, good to look at. Its expected gradient is that of the other direction,
+    KL(teacher || student), with weights r that have no bound.
+    """
+    log_ratios_N = teacher_logprobs_N - student_logprobs_N
+    return log_ratios_N.exp() - 1.0 - log_ratios_N
 
 
 def importance_sampling(student_logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
     """Losses -ratio * A with ratio = exp(log p_student - log p_sampling) and A held fixed.
 
-    Its gradient is that of -E[A] under the student, whatever distribution the tokens were sampled from.
+    Its gradient is that of -E[A] under the student, whatever distribution the tokens were sampled from (Schulman et
+    al., arXiv 1502.05477, equation 14).
     """
     return -torch.exp(student_logprobs_N - sampling_logprobs_N) * advantages_N.detach()
+
+
+def reinforce(student_logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
+    """Losses -A log p_student(token) with A held fixed (Williams 1992): for tokens sampled from the student itself."""
+    return -student_logprobs_N * advantages_N.detach()
+
+
+class ClippedLosses(NamedTuple):
+    """Losses of a form that bounds the ratio."""
+
+    losses_N: Tensor
+    is_clipped_N: Tensor
+    """Whether the bound decides: what lies beyond it changes neither the weight nor, in PPO, anything at all."""
+
+
+def ppo(
+    student_logprobs_N: Tensor,
+    sampling_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> ClippedLosses:
+    """Losses -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), where A < 0 at most -dual_clip A.
+
+    Token by token: Schulman et al., arXiv 1707.06347, equation 7, with bounds of their own below and above as in DAPO
+    (Yu et al., arXiv 2503.14476, equation 10); the bound for A < 0 is from Ye et al., arXiv 1912.09729, equation 5.
+    """
+    advantages_N = advantages_N.detach()
+    ratios_N = torch.exp(student_logprobs_N - sampling_logprobs_N)
+    gains_N = torch.minimum(ratios_N * advantages_N, ratios_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages_N)
+    is_bad_N = advantages_N < 0.0
+    is_clipped_N = torch.where(is_bad_N, ratios_N < 1.0 - clip_low, (ratios_N > 1.0 + clip_high) & (advantages_N > 0.0))
+    if dual_clip is not None:
+        gains_N = torch.where(is_bad_N, torch.maximum(gains_N, dual_clip * advantages_N), gains_N)
+        is_clipped_N |= is_bad_N & (ratios_N > dual_clip)
+    return ClippedLosses(-gains_N, is_clipped_N)
+
+
+def cispo(
+    student_logprobs_N: Tensor,
+    sampling_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    least: float,
+    largest: float,
+) -> ClippedLosses:
+    """Losses -clip(ratio, least, largest) A log p_student(token) with all but the last factor held fixed.
+
+    MiniMax-M1 (arXiv 2506.13585, equations 4 and 5): no token loses its gradient, only its weight is bounded.
+    """
+    ratios_N = torch.exp(student_logprobs_N.detach() - sampling_logprobs_N)
+    weights_N = ratios_N.clamp(least, largest)
+    return ClippedLosses(-weights_N * advantages_N.detach() * student_logprobs_N, weights_N != ratios_N)
+
+
+def truncated_ratios(ratios_N: Tensor, largest: float) -> Tensor:
+    """min(ratio, largest): truncated importance sampling (Ionides 2008).
+
+    The weight of tokens that the trainer would have sampled with another probability than the sampler did. The bias in
+    the expectation of f is at most max|f| E[(ratio - largest)+].
+    """
+    return ratios_N.clamp(max=largest)
+
+
+def masked_ratios(ratios_N: Tensor, least: float, largest: float) -> Tensor:
+    """The ratio where it is between `least` and `largest`, 0 elsewhere: IcePop (arXiv 2510.18855)."""
+    return torch.where((ratios_N >= least) & (ratios_N <= largest), ratios_N, 0.0)

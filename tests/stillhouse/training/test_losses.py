@@ -1,134 +1,81 @@
-"""Losses against autograd and a tabular autoregressive model whose 27 sequences are enumerated, in float64.
+"""Losses of one token by hand, against autograd, and as expectations over all tokens of one state, in float64."""
 
-The model has V = 3 tokens and T = 3 positions; each prefix (1 + 3 + 9 of them) is a state with logits of its own.
-"""
-
-import itertools
+import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from stillhouse.training.losses import cross_entropy, dft, importance_sampling, reverse_kl, z_loss
-from stillhouse.training.on_policy.advantages import distillation_advantages
+from stillhouse.training.losses import (
+    cispo,
+    cross_entropy,
+    dft,
+    importance_sampling,
+    masked_ratios,
+    ppo,
+    reinforce,
+    reverse_kl,
+    reverse_kl_k2,
+    reverse_kl_k3,
+    truncated_ratios,
+    z_loss,
+)
 
-V, T = 3, 3
-STATES = {prefix: i for i, prefix in enumerate(p for t in range(T) for p in itertools.product(range(V), repeat=t))}
-SEQUENCES = list(itertools.product(range(V), repeat=T))
-
-
-def table(seed: int) -> Tensor:
-    return torch.randn(len(STATES), V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def token_logprobs(logits: Tensor) -> Tensor:
-    """Log-probability of each token of each sequence, [27, 3]."""
-    logprobs = logits.log_softmax(-1)
-    return torch.stack([torch.stack([logprobs[STATES[s[:t]], s[t]] for t in range(T)]) for s in SEQUENCES])
-
-
-def expected_gradient(
-    student: Tensor, teacher: Tensor, sampler: Tensor, *, advantage_logprobs: str = "student"
-) -> Tensor:
-    """Gradient of E_sampler[sum of token losses], every sequence weighted by its exact probability."""
-    student = student.clone().requires_grad_()
-    student_lp, teacher_lp, sampler_lp = map(token_logprobs, (student, teacher, sampler))
-    seen = student_lp if advantage_logprobs == "student" else sampler_lp
-    advantages = distillation_advantages(seen, teacher_lp, 1.0, None)
-    losses = importance_sampling(student_lp, sampler_lp, advantages)
-    weights = sampler_lp.sum(-1).exp()
-    (weights[:, None] * losses).sum().backward()
-    assert student.grad is not None
-    return student.grad
+V = 5
 
 
-def state_weights(logits: Tensor) -> Tensor:
-    """Probability of reaching each state."""
-    logprobs = logits.log_softmax(-1)
-    return torch.stack(
-        [sum((logprobs[STATES[p[:t]], p[t]] for t in range(len(p))), torch.zeros(())).exp() for p in STATES]
-    )
+def table(seed: int, rows: int = 1) -> Tensor:
+    return torch.randn(rows, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def state_kls(student: Tensor, teacher: Tensor) -> Tensor:
-    p, q = student.log_softmax(-1), teacher.log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
+def distributions() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A student's logits with gradient, and the log-probabilities of student, teacher and sampler, [V] each."""
+    student = table(1)[0].requires_grad_()
+    return student, student.log_softmax(-1), table(2)[0].log_softmax(-1), table(3)[0].log_softmax(-1)
 
 
-def kl_gradient(student: Tensor, teacher: Tensor, visits: Tensor) -> Tensor:
-    """Gradient of sum over states of visits * KL(student || teacher), visits held fixed."""
-    student = student.clone().requires_grad_()
-    (visits.detach() * state_kls(student, teacher)).sum().backward()
-    assert student.grad is not None
-    return student.grad
+def gradient(value: Tensor, of: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(value, of, retain_graph=True)
+    return found
 
 
-def test_expected_importance_sampling_gradient_is_that_of_the_token_kl():
-    student, teacher = table(1), table(2)
-    torch.testing.assert_close(
-        expected_gradient(student, teacher, student),
-        kl_gradient(student, teacher, state_weights(student)),
-        rtol=0,
-        atol=1e-10,
-    )
+def assert_same(seen: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
 
 
-def test_mean_reverse_kl_of_samples_is_the_sequence_kl():
-    student, teacher = table(1), table(2)
-    student_lp, teacher_lp = token_logprobs(student), token_logprobs(teacher)
-    sampled = (student_lp.sum(-1).exp()[:, None] * reverse_kl(student_lp, teacher_lp)).sum()
-    exact = (state_weights(student) * state_kls(student, teacher)).sum()
-    torch.testing.assert_close(sampled, exact, rtol=0, atol=1e-10)
+def test_estimators_of_the_reverse_kl_have_the_gradients_they_are_said_to_have():
+    student, p, q, _ = distributions()
+    weights = p.detach().exp()
+    exact, forward = (p.exp() * (p - q)).sum(), (q.exp() * (q - p)).sum()
+    assert_same((weights * reverse_kl(p, q)).sum(), exact.detach())
+    assert gradient((weights * (p - q)).sum(), student).abs().max() < 1e-12
+    k2, k3 = (weights * reverse_kl_k2(p, q)).sum(), (weights * reverse_kl_k3(p, q)).sum()
+    assert abs(k2.item() - exact.item()) > 0.01
+    assert_same(gradient(k2, student), gradient(exact, student))
+    assert_same(k3, exact)
+    assert (reverse_kl_k3(p, q) >= 0).all()
+    assert_same(gradient(k3, student), gradient(forward, student))
 
 
-def test_baseline_that_does_not_see_the_token_leaves_the_expected_gradient():
-    student, teacher = table(1).requires_grad_(), table(2)
-    student_lp, teacher_lp = token_logprobs(student), token_logprobs(teacher)
-    kls = state_kls(student, teacher).detach()
-    baseline = torch.stack([torch.stack([kls[STATES[s[:t]]] for t in range(T)]) for s in SEQUENCES])
-    advantages = distillation_advantages(student_lp, teacher_lp, 1.0, None) + baseline
-    losses = importance_sampling(student_lp, student_lp.detach(), advantages)
-    (student_lp.sum(-1).exp().detach()[:, None] * losses).sum().backward()
-    torch.testing.assert_close(
-        student.grad, expected_gradient(student.detach(), teacher, student.detach()), rtol=0, atol=1e-10
-    )
+def test_importance_sampling_is_unbiased_whoever_sampled():
+    student, p, _, sampler = distributions()
+    advantages = table(4)[0]
+    sampled = (sampler.exp() * importance_sampling(p, sampler, advantages)).sum()
+    assert_same(gradient(sampled, student), -gradient((p.exp() * advantages).sum(), student))
 
 
-def test_samples_of_another_policy_are_unbiased_under_the_current_advantage():
-    student, teacher = torch.randn(V, dtype=torch.float64), torch.randn(V, dtype=torch.float64)
-    sampler = torch.randn(V, dtype=torch.float64)
-    student.requires_grad_()
-    student_lp, teacher_lp, sampler_lp = (x.log_softmax(-1) for x in (student, teacher, sampler))
-    losses = importance_sampling(student_lp, sampler_lp, distillation_advantages(student_lp, teacher_lp, 1.0, None))
-    (gradient,) = torch.autograd.grad((sampler_lp.exp() * losses).sum(), student)
-    lp = student.log_softmax(-1)
-    (exact,) = torch.autograd.grad((lp.exp() * (lp - teacher_lp)).sum(), student)
-    torch.testing.assert_close(gradient, exact, rtol=0, atol=1e-10)
-
-
-def test_advantage_of_the_sampler_would_reward_drifting_from_it():
-    # grad [KL(student || teacher) - KL(student || sampler)] instead of grad KL(student || teacher)
-    student, teacher, sampler = table(1), table(2), table(3)
-    visits = state_weights(sampler)
-    biased = expected_gradient(student, teacher, sampler, advantage_logprobs="sampler")
-    drifting = kl_gradient(student, teacher, visits) - kl_gradient(student, sampler, visits)
-    # ratio weights tokens, states are visited as the sampler does
-    torch.testing.assert_close(biased, drifting, rtol=0, atol=1e-10)
-    unbiased = expected_gradient(student, teacher, sampler)
-    torch.testing.assert_close(unbiased, kl_gradient(student, teacher, visits), rtol=0, atol=1e-10)
-    assert (biased - unbiased).abs().max() > 0.01
-
-
-def test_teacher_equal_to_student_gives_no_gradient():
-    assert expected_gradient(table(1), table(1), table(1)).abs().max() == 0.0
-
-
-def test_minimising_sampled_reverse_kl_directly_would_have_no_expected_gradient():
-    student, teacher = table(1).requires_grad_(), table(2)
-    student_lp = token_logprobs(student)
-    (student_lp.sum(-1).exp().detach()[:, None] * (student_lp - token_logprobs(teacher))).sum().backward()
-    assert student.grad is not None
-    assert student.grad.abs().max() < 1e-10
+def test_every_form_is_the_policy_gradient_where_the_student_itself_sampled():
+    student, p, _, _ = distributions()
+    advantages, sampler = table(4)[0], p.detach()
+    forms = [
+        reinforce(p, advantages),
+        importance_sampling(p, sampler, advantages),
+        ppo(p, sampler, advantages, clip_low=0.2, clip_high=0.2).losses_N,
+        cispo(p, sampler, advantages, least=0.0, largest=4.0).losses_N,
+    ]
+    for losses in forms:
+        expected = -gradient((p.exp() * advantages).sum(), student)
+        assert_same(gradient((sampler.exp() * losses).sum(), student), expected)
 
 
 def test_importance_sampling_by_hand():
@@ -136,33 +83,65 @@ def test_importance_sampling_by_hand():
     torch.testing.assert_close(losses, torch.tensor([-0.5, 2.0 * 0.36787944]))
 
 
-def test_gradient_raises_tokens_the_teacher_likes_more():
-    student_lp = torch.tensor([-1.0, -1.0], requires_grad=True)
-    advantages = distillation_advantages(student_lp, torch.tensor([-0.5, -3.0]), 1.0, None)
-    importance_sampling(student_lp, student_lp.detach(), advantages).sum().backward()
-    assert student_lp.grad is not None
-    # gradient descent raises the first log-probability and lowers the second
-    assert student_lp.grad.tolist() == pytest.approx([-0.5, 2.0])
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.25, 2.0, -2.5, -2.5),
+        (1.5, 2.0, -2.6, 0.0),  # raised enough: no gradient beyond 1.3
+        (0.5, 2.0, -1.0, -1.0),  # lowered although good: still raised
+        (0.85, -2.0, 1.7, 1.7),
+        (0.5, -2.0, 1.6, 0.0),  # lowered enough: no gradient below 0.8
+        (2.5, -2.0, 5.0, 5.0),  # raised although bad: lowered with its whole ratio
+        (3.5, -2.0, 6.0, 0.0),  # the dual clip bounds that
+        (2.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_ppo_has_no_gradient_beyond_its_bounds_on_the_side_where_it_has_gone_far_enough(
+    ratio: float, advantage: float, loss: float, slope: float
+):
+    student = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    made = ppo(
+        student, torch.zeros_like(student), student.new_tensor([advantage]), clip_low=0.2, clip_high=0.3, dual_clip=3.0
+    )
+    assert made.losses_N.item() == pytest.approx(loss)
+    assert gradient(made.losses_N.sum(), student).item() == pytest.approx(slope)
+    assert made.is_clipped_N.item() == (slope == 0.0 and advantage != 0.0)
 
 
-def test_advantages_are_scaled_then_clipped_and_carry_no_gradient():
-    student_lp = torch.tensor([-1.0, -1.0, -9.0], requires_grad=True)
-    advantages = distillation_advantages(student_lp, torch.tensor([-2.0, -9.0, -1.0]), 0.5, 3.0)
-    assert advantages.tolist() == [-0.5, -3.0, 3.0]
-    assert not advantages.requires_grad
+def test_cispo_bounds_the_weight_of_a_token_and_keeps_its_gradient():
+    student = torch.tensor([0.2, 1.5, 9.0], dtype=torch.float64).log().requires_grad_()
+    made = cispo(student, torch.zeros_like(student), student.new_tensor([2.0, 2.0, -2.0]), least=0.5, largest=4.0)
+    assert gradient(made.losses_N.sum(), student).tolist() == pytest.approx([-0.5 * 2, -1.5 * 2, 4.0 * 2])
+    assert made.is_clipped_N.tolist() == [True, False, True]
+
+
+def test_truncated_ratios_are_biased_by_no_more_than_what_was_cut_off():
+    _, p, _, sampler = distributions()
+    p = p.detach()
+    values, ratios = table(5)[0], (p - sampler).exp()
+    for largest in (0.5, 1.0, 2.0, float(ratios.max())):
+        bias = (sampler.exp() * truncated_ratios(ratios, largest) * values).sum() - (p.exp() * values).sum()
+        bound = values.abs().max() * (sampler.exp() * (ratios - largest).clamp(min=0.0)).sum()
+        assert bias.abs() <= bound + 1e-12
+    assert bias.abs() < 1e-12
+
+
+def test_masked_ratios_leave_out_what_is_not_between_the_bounds():
+    assert masked_ratios(torch.tensor([0.4, 0.5, 1.0, 2.0, 2.1]), 0.5, 2.0).tolist() == [0.0, 0.5, 1.0, 2.0, 0.0]
 
 
 def test_cross_entropy_is_forward_kl_from_a_certain_teacher():
-    logits = table(4)[:1].requires_grad_()
+    logits = table(4).requires_grad_()
     logprobs = logits.log_softmax(-1)
     (ours,) = torch.autograd.grad(cross_entropy(logprobs[0, 1]), logits)
-    certain = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64)
+    certain = torch.nn.functional.one_hot(torch.tensor([1]), V).double()
     torch.testing.assert_close(ours, logits.softmax(-1) - certain, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_smoothed_cross_entropy_is_that_of_torch_and_forward_kl_from_a_smoothed_teacher(smoothing: float):
-    logits = table(4).requires_grad_()
+    logits = table(4, rows=13).requires_grad_()
     targets = torch.arange(len(logits)) % V
     logprobs = logits.log_softmax(-1)
     losses = cross_entropy(logprobs.gather(1, targets[:, None])[:, 0], logprobs.mean(-1), smoothing)

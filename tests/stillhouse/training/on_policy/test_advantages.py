@@ -1,0 +1,166 @@
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.on_policy.advantages import (
+    AdvEstimator,
+    compared,
+    credited,
+    distillation_advantages,
+    later_reverse_kl,
+    sampled_advantages,
+)
+from stillhouse.training.on_policy.scored import ScoredSample
+
+
+def config(**settings: Any) -> OnPolicyConfig:
+    return OnPolicyConfig.model_validate({"group_size": 4, "reward_coef": 1.0, **settings})
+
+
+def advantages(rewards: Sequence[float], estimator: AdvEstimator) -> list[float]:
+    made = compared(rewards, estimator)
+    return [(reward - one.baseline) / one.scale for reward, one in zip(rewards, made, strict=True)]
+
+
+def scored(prompt_id: str, mask: Sequence[int], seed: int, kl_coef: float = 1.0) -> ScoredSample:
+    draw = random.Random(seed)
+    sampling, teacher = ([draw.uniform(-3, 0) if is_sampled else 0.0 for is_sampled in mask] for _ in range(2))
+    return ScoredSample(
+        token_ids=list(range(len(mask))),
+        loss_mask=[bool(is_sampled) for is_sampled in mask],
+        prompt_id=prompt_id,
+        sampling_logprobs=sampling,
+        teacher="t",
+        kl_coef=kl_coef,
+        teacher_logprobs=teacher,
+    )
+
+
+def kls(sample: ScoredSample) -> list[float]:
+    assert sample.sampling_logprobs is not None
+    assert sample.teacher_logprobs is not None
+    both = zip(sample.sampling_logprobs, sample.teacher_logprobs, sample.loss_mask, strict=True)
+    return [student - teacher for student, teacher, is_sampled in both if is_sampled]
+
+
+def at_mask(sample: ScoredSample) -> list[float]:
+    assert sample.advantages is not None
+    assert all(value == 0.0 for value, is_on in zip(sample.advantages, sample.loss_mask, strict=True) if not is_on)
+    return [value for value, is_on in zip(sample.advantages, sample.loss_mask, strict=True) if is_on]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        # mean 0.25, sample standard deviation 0.5
+        ("grpo", [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]),
+        ("mean", [0.75, -0.25, -0.25, -0.25]),
+        ("rloo", [1.0, -1 / 3, -1 / 3, -1 / 3]),
+        ("reinforce", [1.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_rewards_become_advantages_by_hand(estimator: AdvEstimator, expected: list[float]):
+    assert advantages([1.0, 0.0, 0.0, 0.0], estimator) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo"])
+def test_a_group_of_equal_rewards_has_no_advantage(estimator: AdvEstimator):
+    assert advantages([0.1] * 7, estimator) == [0.0] * 7
+    assert advantages([0.3], estimator) == [0.0]
+
+
+def test_leave_one_out_is_the_mean_baseline_times_g_over_g_minus_1():
+    rewards = [0.5, 2.0, -1.0]
+    assert advantages(rewards, "rloo") == pytest.approx([1.5 * value for value in advantages(rewards, "mean")])
+
+
+def test_grpo_does_not_depend_on_the_unit_of_the_reward():
+    rewards = [0.0, 1.0, 5.0, 2.0]
+    scaled = advantages([1000.0 * reward + 7.0 for reward in rewards], "grpo")
+    assert scaled == pytest.approx(advantages(rewards, "grpo"), rel=1e-4)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 1.0])
+def test_the_recursion_is_the_sum_over_all_pairs(discount: float):
+    values = kls(scored("p", [0] + [1] * 40, seed=1))
+    pairs = [
+        sum(discount ** (later - now) * values[later] for later in range(now + 1, len(values)))
+        for now in range(len(values))
+    ]
+    assert later_reverse_kl(values, discount) == pytest.approx(pairs, abs=1e-12)
+
+
+def test_tool_output_between_sampled_tokens_takes_no_step_of_the_discount():
+    plain, split = scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1, 0, 0, 1, 1], seed=2)
+    made = credited([plain, split], [None, None], config(kl_discount_factor=0.5, reward_coef=0.0))
+    first, second, third = kls(plain)
+    assert at_mask(made[0]) == pytest.approx([-(0.5 * second + 0.25 * third), -0.5 * third, 0.0])
+    assert at_mask(made[1]) == at_mask(made[0])
+    assert sampled_advantages(made[0], config(kl_discount_factor=0.5))[1] == pytest.approx(
+        -(first + 0.5 * second + 0.25 * third)
+    )
+
+
+def test_the_kl_of_one_trajectory_never_counts_for_another():
+    settings = config(kl_discount_factor=0.9)
+    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1, 1], seed=2), scored("q", [0, 1], seed=3)]
+    together = credited(samples, [None] * 3, settings)
+    assert together == [credited([sample], [None], settings)[0] for sample in samples]
+
+
+def test_each_group_is_compared_with_itself_alone_and_unknown_rewards_with_nothing():
+    # Groups need not stand together.
+    samples = [scored(prompt, [0, 1, 1], seed) for seed, prompt in enumerate("pqpqpr")]
+    made = credited(samples, [1.0, 8.0, 0.0, 4.0, None, 3.0], config(adv_estimator="mean", reward_coef=2.0))
+    assert [at_mask(sample)[0] for sample in made] == [1.0, 4.0, -1.0, -4.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kl_in_reward", [False, True])
+def test_without_a_factor_rewards_change_nothing_at_all(kl_in_reward: bool):
+    settings = config(reward_coef=0.0, kl_discount_factor=0.5, kl_in_reward=kl_in_reward)
+    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1], seed=2)]
+    assert credited(samples, [1.0, 0.0], settings) == credited(samples, [None, 5.0], settings)
+
+
+def test_a_plain_mode_has_nothing_to_fix_beforehand():
+    samples = [scored("p", [0, 1, 1], seed=1)]
+    assert credited(samples, [1.0], config(reward_coef=0.0)) == samples
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce"])
+def test_the_kl_within_the_reward_is_normalised_with_it(estimator: AdvEstimator):
+    settings = config(kl_in_reward=True, reward_coef=2.0, kl_discount_factor=1.0, adv_estimator=estimator)
+    samples = [scored("p", [0, 1, 1, 1], seed=seed, kl_coef=0.5) for seed in range(3)]
+    rewards = [1.0, 0.0, 3.0]
+    returns = [
+        [2.0 * reward - 0.5 * sum(kls(sample)[token:]) for token in range(3)]
+        for sample, reward in zip(samples, rewards, strict=True)
+    ]
+    comparisons = compared([sum(values) / 3 for values in returns], estimator)
+    for sample, values, one in zip(credited(samples, rewards, settings), returns, comparisons, strict=True):
+        assert at_mask(sample) == pytest.approx([(value - one.baseline) / one.scale for value in values])
+
+
+def test_the_kl_within_the_reward_with_no_kl_is_plain_grpo_bit_for_bit():
+    samples = [scored("p", [0] + [1] * size, seed=size, kl_coef=0.0) for size in (1, 3, 7)]
+    rewards = [0.1, 0.7, None]
+    assert credited(samples, rewards, config(kl_in_reward=True)) == credited(samples, rewards, config())
+
+
+def test_the_kl_within_the_reward_is_compared_where_nobody_has_a_reward():
+    samples = [scored("p", [0, 1, 1], seed=1), scored("p", [0, 1, 1], seed=2)]
+    made = credited(samples, [None, None], config(kl_in_reward=True))
+    assert made == credited(samples, [0.0, 0.0], config(kl_in_reward=True))
+    assert all(math.isfinite(value) and value for sample in made for value in at_mask(sample))
+
+
+def test_advantages_are_scaled_then_clipped_and_carry_no_gradient():
+    student_lp = torch.tensor([-1.0, -1.0, -9.0], requires_grad=True)
+    clipped = distillation_advantages(student_lp, torch.tensor([-2.0, -9.0, -1.0]), 0.5, 3.0)
+    assert clipped.tolist() == [-0.5, -3.0, 3.0]
+    assert not clipped.requires_grad
