@@ -5,6 +5,8 @@ Claims
               temperature and a log-probability of its own.
     unequal   twice as many requests as slots and completions of unequal length: faster, as a slot that falls free is
               given to the next request where `generate` pads the batch until its longest row is done.
+    group     several completions of each prompt, as on-policy sampling asks for them: faster, as a prompt is computed
+              once for all of them.
     reuse     the second turn of a conversation computes only what is new.
 
 Measured
@@ -43,6 +45,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Message
 
 MODEL: Final = "embedded:teacher"
+GROUP_SIZE: Final = 8
 _PAD_ID: Final = 0
 
 
@@ -63,6 +66,8 @@ class DecodingReport:
     equal_cpu: Spread
     unequal_wall: Spread
     unequal_cpu: Spread
+    group_wall: Spread
+    group_cpu: Spread
     same_tokens: float
     """Share of completions that are token for token the same."""
     new_tokens: dict[str, int]
@@ -77,6 +82,7 @@ class DecodingReport:
             f"decoding, {MODEL}, {self.batch_size} slots; tokens/s as a multiple of model.generate's",
             f"  equal lengths      wall {self.equal_wall}   CPU {self.equal_cpu}",
             f"  unequal lengths    wall {self.unequal_wall}   CPU {self.unequal_cpu}",
+            f"  {GROUP_SIZE} of each prompt   wall {self.group_wall}   CPU {self.group_cpu}",
             f"  completions equal token for token: {self.same_tokens:.1%}",
             "second-turn prefill; speed as a multiple of a prefill from nothing",
             f"  parked first turn  wall {self.reuse_wall}   CPU {self.reuse_cpu}",
@@ -175,6 +181,10 @@ def run(*, batch_size: int = 64, max_tokens: int = 48, rounds: int = 5, threads:
     workloads = {
         "equal": Workload(prompts[:batch_size], [max_tokens] * batch_size),
         "unequal": Workload(prompts, [lengths.randint(1, max_tokens) for _ in prompts]),
+        "group": Workload(
+            [prompt for prompt in prompts[: max(1, batch_size // GROUP_SIZE)] for _ in range(GROUP_SIZE)],
+            [max_tokens] * max(1, batch_size // GROUP_SIZE) * GROUP_SIZE,
+        ),
     }
     new_tokens, same, speed = {}, [], {}
     for name, workload in workloads.items():
@@ -197,6 +207,8 @@ def run(*, batch_size: int = 64, max_tokens: int = 48, rounds: int = 5, threads:
         equal_cpu=speed["equal"][1],
         unequal_wall=speed["unequal"][0],
         unequal_cpu=speed["unequal"][1],
+        group_wall=speed["group"][0],
+        group_cpu=speed["group"][1],
         same_tokens=sum(same) / len(same),
         new_tokens=new_tokens,
         reuse_cpu=reuse_cpu,

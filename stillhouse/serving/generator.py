@@ -92,8 +92,9 @@ class Generator:
     """Samples completions from `model`, up to `max_batch` at a time.
 
     Keys and values of finished sequences are kept while there is room: a request whose prompt continues one (the next
-    turn of a conversation) computes only what is new. Weights must not change while a request is unfinished; where some
-    are trainable they may change in between, so nothing is kept once no request is left.
+    turn of a conversation) computes only what is new, and requests of one prompt share what it computes. Weights must
+    not change while a request is unfinished; where some are trainable they may change in between, so nothing is kept
+    once no request is left.
 
     Raises:
         ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
@@ -158,8 +159,7 @@ class Generator:
         logits = [self._forward(0, self._rows)] if self._rows else []
         admitted = self._admit()
         if admitted:
-            logits.append(self._forward(len(self._rows), admitted))
-            self._rows.extend(admitted)
+            logits.append(self._prefill(admitted))
         if not logits:
             return []
         picks = pick_tokens(
@@ -194,22 +194,48 @@ class Generator:
             done.update(self.step())
         return [done[handle] for handle in handles]
 
-    def _admit(self) -> list[_Row]:
-        """Takes waiting requests, oldest first, each with a slot behind the running rows."""
-        if not self._waiting or len(self._rows) >= self._max_batch:
-            return []
-        admitted: list[_Row] = []
+    def _admit(self) -> list[list[_Row]]:
+        """Takes waiting requests, oldest first, in groups of one prompt."""
+        room = self._max_batch - len(self._rows)
+        groups: dict[tuple[int, ...], list[_Row]] = {}
+        running = [row.request.prompt_ids for row in self._rows]
         longest = 0
-        while self._waiting and len(self._rows) + len(admitted) < self._max_batch:
+        while self._waiting and room:
             row = self._waiting[0]
-            slot = len(self._rows) + len(admitted)
-            fresh = len(row.request.prompt_ids) - self._slots.reusable(row.request.prompt_ids)
-            longest = max(longest, fresh)
-            if admitted and longest * (len(admitted) + 1) > _PREFILL_TOKENS:
-                break
-            row.cached = self._slots.take(slot, row.request.prompt_ids)
-            admitted.append(self._waiting.popleft())
-        return admitted
+            prompt = tuple(row.request.prompt_ids)
+            if prompt not in groups:
+                longest = max(longest, len(prompt) - self._slots.reusable(prompt, running))
+                if groups and longest * (len(groups) + 1) > _PREFILL_TOKENS:
+                    break
+                row.cached = self._slots.take(len(self._rows) + len(groups), prompt, running)
+            groups.setdefault(prompt, []).append(self._waiting.popleft())
+            room -= 1
+        return list(groups.values())
+
+    def _prefill(self, groups: Sequence[Sequence[_Row]]) -> torch.Tensor:
+        """Makes running rows of groups whose first ones have a slot: those are fed, and the others copy them.
+
+        Returns:
+            Logits of the new rows in the order in which they run, [new rows, V].
+        """
+        first_slot = len(self._rows)
+        leaders = [group[0] for group in groups]
+        logits = self._forward(first_slot, leaders)
+        self._rows += leaders
+        sources = [place for place, group in enumerate(groups) for _ in group[1:]]
+        if not sources:
+            return logits
+        followers = [row for group in groups for row in group[1:]]
+        targets = list(range(len(self._rows), len(self._rows) + len(followers)))
+        self._cache.reserve(targets[-1] + 1, 1)
+        for slot in targets:
+            self._slots.vacate(slot)
+        for row in followers:
+            row.cached = len(row.request.prompt_ids)
+        longest = max(row.cached for row in followers)
+        self._cache.copy_slots([first_slot + place for place in sources], targets, longest)
+        self._rows += followers
+        return logits[[*range(len(leaders)), *sources]]
 
     def _forward(self, first_slot: int, rows: Sequence[_Row]) -> torch.Tensor:
         """Feeds each row's pending tokens; logits [len(rows), V] after the last of them."""

@@ -17,28 +17,37 @@ class SlotTable:
         self._parked: dict[int, list[int]] = {}
         """Slot to the tokens whose keys and values it holds, longest parked first."""
 
-    def reusable(self, prompt_ids: Sequence[int]) -> int:
-        """Tokens of the prompt that some parked slot holds."""
-        slot = self._match(prompt_ids)
-        return 0 if slot is None else len(self._parked[slot])
+    def reusable(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
+        """Tokens of the prompt that some slot holds; `running` are the prompts of slots 0, 1, ..."""
+        return self._best(prompt_ids, running)[1]
 
-    def take(self, slot: int, prompt_ids: Sequence[int]) -> int:
+    def take(self, slot: int, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
         """Readies `slot`, the first behind the running rows, for a prompt.
+
+        A parked sequence that the prompt continues is taken over; one that goes another way, or still runs, is copied
+        as far as it agrees. The last token of a prompt is never taken, since what follows it is asked for.
+
+        Args:
+            slot: becomes the prompt's.
+            prompt_ids: the prompt.
+            running: prompts of the running rows by slot, none of them changed since their keys and values were made.
 
         Returns:
             How many of the prompt's first tokens it holds already.
         """
         self._cache.reserve(slot + 1, 1)
-        match = self._match(prompt_ids)
-        tokens = self._parked.pop(match) if match is not None else []
-        if match is not None and match != slot:
-            displaced = self._parked.pop(slot, [])
-            self._cache.swap_slots(match, slot, max(len(tokens), len(displaced)))
-            if displaced:
-                self._parked[match] = displaced
-        elif match is None:
-            self._vacate(slot)
-        return len(tokens)
+        match, num_held = self._best(prompt_ids, running)
+        if match is not None and len(self._parked.get(match, ())) == num_held:
+            self._take_over(match, slot)
+        elif match == slot:
+            del self._parked[slot]
+        else:
+            self.vacate(slot)
+            # What was parked may have moved, or given way.
+            match, num_held = self._best(prompt_ids, running)
+            if match is not None:
+                self._cache.copy_slots([match], [slot], num_held)
+        return num_held
 
     def park(self, slot: int, tokens: list[int]) -> None:
         """Notes that `slot`, just behind the running rows, holds these tokens of a finished sequence."""
@@ -49,15 +58,29 @@ class SlotTable:
         """Drops all parked slots: their keys and values are no longer those of the weights."""
         self._parked.clear()
 
-    def _match(self, prompt_ids: Sequence[int]) -> int | None:
-        """The parked slot with the longest sequence that the prompt properly continues."""
-        prompt = list(prompt_ids)
-        matches = [
-            slot for slot, held in self._parked.items() if len(held) < len(prompt) and held == prompt[: len(held)]
-        ]
-        return max(matches, key=lambda slot: len(self._parked[slot]), default=None)
+    def _best(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]]) -> tuple[int | None, int]:
+        """The slot that holds most of the prompt's first tokens, and how many; (None, 0) where none holds any.
 
-    def _vacate(self, slot: int) -> None:
+        Only sequences that the prompt continues, or that continue the prompt, are found.
+        """
+        prompt = list(prompt_ids)
+        best: tuple[int | None, int] = (None, 0)
+        for slot, held in (*self._parked.items(), *enumerate(running)):
+            length = min(len(held), len(prompt) - 1)
+            if length > best[1] and held[length - 1] == prompt[length - 1] and list(held[:length]) == prompt[:length]:
+                best = slot, length
+        return best
+
+    def _take_over(self, match: int, slot: int) -> None:
+        """Brings a parked sequence to `slot`; what is parked there takes its place."""
+        tokens = self._parked.pop(match)
+        if match != slot:
+            displaced = self._parked.pop(slot, [])
+            self._cache.swap_slots(match, slot, max(len(tokens), len(displaced)))
+            if displaced:
+                self._parked[match] = displaced
+
+    def vacate(self, slot: int) -> None:
         """Moves what is parked in `slot` to a free slot, or in place of the slot parked longest."""
         if slot not in self._parked:
             return
@@ -66,4 +89,4 @@ class SlotTable:
         tokens = self._parked.pop(slot)
         if target != slot:
             self._parked[target] = tokens
-            self._cache.copy_slot(slot, target, len(tokens))
+            self._cache.copy_slots([slot], [target], len(tokens))

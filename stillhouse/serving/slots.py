@@ -113,11 +113,12 @@ class SlotCache(Cache):
         is_padded = len(source) < width * len(lengths)
         self.source = torch.tensor(source, device=self._device) if is_padded else None
 
-    def copy_slot(self, source: int, target: int, num_columns: int) -> None:
-        """Overwrites the start of slot `target` with that of slot `source`."""
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
+        """Overwrites the first columns of each slot of `targets` with those of the slot beside it in `sources`."""
+        rows = torch.tensor([sources, targets], device=self._device)
         for layer in self.layers:
             for buffer in (layer.keys, layer.values):
-                buffer[target, :num_columns] = buffer[source, :num_columns]
+                buffer[rows[1], :num_columns] = buffer[rows[0], :num_columns]
 
     def swap_slots(self, one: int, other: int, num_columns: int) -> None:
         """Exchanges the first columns of two slots."""

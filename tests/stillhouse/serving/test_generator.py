@@ -139,6 +139,45 @@ def test_parked_turns_survive_strangers_and_are_dropped_oldest_first(
             history[i] = [*request.prompt_ids, *generation.completion_ids, 11 + turn]
 
 
+def test_requests_of_one_prompt_share_its_prefill_also_when_they_come_later(
+    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+) -> None:
+    fed: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    chosen = [prompts[i] for i in (1, 1, 1, 6, 6, 1, 6, 1)]
+    requests = [GenerationRequest(prompt, 8 + i, seed=i) for i, prompt in enumerate(chosen)]
+    try:
+        generations = Generator(model, max_batch=5).run(requests)
+    finally:
+        hook.remove()
+    assert fed[0] == 2 * 120, "two prompts for five rows, padded to the longer one"
+    # Later steps feed one token for each row that runs, and one for each prompt that joins them.
+    assert max(fed[1:]) <= 5
+    for request, generation in zip(requests, generations, strict=True):
+        expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+    assert len({tuple(generation.completion_ids[:8]) for generation in generations[:3]}) > 1, "each has its own seed"
+
+
+def test_log_probs_of_a_nucleus_are_renormalised_where_a_request_wants_it(
+    model: PreTrainedModel, prompts: list[list[int]]
+) -> None:
+    plain = GenerationRequest(prompts[4], 20, temperature=1.5, top_p=0.6, seed=3)
+    [raw, processed] = Generator(model).run([plain, dataclasses.replace(plain, processed_logprobs=True)])
+    assert processed.completion_ids == raw.completion_ids
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompts[4], *raw.completion_ids]])).logits[0, len(prompts[4]) - 1 : -1]
+    for token, row, before, after in zip(
+        raw.completion_ids, logits / 1.5, raw.logprobs, processed.logprobs, strict=True
+    ):
+        probs, order = row.softmax(-1).sort(descending=True)
+        nucleus = order[: int((probs.cumsum(0) < 0.6).sum()) + 1]
+        assert before == pytest.approx(row.log_softmax(-1)[token].item(), abs=1e-4)
+        assert after == pytest.approx((row[token] - row[nucleus].logsumexp(0)).item(), abs=1e-4)
+
+
 def test_changed_weights_are_not_answered_from_old_keys_and_values(teacher_forced: Forced) -> None:
     torch.manual_seed(0)
     config = Qwen3Config(

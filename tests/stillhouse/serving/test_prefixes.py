@@ -32,12 +32,31 @@ def test_the_longest_parked_sequence_that_the_prompt_continues_is_brought_to_its
     assert table.reusable([5, 6, 9]) == 2, "the other one is still parked"
 
 
-@pytest.mark.parametrize("prompt", [[5, 6, 7], [5, 6], [9, 5, 6, 7, 8], [5, 6, 8, 7]])
-def test_a_sequence_that_the_prompt_does_not_go_beyond_is_not_used(cache: SlotCache, prompt: list[int]) -> None:
+@pytest.mark.parametrize("prompt", [[5], [9, 5, 6, 7, 8], [5, 6, 8, 7]])
+def test_a_sequence_that_goes_another_way_is_not_used(cache: SlotCache, prompt: list[int]) -> None:
     table = SlotTable(cache, 3)
     table.park(2, [5, 6, 7])
     assert table.reusable(prompt) == 0
     assert table.take(0, prompt) == 0
+
+
+@pytest.mark.parametrize(("slot", "prompt"), [(0, [5, 6, 7]), (2, [5, 6, 7]), (0, [5, 6])])
+def test_of_a_longer_parked_sequence_the_start_is_used_but_for_the_last_token(
+    cache: SlotCache, slot: int, prompt: list[int]
+) -> None:
+    table = SlotTable(cache, 3)
+    table.park(2, [5, 6, 7])
+    used = len(prompt) - 1
+    assert table.take(slot, prompt) == used
+    assert held(cache, slot, used) == [20.0 + column for column in range(used)]
+    assert table.reusable([5, 6, 7, 8]) == (0 if slot == 2 else 3), "parked on, unless it lay where the prompt goes"
+
+
+def test_a_running_sequence_of_the_same_prompt_is_copied(cache: SlotCache) -> None:
+    table = SlotTable(cache, 3)
+    assert table.take(2, [5, 6, 7], running=[[5, 9, 7], [5, 6, 7]]) == 2
+    assert held(cache, 2, 2) == [10.0, 11.0]
+    assert held(cache, 1, 3) == [10.0, 11.0, 12.0]
 
 
 def test_what_lies_in_a_needed_slot_moves_to_a_free_one(cache: SlotCache) -> None:
