@@ -1,0 +1,173 @@
+"""The objective of on-policy distillation in every mode: what the loss needs of a sample, and the loss.
+
+With d = log p_student - log p_teacher of the sampled token and the fixed part of the advantage (`advantages.py`), what
+is minimised is one of
+
+    policy gradient of  fixed - kl_coef * d                              the sampled KL
+    policy gradient of  fixed - kl_coef * (d - KL)                       with the exact KL as its baseline
+    policy gradient of  fixed,  plus  kl_coef * divergence               an exact divergence
+    policy gradient of  fixed                                            rewards alone, or the KL within them
+
+The baseline is that of vOPD (arXiv 2605.07865): it does not depend on the token, so it leaves the expected gradient as
+it is. Dimensions: N loss positions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.losses import reverse_kl, reverse_kl_k3
+from stillhouse.training.method import TokenLosses
+from stillhouse.training.on_policy.advantages import has_fixed_advantages
+from stillhouse.training.on_policy.policy_gradient import policy_gradient
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.types import Sample
+
+NOBODY = -1
+"""Index of a sample's teacher, or of its route, where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SampledKL:
+    """The reverse KL of the sampled tokens; 0.0 where nobody scored them."""
+
+    now_N: Tensor
+    """Under the weights being trained."""
+    credited_N: Tensor
+    """What enters the advantage."""
+    teacher_logprobs_N: Tensor
+    is_scored_N: Tensor
+
+
+class Objective:
+    """Values per token, and their losses.
+
+    Args:
+        config: the mode and its coefficients.
+        teachers: names of those that score; none for rewards alone.
+        routes: values of on_policy.route_by to report the KL by; none for no such report.
+    """
+
+    def __init__(self, config: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
+        self._config = config
+        self._teachers = list(teachers)
+        self._routes = list(routes)
+        self._has_fixed = has_fixed_advantages(config)
+        self.divergence: tuple[Divergence, ...] = config.divergence if teachers else ()
+        """Terms that the head computes."""
+        has_baseline = bool(teachers) and config.kl_baseline
+        self.is_exact = bool(self.divergence) or has_baseline
+        """Whether teachers are asked for their whole distribution, and not for the sampled tokens alone."""
+        self.wants: frozenset[ScoreName] = frozenset({"entropy", "reverse_kl"} if has_baseline else {"entropy"})
+        """Scores that the head computes."""
+        is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
+        self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
+        """Whether samples need `old_logprobs`."""
+
+    def partition(self, sample: Sample) -> str:
+        """One teacher's distribution is compared at a time; for sampled tokens it does not matter whose they are."""
+        return _scored(sample).teacher or "" if self.is_exact else ""
+
+    def token_values(self, sample: Sample) -> dict[str, Sequence[float]]:
+        """What the loss needs of a sample's tokens, by name: the same names for every sample."""
+        sample = _scored(sample)
+        size = len(sample.token_ids)
+        values: dict[str, Sequence[float]] = {"sampling": sample.sampling_logprobs or []}
+        if self.needs_old_logprobs:
+            values["old"] = sample.old_logprobs or []
+        if self._has_fixed:
+            values["fixed"] = sample.advantages or []
+        if self._config.aggregation != "token_mean":
+            values["weight"] = [sample.weight] * size
+        if self._teachers:
+            values["kl_coef"] = [sample.kl_coef if sample.teacher else 0.0] * size
+            values["teacher"] = [NOBODY if sample.teacher is None else self._teachers.index(sample.teacher)] * size
+            if not self.is_exact:
+                values["teacher_logprob"] = (sample.teacher_logprobs or []) if sample.teacher else [0.0] * size
+        if self._teachers and self._routes:
+            values["route"] = [self._routes.index(sample.route) if sample.route in self._routes else NOBODY] * size
+        return values
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        """The loss of each token and all that is reported of it; the same names for every microbatch."""
+        assert scores.entropy_N is not None
+        log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
+        kl = self._sampled_kl(scores, values) if self._teachers else None
+        losses = self._losses(scores, values, kl)
+        losses_N = losses.losses_N * values["weight"] if "weight" in values else losses.losses_N
+        return TokenLosses(
+            losses_N,
+            means=losses.means | {"entropy": scores.entropy_N, "log_ratio_mean": log_ratios_N},
+            ratios={} if kl is None else self._kl_by_name(kl, scores, values),
+            maxima={"log_ratio_abs_max": log_ratios_N.abs()},
+        )
+
+    def _losses(self, scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> TokenLosses:
+        """Losses before their aggregation."""
+        if scores.divergence_N is None:
+            return self._policy_gradient(scores, values, self._credit(scores, values, kl))
+        divergence_N = values["kl_coef"] * scores.divergence_N
+        if not self._has_fixed:
+            return TokenLosses(divergence_N)
+        rewarded = self._policy_gradient(scores, values, values["fixed"])
+        return TokenLosses(rewarded.losses_N + divergence_N, rewarded.means)
+
+    def _credit(self, scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> Tensor:
+        """Advantages before they are clipped."""
+        fixed_N = values["fixed"] if self._has_fixed else torch.zeros_like(values["sampling"])
+        if kl is None or self._config.kl_in_reward:
+            return fixed_N
+        credited_N = kl.credited_N
+        if scores.reverse_kl_N is not None:
+            credited_N = credited_N - torch.where(kl.is_scored_N, scores.reverse_kl_N, 0.0)
+        return fixed_N - values["kl_coef"] * credited_N
+
+    def _policy_gradient(self, scores: TokenScores, values: Mapping[str, Tensor], advantages_N: Tensor) -> TokenLosses:
+        clip = self._config.adv_clip
+        kept_N = advantages_N if clip is None else advantages_N.clamp(-clip, clip)
+        losses = policy_gradient(scores.logprobs_N, kept_N, values, self._config)
+        is_clipped_N = (kept_N != advantages_N).to(kept_N.dtype)
+        return TokenLosses(losses.losses_N, losses.means | {"advantage": kept_N, "adv_clipped_share": is_clipped_N})
+
+    def _sampled_kl(self, scores: TokenScores, values: Mapping[str, Tensor]) -> _SampledKL:
+        is_scored_N = values["teacher"] != NOBODY
+        if self.is_exact:
+            assert scores.reference_logprobs_N is not None
+            teacher_N = scores.reference_logprobs_N
+            # An id that the teacher does not have: nothing can be said of it.
+            is_scored_N = is_scored_N & teacher_N.isfinite()
+        else:
+            teacher_N = values["teacher_logprob"]
+        now_N = torch.where(is_scored_N, reverse_kl(scores.logprobs_N, teacher_N), 0.0)
+        if self._config.advantage_against == "current":
+            return _SampledKL(now_N, now_N, teacher_N, is_scored_N)
+        then_N = torch.where(is_scored_N, reverse_kl(values["sampling"], teacher_N), 0.0)
+        return _SampledKL(now_N, then_N, teacher_N, is_scored_N)
+
+    def _kl_by_name(
+        self, kl: _SampledKL, scores: TokenScores, values: Mapping[str, Tensor]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Numerator and denominator of every mean over the tokens that a teacher scored, by metric."""
+        k3_N = torch.where(kl.is_scored_N, reverse_kl_k3(scores.logprobs_N.detach(), kl.teacher_logprobs_N), 0.0)
+        summed = {"teacher_kl": kl.now_N, "teacher_kl_k3": k3_N}
+        if scores.divergence_N is not None:
+            summed["divergence"] = scores.divergence_N.detach()
+        weights_N = kl.is_scored_N.to(kl.now_N.dtype)
+        made = {name: (sums_N * weights_N, weights_N) for name, sums_N in summed.items()}
+        groups = [("teacher_kl", values["teacher"], self._teachers)]
+        if "route" in values:
+            groups.append((f"teacher_kl_by_{self._config.route_by}", values["route"], self._routes))
+        for prefix, indices_N, names in groups:
+            for index, name in enumerate(names):
+                of_name_N = weights_N * (indices_N == index)
+                made[f"{prefix}/{name}"] = (kl.now_N * of_name_N, of_name_N)
+        return made
+
+
+def _scored(sample: Sample) -> ScoredSample:
+    assert isinstance(sample, ScoredSample)
+    return sample

@@ -1,0 +1,64 @@
+"""The policy gradient of sampled tokens: form of the loss, and correction where the sampler was another program.
+
+Three probabilities of a sampled token take part: of the student as it is trained, of the student as the trainer saw it
+before the first update on the batch (`old`), and of the sampler. Where `old` is not known the form compares the student
+with the sampler itself; where it is, the form compares with `old`, and the correction weighs `old` against the sampler,
+so that unclipped the product is again the ratio of student to sampler.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.losses import cispo, importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
+from stillhouse.training.method import TokenLosses
+
+
+def policy_gradient(
+    student_logprobs_N: Tensor, advantages_N: Tensor, values: Mapping[str, Tensor], config: OnPolicyConfig
+) -> TokenLosses:
+    """Losses whose gradient raises tokens of positive advantage, with the shares that were clipped and corrected.
+
+    Args:
+        student_logprobs_N: under the weights being trained, with gradient.
+        advantages_N: held fixed.
+        values: log-probabilities `sampling`, and `old` where several updates share a batch and the sampler is not the
+            trainer.
+        config: form, bounds and correction.
+    """
+    sampling_N, old_N = values["sampling"], values.get("old")
+    if old_N is None and config.correction != "none":
+        # The only update on its batch: before it the student was what it is now.
+        old_N = student_logprobs_N.detach()
+    losses = _form(student_logprobs_N, sampling_N if old_N is None else old_N, advantages_N, config)
+    if old_N is None or config.correction == "none":
+        return losses
+    ratios_N = torch.exp(old_N - sampling_N)
+    if config.correction == "truncate":
+        weights_N = truncated_ratios(ratios_N, config.correction_max)
+    else:
+        weights_N = masked_ratios(ratios_N, config.correction_min, config.correction_max)
+    is_corrected_N = (weights_N != ratios_N).to(weights_N.dtype)
+    return TokenLosses(weights_N * losses.losses_N, losses.means | {"corrected_share": is_corrected_N})
+
+
+def _form(student_N: Tensor, behaviour_N: Tensor, advantages_N: Tensor, config: OnPolicyConfig) -> TokenLosses:
+    match config.loss_fn:
+        case "importance_sampling":
+            return TokenLosses(importance_sampling(student_N, behaviour_N, advantages_N))
+        case "reinforce":
+            return TokenLosses(reinforce(student_N, advantages_N))
+        case "ppo":
+            clipped = ppo(
+                student_N,
+                behaviour_N,
+                advantages_N,
+                clip_low=config.ppo_clip_low,
+                clip_high=config.ppo_clip_high,
+                dual_clip=config.ppo_dual_clip,
+            )
+        case "cispo":
+            clipped = cispo(student_N, behaviour_N, advantages_N, least=config.cispo_min, largest=config.cispo_max)
+    return TokenLosses(clipped.losses_N, {"ratio_clipped_share": clipped.is_clipped_N.to(student_N.dtype)})

@@ -1,0 +1,349 @@
+"""The objective against a tabular autoregressive model whose 27 sequences are enumerated, in float64.
+
+The model has V = 3 tokens and T = 3 positions; each prefix (1 + 3 + 9 of them) is a state with logits of its own. What
+is compared are gradients of exact expectations: every sequence counts with the probability with which it is sampled.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.method import TokenLosses
+from stillhouse.training.on_policy.advantages import credited
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.scored import ScoredSample
+
+V, T = 3, 3
+STATES = {prefix: i for i, prefix in enumerate(p for t in range(T) for p in itertools.product(range(V), repeat=t))}
+SEQUENCES = list(itertools.product(range(V), repeat=T))
+VISITED = torch.tensor([[STATES[s[:t]] for t in range(T)] for s in SEQUENCES])
+CHOSEN = torch.tensor(SEQUENCES)
+
+
+def table(seed: int) -> Tensor:
+    return torch.randn(len(STATES), V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+STUDENT, TEACHER, SAMPLER, OTHER = map(table, range(1, 5))
+
+
+def token_logprobs(logits: Tensor) -> Tensor:
+    """Log-probability of each token of each sequence, [27, 3]."""
+    return logits.log_softmax(-1)[VISITED, CHOSEN]
+
+
+def visits(logits: Tensor) -> Tensor:
+    """Probability of reaching each state."""
+    logprobs = logits.log_softmax(-1)
+    return torch.stack(
+        [sum((logprobs[STATES[p[:t]], p[t]] for t in range(len(p))), torch.zeros(())).exp() for p in STATES]
+    )
+
+
+def state_kls(student: Tensor, teacher: Tensor) -> Tensor:
+    p, q = student.log_softmax(-1), teacher.log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+def kl_gradient(student: Tensor, teacher: Tensor, visits: Tensor) -> Tensor:
+    """Gradient of the sum over states of visits * KL(student || teacher), visits held fixed."""
+    student = student.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad((visits * state_kls(student, teacher)).sum(), student)
+    return gradient
+
+
+def config(**settings: Any) -> OnPolicyConfig:
+    return OnPolicyConfig.model_validate({"group_size": 27, **settings})
+
+
+def samples(sampler: Tensor = STUDENT, teacher: Tensor | None = TEACHER, **fields: Any) -> list[ScoredSample]:
+    """One sample for each sequence, after a prompt of one token."""
+
+    def aligned(logprobs: Tensor) -> list[list[float]]:
+        return [[0.0, *row] for row in token_logprobs(logprobs).tolist()]
+
+    scored = [None] * len(SEQUENCES) if teacher is None else aligned(teacher)
+    by_default = {"prompt_id": "p", "teacher": None if teacher is None else "t", "kl_coef": 1.0}
+    return [
+        ScoredSample(
+            token_ids=[0, *sequence],
+            loss_mask=[False, True, True, True],
+            sampling_logprobs=sampling,
+            teacher_logprobs=teacher_logprobs,
+            **(by_default | fields),
+        )
+        for sequence, sampling, teacher_logprobs in zip(SEQUENCES, aligned(sampler), scored, strict=True)
+    ]
+
+
+def rewards(seed: int = 9) -> list[float]:
+    return torch.rand(len(SEQUENCES), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def values_of(objective: Objective, samples: Sequence[ScoredSample]) -> dict[str, Tensor]:
+    by_sample = [objective.token_values(sample) for sample in samples]
+    return {
+        name: torch.tensor([list(values[name])[1:] for values in by_sample], dtype=torch.float64).flatten()
+        for name in by_sample[0]
+    }
+
+
+def scores_of(student: Tensor, objective: Objective, teacher: Tensor = TEACHER) -> TokenScores:
+    """What the head says of every token of every sequence."""
+    logprobs, kls = token_logprobs(student).flatten(), state_kls(student, teacher)[VISITED].flatten()
+    return TokenScores(
+        targets_N=CHOSEN.flatten(),
+        logprobs_N=logprobs,
+        log_normalisers_N=torch.zeros_like(logprobs),
+        is_top_N=torch.ones_like(logprobs, dtype=torch.bool),
+        entropy_N=torch.zeros_like(logprobs),
+        divergence_N=kls if objective.divergence else None,
+        reverse_kl_N=kls.detach() if "reverse_kl" in objective.wants else None,
+        reference_logprobs_N=token_logprobs(teacher).flatten() if objective.is_exact else None,
+    )
+
+
+def losses_of(
+    settings: OnPolicyConfig, batch: Sequence[ScoredSample], student: Tensor = STUDENT, **names: Any
+) -> TokenLosses:
+    objective = Objective(settings, **({"teachers": ["t"]} | names))
+    return objective.loss(scores_of(student, objective), values_of(objective, batch))
+
+
+def expected_gradient(
+    settings: OnPolicyConfig, batch: Sequence[ScoredSample], sampler: Tensor = STUDENT, **names: Any
+) -> Tensor:
+    """Gradient of the expectation under the sampler of the sum of a sequence's losses."""
+    student = STUDENT.clone().requires_grad_()
+    losses_N = losses_of(settings, batch, student, **names).losses_N
+    weights_S = token_logprobs(sampler).sum(-1).exp()
+    (gradient,) = torch.autograd.grad((weights_S[:, None] * losses_N.view(-1, T)).sum(), student)
+    return gradient
+
+
+def assert_same(seen: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-10)
+
+
+def assert_same_bits(one: TokenLosses, other: TokenLosses) -> None:
+    assert torch.equal(one.losses_N, other.losses_N)
+    for name in one.means.keys() & other.means.keys():
+        assert torch.equal(one.means[name], other.means[name])
+
+
+ON_POLICY_GRADIENT = kl_gradient(STUDENT, TEACHER, visits(STUDENT))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss_fn": "reinforce"},
+        {"loss_fn": "ppo", "ppo_dual_clip": 3.0},
+        {"loss_fn": "cispo"},
+        {"advantage_against": "sampler"},
+        {"correction": "truncate"},
+        {"kl_baseline": True},
+        {"divergence": [{"kind": "reverse_kl"}]},
+    ],
+)
+def test_every_pure_mode_has_the_gradient_of_the_kl_at_the_states_visited(settings: Mapping[str, Any]):
+    assert_same(expected_gradient(config(**settings), samples()), ON_POLICY_GRADIENT)
+
+
+def test_the_exact_kl_as_a_baseline_lowers_the_variance_of_the_advantage():
+    def spread(**settings: Any) -> float:
+        advantages = losses_of(config(**settings), samples()).means["advantage"].view(-1, T)
+        weights = token_logprobs(STUDENT).sum(-1).exp()
+        return float((weights[:, None] * advantages.square()).sum())
+
+    assert spread(kl_baseline=True) < spread()
+
+
+def test_whole_later_kl_makes_it_the_gradient_of_the_kl_between_sequences():
+    settings = config(kl_discount_factor=1.0)
+    student = STUDENT.clone().requires_grad_()
+    p, q = token_logprobs(student).sum(-1), token_logprobs(TEACHER).sum(-1)
+    (expected,) = torch.autograd.grad((p.exp() * (p - q)).sum(), student)
+    batch = credited(samples(), [None] * len(SEQUENCES), settings)
+    assert_same(expected_gradient(settings, batch), expected)
+    assert (expected - ON_POLICY_GRADIENT).abs().max() > 0.05
+
+
+def test_samples_of_another_policy_are_unbiased_and_the_samplers_advantage_would_reward_drifting_from_it():
+    reached = visits(SAMPLER)
+    batch = samples(SAMPLER)
+    unbiased = kl_gradient(STUDENT, TEACHER, reached)
+    assert_same(expected_gradient(config(), batch, SAMPLER), unbiased)
+    drifting = unbiased - kl_gradient(STUDENT, SAMPLER, reached)
+    assert_same(expected_gradient(config(advantage_against="sampler"), batch, SAMPLER), drifting)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"kl_baseline": True}, {"divergence": [{}]}, {"kl_discount_factor": 1.0}, {"loss_fn": "ppo"}]
+)
+def test_a_teacher_like_the_student_changes_nothing(settings: Mapping[str, Any]):
+    same = config(**settings)
+    batch = credited(samples(teacher=STUDENT), [None] * len(SEQUENCES), same)
+    objective = Objective(same, ["t"])
+    student = STUDENT.clone().requires_grad_()
+    losses = objective.loss(scores_of(student, objective, STUDENT), values_of(objective, batch))
+    (gradient,) = torch.autograd.grad(losses.losses_N.sum(), student)
+    assert gradient.abs().max() < 1e-14
+    assert losses.ratios["teacher_kl"][0].abs().max() < 1e-14
+
+
+def test_rewards_and_kl_are_taken_together_and_either_of_them_alone_is_the_plain_method_bit_for_bit():
+    given = rewards()
+    mixed = config(reward_coef=0.5)
+    both = losses_of(mixed, credited(samples(kl_coef=0.3), given, mixed))
+    only_rewards = config(reward_coef=0.5, kl_coef=0.0)
+    without_kl = losses_of(only_rewards, credited(samples(kl_coef=0.0), given, only_rewards))
+    plain = losses_of(only_rewards, credited(samples(teacher=None), given, only_rewards), teachers=[])
+    assert_same_bits(without_kl, plain)
+    assert "teacher_kl" in without_kl.ratios
+    assert not plain.ratios
+    pure = config(reward_coef=0.0)
+    without_rewards = losses_of(pure, credited(samples(kl_coef=0.3), given, pure))
+    assert_same_bits(without_rewards, losses_of(pure, samples(kl_coef=0.3)))
+    assert_same(both.losses_N, without_kl.losses_N + without_rewards.losses_N)
+    assert without_kl.losses_N.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"divergence": [{}]}, {"kl_baseline": True}, {"kl_discount_factor": 0.7}])
+def test_in_a_pure_mode_rewards_change_no_bit(settings: Mapping[str, Any]):
+    pure = config(**settings)
+    first, second = (credited(samples(), given, pure) for given in (rewards(1), rewards(2)))
+    assert_same_bits(losses_of(pure, first), losses_of(pure, second))
+
+
+def test_an_exact_divergence_is_added_to_the_policy_gradient_of_the_rewards():
+    settings = config(reward_coef=1.0, divergence=[{}], loss_fn="ppo")
+    losses = losses_of(settings, credited(samples(kl_coef=0.5), rewards(), settings))
+    only = config(reward_coef=1.0, kl_coef=0.0, loss_fn="ppo")
+    plain = losses_of(only, credited(samples(teacher=None), rewards(), only), teachers=[])
+    kls = state_kls(STUDENT, TEACHER)[VISITED].flatten()
+    assert_same(losses.losses_N, plain.losses_N + 0.5 * kls)
+    assert_same(losses.means["advantage"], plain.means["advantage"])
+    assert_same(losses.ratios["divergence"][0], kls)
+
+
+def test_the_kl_within_the_reward_is_not_taken_a_second_time():
+    settings = config(kl_in_reward=True, reward_coef=1.0, kl_discount_factor=1.0, adv_estimator="reinforce")
+    student = STUDENT.clone().requires_grad_()
+    p, q = token_logprobs(student).sum(-1), token_logprobs(TEACHER).sum(-1)
+    given = torch.tensor(rewards(), dtype=torch.float64)
+    (expected,) = torch.autograd.grad((p.exp() * (p - q - given)).sum(), student)
+    assert_same(expected_gradient(settings, credited(samples(), rewards(), settings)), expected)
+
+
+def test_teachers_score_their_own_prompts_with_their_own_factor_and_nobody_else():
+    settings = config()
+    by_t, by_u = samples(kl_coef=0.5), samples(teacher=OTHER, kl_coef=2.0)
+    alone = [losses_of(settings, batch).losses_N.view(-1, T) for batch in (by_t, by_u)]
+    routed = [replace(sample, route="math") for sample in by_t[:10]]
+    routed += [replace(sample, teacher="u", route="code") for sample in by_u[10:20]]
+    routed += [replace(sample, teacher=None, teacher_logprobs=None) for sample in by_t[20:]]
+    together = losses_of(settings, routed, teachers=["t", "u"], routes=["math", "code"])
+    losses = together.losses_N.view(-1, T)
+    assert torch.equal(losses[:20], torch.cat([alone[0][:10], alone[1][10:20]]))
+    assert not losses[20:].any()
+    p = token_logprobs(STUDENT)
+    kls = {"t": (p - token_logprobs(TEACHER))[:10], "u": (p - token_logprobs(OTHER))[10:20]}
+    means = {name: float(over.sum() / under.sum()) for name, (over, under) in together.ratios.items()}
+    assert means["teacher_kl"] == pytest.approx(float(torch.cat([*kls.values()]).mean()))
+    assert means["teacher_kl/t"] == means["teacher_kl_by_tag/math"] == pytest.approx(float(kls["t"].mean()))
+    assert means["teacher_kl/u"] == means["teacher_kl_by_tag/code"] == pytest.approx(float(kls["u"].mean()))
+    assert means["teacher_kl_k3"] > 0
+
+
+def test_samples_that_nobody_scores_still_learn_from_rewards_where_distributions_are_compared():
+    settings = config(reward_coef=1.0, divergence=[{}])
+    batch = credited([replace(sample, teacher=None, kl_coef=0.0) for sample in samples()], rewards(), settings)
+    losses = losses_of(settings, batch)
+    only = config(reward_coef=1.0, kl_coef=0.0)
+    assert_same_bits(losses, losses_of(only, credited(samples(teacher=None), rewards(), only), teachers=[]))
+    assert not losses.ratios["teacher_kl"][1].any()
+
+
+def test_one_teachers_distribution_is_compared_in_a_microbatch():
+    of_t, of_nobody = samples()[0], replace(samples()[0], teacher=None)
+    exact, sampled = Objective(config(divergence=[{}]), ["t"]), Objective(config(), ["t"])
+    assert (exact.partition(of_t), exact.partition(of_nobody)) == ("t", "")
+    assert sampled.partition(of_t) == sampled.partition(of_nobody) == ""
+
+
+def test_an_id_that_the_teacher_does_not_have_is_left_out_of_its_kl():
+    objective = Objective(config(kl_baseline=True), ["t"])
+    scores = scores_of(STUDENT, objective)
+    assert scores.reference_logprobs_N is not None
+    scores.reference_logprobs_N[5] = -torch.inf
+    losses = objective.loss(scores, values_of(objective, samples()))
+    assert losses.losses_N.isfinite().all()
+    assert losses.losses_N[5] == 0.0
+    assert losses.ratios["teacher_kl"][1].sum() == len(losses.losses_N) - 1
+
+
+def test_advantages_beyond_the_clip_are_cut_and_counted():
+    plain = losses_of(config(), samples()).means["advantage"]
+    clipped = losses_of(config(adv_clip=0.5), samples())
+    assert_same(clipped.means["advantage"], plain.clamp(-0.5, 0.5))
+    assert torch.equal(clipped.means["adv_clipped_share"], (plain.abs() > 0.5).double())
+
+
+def test_weights_of_trajectories_enter_the_loss_and_no_metric():
+    plain = losses_of(config(), samples())
+    heavy = losses_of(config(aggregation="token_sum"), samples(weight=3.0))
+    assert_same(heavy.losses_N, 3.0 * plain.losses_N)
+    assert torch.equal(heavy.means["advantage"], plain.means["advantage"])
+
+
+@pytest.mark.parametrize("old", [None, OTHER])
+def test_corrected_ratios_are_those_to_the_sampler_up_to_what_is_cut(old: Tensor | None):
+    """Once against the student as it is, for one update, and once against what it was before the first of several."""
+    before = STUDENT if old is None else old
+    batch = [
+        replace(sample, old_logprobs=[0.0, *row])
+        for sample, row in zip(samples(SAMPLER), token_logprobs(before).tolist(), strict=True)
+    ]
+    passes = {"num_passes": 1 if old is None else 2}
+    wide = config(correction="truncate", correction_max=1e9, **passes)
+    student = STUDENT.clone().requires_grad_()
+    losses = losses_of(wide, batch, student)
+    assert_same(losses.losses_N, losses_of(config(), batch).losses_N)
+    assert not losses.means["corrected_share"].any()
+    ratios = (token_logprobs(before) - token_logprobs(SAMPLER)).exp().flatten()
+    masked = losses_of(config(correction="mask", **passes), batch)
+    is_kept = (ratios >= 0.5) & (ratios <= 2.0)
+    assert_same(masked.losses_N, torch.where(is_kept, losses.losses_N.detach(), 0.0))
+    assert torch.equal(masked.means["corrected_share"], (~is_kept).double())
+
+
+def test_old_logprobs_are_asked_for_only_where_updates_share_a_batch_that_another_program_sampled():
+    served = {"engine": "vllm", "engine_url": "http://127.0.0.1:8000/v1"}
+    asked = [{"num_passes": 2, **served}, {"num_substeps": 2, "correction": "mask"}]
+    not_asked: list[dict[str, Any]] = [{"num_passes": 2}, {"correction": "mask"}, served]
+    assert all(Objective(config(**settings)).needs_old_logprobs for settings in asked)
+    assert not any(Objective(config(**settings)).needs_old_logprobs for settings in not_asked)
+
+
+def test_forms_that_bound_the_ratio_report_how_often():
+    batch = samples(SAMPLER)
+    ratios = (token_logprobs(STUDENT) - token_logprobs(SAMPLER)).flatten()
+    losses = losses_of(config(loss_fn="cispo", cispo_min=0.5, cispo_max=2.0), batch)
+    is_clipped = (ratios.exp() < 0.5) | (ratios.exp() > 2.0)
+    assert torch.equal(losses.means["ratio_clipped_share"], is_clipped.double())
+    assert_same(losses.means["log_ratio_mean"], ratios)
+    assert_same(losses.maxima["log_ratio_abs_max"], ratios.abs())
+
+
+def test_a_teacher_that_is_not_known_is_an_error():
+    with pytest.raises(ValueError, match="not in list"):
+        Objective(config(), ["u"]).token_values(samples()[0])
