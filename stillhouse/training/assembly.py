@@ -16,6 +16,7 @@ from stillhouse.training.student.memory import wants_checkpointing
 from stillhouse.training.student.offload import activation_offload
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Measurement, Trainer
+from stillhouse.training.watching.alarms import Alarms, NoAlarms
 from stillhouse.training.watching.flops import model_flops
 from stillhouse.training.watching.listener import Listener, NoListener
 from stillhouse.training.watching.peak import measure_peak_flops
@@ -37,6 +38,7 @@ def build_trainer(
     tracking_run_id: str | None = None,
     measurements: Sequence[Measurement] = (),
     peak_tflops: float | None = None,
+    alarms: Alarms | None = None,
 ) -> Trainer:
     """A trainer of `student` by `method`.
 
@@ -52,6 +54,7 @@ def build_trainer(
         tracking_run_id: the run behind `listener`.
         measurements: taken beside the validation.
         peak_tflops: speed of one device, of which MFU is a share; None measures it.
+        alarms: see every step's metrics and may end the training; None is nobody.
 
     Raises:
         ConfigError: the config asks for what this student, method or machine does not have.
@@ -80,6 +83,7 @@ def build_trainer(
         keeps_rows=ranks.is_first,
         progress=progress or NoProgress(),
         listener=listener or NoListener(),
+        alarms=alarms or NoAlarms(),
     )
     return Trainer(
         method,

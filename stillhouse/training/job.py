@@ -22,6 +22,8 @@ _NO_EFFECT: Final = {
     "log_every_steps",
     "generate_every_steps",
     "num_generations",
+    "watch",
+    "show_every_steps",
 }
 """Fields that change what is seen of a training or what it needs, not what comes of it."""
 

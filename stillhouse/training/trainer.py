@@ -106,8 +106,8 @@ class Trainer:
         written.
 
         Raises:
-            TrainingError: a loss or gradient is not finite, training has diverged, or the checkpoint found is of
-                another training.
+            TrainingError: a loss or gradient is not finite, training has diverged, an alarm asks to stop, or the
+                checkpoint found is of another training.
             StoreError: a checkpoint cannot be written.
             Interrupted: SIGTERM; a checkpoint was saved.
         """
@@ -153,16 +153,21 @@ class Trainer:
     def _close_step(self) -> None:
         is_checkpoint = self._is_due(self._config.checkpoint_every_steps)
         is_validation = self._is_due(self._config.validate_every_steps or self._config.checkpoint_every_steps)
+        reason_to_stop = self._watch.reason_to_stop if self._step < self._method.num_steps else None
         measured = self._measure(validate=is_validation)
-        if measured or is_checkpoint or self._is_due(self._config.log_every_steps):
+        if measured or is_checkpoint or reason_to_stop or self._is_due(self._config.log_every_steps):
             self._watch.write_row(self._step, measured)
         # A step in doubt has no checkpoint, so it cannot be the best.
         loss = measured.get(f"validation_{self._method.guarded or 'loss'}")
         is_best = loss is not None and not self._watch.is_suspicious and self._watch.best.observe(self._step, loss)
         self._random = random_state()
-        if is_checkpoint or (is_best and self._config.keep == "best"):
+        if is_checkpoint or reason_to_stop or (is_best and self._config.keep == "best"):
             self._save()
         self._watch.show(self._step)
+        if reason_to_stop:
+            raise TrainingError(
+                f"{self._method.name}, step {self._step}: {reason_to_stop}. The weights are in {self._checkpoints}"
+            )
 
     def _is_due(self, every_steps: int) -> bool:
         return self._step % every_steps == 0 or self._step == self._method.num_steps

@@ -8,6 +8,7 @@ from stillhouse.config import TrainerConfig
 from stillhouse.progress import Progress
 from stillhouse.training.method import Batch, Method
 from stillhouse.training.passes import PassResult
+from stillhouse.training.watching.alarms import Alarms
 from stillhouse.training.watching.best import BestValidation
 from stillhouse.training.watching.divergence import DivergenceWatch
 from stillhouse.training.watching.listener import Listener
@@ -34,6 +35,7 @@ class Watch:
         keeps_rows: whether this process writes `metrics.jsonl`; of several ranks the first does.
         progress: told of every step.
         listener: receives the rows of metrics.
+        alarms: see every step's metrics.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Watch:
         keeps_rows: bool,
         progress: Progress,
         listener: Listener,
+        alarms: Alarms,
     ) -> None:
         self._method = method
         self._progress = progress
@@ -58,6 +61,7 @@ class Watch:
             vocabulary_size=vocabulary_size,
             checkpoints=work_dir / "checkpoints",
         )
+        self._alarms = alarms
         self.best = BestValidation(config.early_stopping_patience)
         self.throughput = throughput
         self._latest: dict[str, float] = {}
@@ -66,6 +70,11 @@ class Watch:
     def is_suspicious(self) -> bool:
         """Whether the weights may have begun to diverge: no checkpoint should be made of them."""
         return self._divergence.is_suspicious
+
+    @property
+    def reason_to_stop(self) -> str | None:
+        """Why training is not to go on after the last step added, in the alarms' words."""
+        return self._alarms.reason_to_stop
 
     @property
     def last(self) -> dict[str, float]:
@@ -85,7 +94,8 @@ class Watch:
         # Steps count by their tokens, as they do in the method's own metrics.
         loss = (result.loss * result.num_targets, float(result.num_targets))
         ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
-        metrics = {**batch.metrics, **update}
+        alarms = self._alarms.observe({**batch.metrics, **result.metrics})
+        metrics = {**batch.metrics, **update, **alarms}
         self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
         self._metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
 
@@ -108,6 +118,7 @@ class Watch:
             "metrics": self._metrics.state(),
             "divergence": self._divergence.state(),
             "best": self.best.state(),
+            "alarms": self._alarms.state(),
         }
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
@@ -122,6 +133,7 @@ class Watch:
         if state is not None:
             self._divergence.restore(state["divergence"])
             self.best.restore(state["best"])
+            self._alarms.restore(state["alarms"])
 
     def _named(self, metrics: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._method.name}/{name}": value for name, value in metrics.items()}

@@ -14,6 +14,7 @@ from stillhouse.training.checkpoints.checkpoint import load_newest_checkpoint
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
+from stillhouse.training.on_policy.alarms import RolloutAlarms
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Trainer
@@ -165,6 +166,50 @@ def test_the_best_validation_is_that_of_the_metric_the_method_is_watched_by(
     assert rows[3]["timid/validation_loss"] > rows[9]["timid/validation_loss"]
     assert rows[3]["timid/validation_nll"] < rows[9]["timid/validation_nll"]
     assert facts["best_step"] == 3
+
+
+class Rambler(Parrot):
+    """What it samples is always cut off."""
+
+    def batch(self, step: int) -> Batch:
+        return Batch(samples(step), {"truncated_share": 1.0})
+
+
+def test_an_alarm_stops_a_training_that_can_then_be_continued_as_if_it_had_not(student: Student, tmp_path: Path):
+    before = weights(student)
+
+    def train(work_dir: Path, *, stops: bool) -> None:
+        student.model.load_state_dict(before, strict=False)
+        config = TrainerConfig(checkpoint_every_steps=6, log_every_steps=4)
+        alarms = RolloutAlarms(stops=stops)
+        build_trainer(
+            Rambler(14, []), student, config, work_dir=work_dir, identity=IDENTITY, alarms=alarms, peak_tflops=0.1
+        ).run()
+
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    train(tmp_path / "whole", stops=False)
+    expected = weights(student)
+    with pytest.raises(TrainingError, match=r"parrot, step 10: truncation: truncated_share is 1 .*watch = warn"):
+        train(tmp_path / "stopped", stops=True)
+    newest = load_newest_checkpoint(tmp_path / "stopped" / "checkpoints", IDENTITY)
+    assert newest is not None
+    assert newest.step == 10
+    train(tmp_path / "stopped", stops=False)
+    assert all(torch.equal(expected[name], value) for name, value in weights(student).items())
+    rows = {row["step"]: row["metrics"] for row in read_metrics(tmp_path / "stopped" / "metrics.jsonl")}
+    assert set(rows) == {4, 6, 8, 10, 12, 14}
+    assert [step for step, metrics in rows.items() if "parrot/alarm/truncation" in metrics] == [10, 12, 14]
+
+
+def test_an_alarm_at_the_last_step_does_not_take_the_student_away(student: Student, tmp_path: Path):
+    config = TrainerConfig()
+    alarms = RolloutAlarms(stops=True)
+    facts = build_trainer(
+        Rambler(10, []), student, config, work_dir=tmp_path, identity=IDENTITY, alarms=alarms, peak_tflops=0.1
+    ).run()
+    assert alarms.reason_to_stop is not None
+    assert facts["steps"] == 10
 
 
 def test_training_ends_when_patience_runs_out_and_is_shown_as_done(student: Student, screen: Screen, tmp_path: Path):
