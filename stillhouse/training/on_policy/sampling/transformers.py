@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stillhouse.serving.generator import Generator
+from stillhouse.training.on_policy.sampling.weights import sampling_weights
 from stillhouse.training.student.student import Student
 
 
@@ -25,7 +26,7 @@ class TransformersEngines:
         was_training = self._student.model.training
         self._student.model.eval()
         try:
-            with self._student.precision():
+            with self._student.precision(), sampling_weights(self._student):
                 # A new one each time: nothing of an earlier batch, such as the layout of its cache, can then tell a
                 # continued training from an uninterrupted one.
                 yield Generator(self._student.causal_lm, max_batch=self._max_concurrent)
