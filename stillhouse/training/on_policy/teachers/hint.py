@@ -1,0 +1,66 @@
+"""What one teacher alone reads before the question: a solution, a demonstration, a rubric.
+
+A student that learns from itself with a hint in its prompt learns to do without the hint (context distillation,
+arXiv 2112.00861; on-policy self-distillation, arXiv 2601.18734).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.types import Message, PromptMetadata
+
+_SEPARATOR: Final = "\n\n"
+
+
+class Hint:
+    """A teacher's hint.
+
+    Args:
+        template: Jinja; sees `expected_answer`, `tag` and every key of the prompt's metadata that is there.
+        teacher: whose hint it is, for errors.
+
+    Raises:
+        ConfigError: the template cannot be parsed.
+    """
+
+    def __init__(self, template: str, teacher: str) -> None:
+        self._teacher = teacher
+        try:
+            self._template = Environment(undefined=StrictUndefined).from_string(template)
+        except TemplateError as error:
+            raise ConfigError(f"hint of teacher {teacher!r} is no Jinja template: {error}; saw {template!r}") from error
+
+    def text(self, prompt_id: str, metadata: PromptMetadata | None) -> str:
+        """The hint for a prompt, with what separates it from the question.
+
+        Raises:
+            InputError: the template asks for something that the prompt does not have.
+        """
+        known = {}
+        if metadata is not None:
+            known = {**metadata.metadata, "expected_answer": metadata.expected_answer, "tag": metadata.tag}
+        known = {name: value for name, value in known.items() if value is not None}
+        try:
+            return self._template.render(known) + _SEPARATOR
+        except TemplateError as error:
+            raise InputError(
+                f"hint of teacher {self._teacher!r}: prompt {prompt_id} does not have what it asks for: {error}; the "
+                f"prompt has {sorted(known)}. Give every prompt what the hint needs, or ask for it with "
+                "`{% if NAME is defined %}`"
+            ) from error
+
+    def into(self, messages: Sequence[Message], text: str, prompt_id: str) -> list[Message]:
+        """The prompt's messages with `text` before that of the last user message.
+
+        Raises:
+            InputError: no user message is there.
+        """
+        for place in range(len(messages) - 1, -1, -1):
+            message = messages[place]
+            if message["role"] == "user":
+                hinted: Message = {**message, "content": text + (message.get("content") or "")}
+                return [*messages[:place], hinted, *messages[place + 1 :]]
+        raise InputError(f"hint of teacher {self._teacher!r}: prompt {prompt_id} has no user message to stand in")

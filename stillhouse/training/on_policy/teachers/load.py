@@ -1,0 +1,211 @@
+"""The teachers of a config, each tried before anything is sampled."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
+from stillhouse.errors import ConfigError
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.stop_tokens import stop_token_warning
+from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.connect import connect
+from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.own import OwnTeacher
+from stillhouse.training.on_policy.teachers.probe import probe
+from stillhouse.training.on_policy.teachers.reading import OtherTokens, Reading, SameTokens
+from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
+from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.training.student.student import Student
+
+logger = logging.getLogger(__name__)
+
+_ONLY_TEACHER: Final = "teacher"
+
+Averaged = Callable[[], AbstractContextManager[object]]
+
+
+def load_teachers(
+    config: OnPolicyConfig,
+    student: Student,
+    *,
+    default_ref: str | None,
+    work_dir: Path,
+    averaged: Averaged,
+) -> Teachers:
+    """All teachers of `config`; none where nothing is to be scored.
+
+    Args:
+        config: names them.
+        student: whose tokens they score.
+        default_ref: the model that scores where the config names none; None if there is none.
+        work_dir: holds the journal of what servers answered.
+        averaged: within its block the student has its running mean for weights.
+
+    Raises:
+        ConfigError: a teacher cannot be loaded, or the config asks of it what it cannot do.
+        TrainingError: a teacher means other tokens by the same ids.
+        EndpointError: a teacher's server does not answer, or not with log-probabilities.
+    """
+    if not config.needs_teacher:
+        return Teachers(())
+    loading = _Loading(config, student, work_dir, averaged)
+    with ExitStack() as opened:
+        routes = []
+        for settings in config.teachers or (_only_teacher(config, default_ref),):
+            kl_coef = config.kl_coef if settings.kl_coef is None else settings.kl_coef
+            route = Route(settings.name, None, settings.routes) if kl_coef == 0.0 else loading.route(settings, kl_coef)
+            if route.teacher is not None:
+                opened.callback(route.teacher.close)
+            routes.append(route)
+        teachers = Teachers(routes, route_by=config.route_by, unrouted=config.unrouted)
+        opened.pop_all()
+    return teachers
+
+
+def _only_teacher(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyTeacher:
+    ref = config.teacher or default_ref
+    if ref is None:
+        raise ConfigError(
+            f"on_policy.kl_coef = {config.kl_coef}, but there is no teacher that scores tokens: name a local model in "
+            "on_policy.teacher, list teachers in on_policy.teachers, or set kl_coef to 0 and train on rewards alone"
+        )
+    return OnPolicyTeacher(name=_ONLY_TEACHER, model=ref)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """What every teacher is made with."""
+
+    config: OnPolicyConfig
+    student: Student
+    work_dir: Path
+    averaged: Averaged
+
+    def route(self, settings: OnPolicyTeacher, kl_coef: float) -> Route:
+        tokenizer = self._tokenizer(settings)
+        teacher: Teacher
+        match settings.kind:
+            case "base" | "ema":
+                teacher = self._own(settings, kl_coef)
+            case "local":
+                assert settings.model is not None
+                teacher = self._local(settings, settings.model, kl_coef, tokenizer)
+            case "vllm" | "sglang" | "echo":
+                is_other = settings.alignment == "bytes" and tokenizer is not None
+                if tokenizer is not None and not is_other:
+                    self._warn_of_other_ends(settings.name, tokenizer, None)
+                teacher = connect(
+                    settings,
+                    kl_coef,
+                    self.config.temperature,
+                    tokenizer if is_other else self.student.tokenizer,
+                    self._alignment(settings, tokenizer),
+                    self.work_dir,
+                )
+        if isinstance(teacher, LocalTeacher):
+            _probe_local(teacher, tokenizer or self.student.tokenizer)
+        return Route(settings.name, teacher, settings.routes, self._reading(settings, tokenizer))
+
+    def _tokenizer(self, settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
+        """The teacher's own tokenizer where it is needed or at hand."""
+        is_other = settings.alignment == "bytes"
+        if settings.model is None or (settings.kind != "local" and not is_other and not _is_here(settings.model)):
+            return None
+        tokenizer = load_tokenizer(settings.model)
+        if not is_other:
+            check_vocabularies(settings.model, tokenizer, self.student.tokenizer)
+        return tokenizer
+
+    def _warn_of_other_ends(
+        self, name: str, tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None
+    ) -> None:
+        student = self.student
+        ours = student.causal_lm.generation_config
+        if warning := stop_token_warning(student.tokenizer, tokenizer, ours, generation, teacher_name=name):
+            logger.warning("%s", warning)
+
+    def _reading(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> Reading:
+        hint = None if settings.hint is None else Hint(settings.hint, settings.name)
+        if settings.alignment == "ids":
+            return SameTokens(self.student.tokenizer, hint)
+        assert tokenizer is not None
+        return OtherTokens(self.student.tokenizer, tokenizer, self._ends(), hint)
+
+    def _alignment(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> ByteAlignment | None:
+        if settings.alignment == "ids":
+            return None
+        assert tokenizer is not None
+        return ByteAlignment.between(self.student.tokenizer, tokenizer, self._ends())
+
+    def _ends(self) -> frozenset[int]:
+        return stop_token_ids(self.student.tokenizer)
+
+    def _own(self, settings: OnPolicyTeacher, kl_coef: float) -> Teacher:
+        student = self.student
+        if settings.alignment == "bytes":
+            raise ConfigError(
+                f"teacher {settings.name!r} of kind {settings.kind!r} has the student's own tokens; drop `alignment`"
+            )
+        has_adapter = student.model is not student.causal_lm
+        if settings.kind == "base" and not has_adapter:
+            # Its weights change with training, so that the base is kept as a model of its own.
+            return self._local(settings, student.base_ref, kl_coef, None)
+        return OwnTeacher(
+            settings.name,
+            kl_coef,
+            student,
+            self.averaged if settings.kind == "ema" else student.model.disable_adapter,
+            temperature=self.config.temperature,
+            batch_tokens=settings.batch_tokens,
+        )
+
+    def _local(
+        self, settings: OnPolicyTeacher, ref: str, kl_coef: float, tokenizer: PreTrainedTokenizerBase | None
+    ) -> LocalTeacher:
+        student = self.student
+        device = student.device if settings.device is None else torch.device(settings.device)
+        dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        model = load_local_model(ref, settings, device, dtype)
+        if tokenizer is not None and settings.alignment == "ids":
+            self._warn_of_other_ends(settings.name, tokenizer, model.generation_config)
+        rows = len(model.get_output_embeddings().weight)
+        is_same_size = rows == len(student.head.weight)
+        num_tokens = max(student.tokenizer.get_vocab().values()) + 1
+        return LocalTeacher(
+            LocalSettings(
+                settings.name,
+                kl_coef,
+                self.config.temperature,
+                settings.batch_tokens,
+                vocabulary=rows if is_same_size else min(rows, num_tokens),
+            ),
+            model,
+            device,
+            weights=HostWeights(model, device) if settings.offload else None,
+            alignment=self._alignment(settings, tokenizer),
+        )
+
+
+def _probe_local(teacher: LocalTeacher, tokenizer: PreTrainedTokenizerBase) -> None:
+    def score(views: Sequence[TeacherView]) -> list[list[float]]:
+        requests = [ScoreRequest(view.token_ids, view.loss_mask, "probe") for view in views]
+        answers = teacher.start(requests).result()
+        return [answer[1:] for answer in answers]
+
+    probe(teacher.name, score, tokenizer)
+
+
+def _is_here(ref: str) -> bool:
+    """Whether a served model's tokenizer can be read without asking anybody."""
+    return ref.startswith("embedded:") or Path(ref).expanduser().is_dir()

@@ -1,0 +1,157 @@
+"""A teacher in this process: a frozen model of its own, whose whole distribution is at hand."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.config import OnPolicyTeacher
+from stillhouse.errors import ConfigError
+from stillhouse.serving.models import load_model
+from stillhouse.training.head.reference import Reference
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.packed import PackedModel
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished, placed, view_of
+from stillhouse.training.student.blocks import decoder_blocks
+from stillhouse.training.student.packing import packs_exactly
+from stillhouse.training.student.quantised import quantisation, require_bitsandbytes
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """What a local teacher is told of itself."""
+
+    name: str
+    kl_coef: float
+    temperature: float
+    batch_tokens: int
+    vocabulary: int
+    """Ids below it are the student's too."""
+
+
+class LocalTeacher:
+    """Scores in packed rows, in the type of its weights, whatever the student computes in.
+
+    Args:
+        settings: its name, sizes and the sampling temperature.
+        model: frozen, in evaluation mode.
+        device: where it computes.
+        weights: brings its weights to `device`, where they are elsewhere; None where they are there.
+        alignment: for a teacher with tokens of its own; None compares ids.
+    """
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        model: PreTrainedModel,
+        device: torch.device,
+        *,
+        weights: "HostWeights | None" = None,
+        alignment: ByteAlignment | None = None,
+    ) -> None:
+        self.name = settings.name
+        self.kl_coef = settings.kl_coef
+        self.max_context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._settings = settings
+        self._device = device
+        self._weights = weights
+        self._alignment = alignment
+        with self._reading():
+            self._packed = PackedModel(model, device, packing=packs_exactly(model))
+
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+        """See `Teacher`; finished when it returns."""
+        with self._reading():
+            logprobs = self._packed.logprobs(
+                [request.read for request in requests], self._settings.temperature, self._settings.batch_tokens
+            )
+        return finished(placed(requests, logprobs, self._alignment))
+
+    def reference(self, samples: Sequence[ScoredSample]) -> Reference:
+        """See `ExactTeacher`."""
+        with self._reading():
+            hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
+        return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling)
+
+    def close(self) -> None:
+        """Nothing is under way, and its memory goes with it."""
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        # The student's autocast would have the teacher compute in the student's type.
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            if self._weights is None:
+                yield
+            else:
+                with self._weights.present():
+                    yield
+
+
+class HostWeights:
+    """The weights of a model's layers, in the memory of the host but for the time they are needed.
+
+    Embedding and output layer stay on the device: a loss against the whole distribution reads them later.
+
+    Args:
+        model: frozen and on the host; all but its layers goes to `device`.
+        device: where the model computes.
+    """
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        self._device = device
+        inside = {id(t): t for block in decoder_blocks(model) for t in (*block.parameters(), *block.buffers())}
+        self._tensors = list(inside.values())
+        self._host = [tensor.data.pin_memory() if device.type == "cuda" else tensor.data for tensor in self._tensors]
+        for tensor in (*model.parameters(), *model.buffers()):
+            if id(tensor) not in inside:
+                tensor.data = tensor.data.to(device)
+        self._away()
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """The layers are on the device while the context lasts; nothing is copied back, as nothing changes."""
+        for tensor, host in zip(self._tensors, self._host, strict=True):
+            tensor.data = host.to(self._device, non_blocking=True)
+        try:
+            yield
+        finally:
+            self._away()
+
+    def _away(self) -> None:
+        for tensor, host in zip(self._tensors, self._host, strict=True):
+            tensor.data = host
+
+
+def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a local teacher, frozen and in evaluation mode: on `device`, or on the host where it is offloaded.
+
+    Raises:
+        ConfigError: it cannot be loaded, or not in 4 bits as it is asked for.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if not settings.quantised:
+        # On the host first: a device's own name, such as `cuda:1`, is not known there.
+        model = load_model(ref, device="cpu", dtype=name)  # type: ignore[arg-type]
+        return model if settings.offload else model.to(device)
+    setting = f"teacher {settings.name!r} with quantised: true"
+    require_bitsandbytes(setting, device, "Leave out `quantised`, which holds its weights in `dtype`")
+    path = resolve_model(ref)
+    if settings.offload:
+        raise ConfigError(f"{setting} cannot be offloaded too; leave out `offload` or `quantised`")
+    if adapter_base(Path(path)) is not None:
+        raise ConfigError(
+            f"{setting} is the adapter {ref!r}; expected whole weights. Merge it, or leave out `quantised`"
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, quantization_config=quantisation(device, dtype), device_map={"": device}
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"teacher {settings.name!r}: model {ref!r} cannot be loaded: {error}") from error
+    return model.eval().requires_grad_(False)

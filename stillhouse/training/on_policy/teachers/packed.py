@@ -1,0 +1,102 @@
+"""A causal language model that reads packed rows and is not trained by what it reads.
+
+Dimensions: N scored tokens, C those of a chunk, R hidden size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from stillhouse.errors import TrainingError
+from stillhouse.serving.logits import LogitScaling
+from stillhouse.training.batching.microbatches import collate, microbatch_groups
+from stillhouse.training.head.fused import chunk_tokens
+from stillhouse.training.head.softmax import wide
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.student.attention import segment_arguments
+from stillhouse.types import Sample
+
+_LOGITS_ELEMENTS: Final = 1 << 26
+"""Most logits held at once: 256 MiB in float32."""
+
+
+class PackedModel:
+    """Scores tokens in rows without padding, where the model allows them. Call it in its precision, without gradient.
+
+    Args:
+        causal_lm: the model.
+        device: where it computes.
+        packing: whether it keeps the sequences of a row apart.
+    """
+
+    def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool) -> None:
+        self._backbone = causal_lm.base_model
+        self._device = device
+        self._packing = packing
+        self.head: nn.Linear = causal_lm.get_output_embeddings()
+        self.scaling = LogitScaling.of(causal_lm)
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens that it has a logit for."""
+        return len(self.head.weight)
+
+    def hidden_states(self, views: Sequence[TeacherView]) -> tuple[Tensor, Tensor]:
+        """Last hidden states [N, R] before the scored tokens, one view after the other, and those tokens [N].
+
+        Raises:
+            TrainingError: a token id is none of the model's.
+        """
+        self._check_ids(views)
+        microbatch = collate([_sample(view) for view in views], lambda _: {}, self._device, packing=self._packing)
+        hidden_BTR = self._backbone(
+            input_ids=microbatch.inputs_BT,
+            position_ids=microbatch.position_ids_BT,
+            use_cache=False,
+            **segment_arguments(microbatch.segments),
+        ).last_hidden_state
+        return hidden_BTR.flatten(0, 1).index_select(0, microbatch.target_places_N), microbatch.targets_N
+
+    def logprobs(self, views: Sequence[TeacherView], temperature: float, max_tokens: int) -> list[list[float]]:
+        """Log-probabilities of the scored tokens of each view under softmax(logits / temperature).
+
+        Args:
+            views: what to read.
+            temperature: divides the logits.
+            max_tokens: most tokens of one forward pass; a longer view has one to itself.
+        """
+        answers: list[list[float]] = [[] for _ in views]
+        samples = [_sample(view) for view in views]
+        places = {id(sample): place for place, sample in enumerate(samples)}
+        for group in microbatch_groups(samples, max_tokens, packing=self._packing):
+            indices = [places[id(sample)] for sample in group]
+            hidden_NR, targets_N = self.hidden_states([views[index] for index in indices])
+            logprobs = iter(self._target_logprobs(hidden_NR, targets_N, temperature).tolist())
+            for index in indices:
+                answers[index] = [next(logprobs) for _ in range(sum(views[index].loss_mask))]
+        return answers
+
+    def _target_logprobs(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
+        size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
+        pieces = []
+        for hidden_CR, targets_C in zip(hidden_NR.split(size), targets_N.split(size), strict=True):
+            logits_CV = self.head(hidden_CR)
+            logits_CV = self.scaling.apply_(logits_CV.to(wide(logits_CV.dtype))).div_(temperature)
+            pieces.append(logits_CV.gather(1, targets_C[:, None]).squeeze(1) - logits_CV.logsumexp(dim=-1))
+        return torch.cat(pieces)
+
+    def _check_ids(self, views: Sequence[TeacherView]) -> None:
+        largest = max(max(view.token_ids) for view in views)
+        if largest >= self.num_rows:
+            raise TrainingError(
+                f"token id {largest} is to be scored, but the teacher knows {self.num_rows} tokens: the student's "
+                "embedding has more rows than its tokenizer has tokens, and one of them was sampled. Use a teacher "
+                "of as many rows, or train the student by SFT first, which makes such tokens improbable"
+            )
+
+
+def _sample(view: TeacherView) -> Sample:
+    return Sample(view.token_ids, view.loss_mask, prompt_id="")

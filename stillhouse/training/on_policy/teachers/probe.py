@@ -1,0 +1,77 @@
+"""A teacher scores a few tokens before the training begins, so that what it cannot do is known then."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.served import ServedTeacher
+from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
+
+_TEXT: Final = "The answer to the question is 42."
+_NUM_TOKENS: Final = 5
+_NUM_SPELT: Final = 64
+_SELF_KL: Final = 0.05
+"""Nats a token by which a server that computes in half precision may differ from itself in another batch."""
+
+
+def probe(
+    name: str, score: Callable[[Sequence[TeacherView]], list[list[float]]], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Five tokens are scored alone and behind a longer sequence: all finite, at most 0, and the same both times.
+
+    Args:
+        name: of the teacher.
+        score: log-probabilities of the scored tokens of each view.
+        tokenizer: of the tokens that the teacher reads.
+
+    Raises:
+        EndpointError: the answers are of no use.
+    """
+    view = probe_view(tokenizer)
+    [alone] = score([view])
+    _, behind = score([_all_but_first(view.token_ids * 3), view])
+    for logprobs in (alone, behind):
+        if len(logprobs) != sum(view.loss_mask) or not all(math.isfinite(p) and p <= 0.0 for p in logprobs):
+            raise EndpointError(
+                f"teacher {name!r}: log-probabilities of the tokens {view.token_ids[1:]} are {logprobs}; expected as "
+                "many finite numbers of at most 0"
+            )
+    difference = max(abs(one - other) for one, other in zip(alone, behind, strict=True))
+    if difference > _SELF_KL:
+        raise EndpointError(
+            f"teacher {name!r} differs from itself by {difference:.3g} nats for the same tokens in another request, "
+            f"{alone} and {behind}; expected at most {_SELF_KL}. It may mix up the sequences of a request"
+        )
+
+
+def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrainedTokenizerBase) -> None:
+    """`probe`, and whether the server spells tokens as they are meant and tempers as it is asked.
+
+    Raises:
+        TrainingError: it has another vocabulary.
+        ConfigError: it leaves the temperature out of log-probabilities, as vLLM does, and another one than 1 is asked.
+        EndpointError: its answers are of no use.
+    """
+    ids = spelling_sample(tokenizer, _NUM_SPELT)
+    check_spellings(teacher.name, ids, teacher.spellings(_all_but_first(ids)), tokenizer)
+    probe(teacher.name, lambda views: teacher.ask(views, temperature), tokenizer)
+    view = probe_view(tokenizer)
+    if temperature != 1.0 and teacher.ask([view], temperature) == teacher.ask([view], 1.0):
+        raise ConfigError(
+            f"on_policy.temperature = {temperature}: teacher {teacher.name!r} gives the same log-probabilities at any "
+            "temperature, so that they are not those of the distribution that the student samples from. Set it to 1, "
+            "or use a local teacher"
+        )
+
+
+def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:
+    """Five tokens of a text, of which all but the first are scored."""
+    return _all_but_first(tokenizer(_TEXT, add_special_tokens=False)["input_ids"][:_NUM_TOKENS])
+
+
+def _all_but_first(ids: list[int]) -> TeacherView:
+    return TeacherView(ids, [False] + [True] * (len(ids) - 1))

@@ -1,0 +1,125 @@
+"""Which teacher scores which prompt."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.reading import Reading, Sampled
+from stillhouse.training.on_policy.teachers.teacher import Teacher
+from stillhouse.types import Prompt, PromptMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A teacher with the prompts it is for."""
+
+    name: str
+    teacher: Teacher | None
+    """None where its coefficient is 0: its prompts have no KL, and nobody scores them."""
+    values: tuple[str, ...] = ()
+    """Of what the config routes by; none stands for every prompt that no other teacher is for."""
+    reading: Reading | None = None
+    """What the teacher reads, where there is a teacher."""
+
+
+class Teachers:
+    """All teachers of a training; closed as one.
+
+    Args:
+        routes: the teachers; none for a training on rewards alone.
+        route_by: `tag`, or a key of a prompt's metadata.
+        unrouted: what becomes of a prompt that no teacher is for.
+
+    Raises:
+        ConfigError: two teachers are for the same prompts.
+    """
+
+    def __init__(
+        self, routes: Sequence[Route], *, route_by: str = "tag", unrouted: Literal["error", "no_kl"] = "error"
+    ) -> None:
+        self._routes = tuple(routes)
+        self._route_by = route_by
+        self._unrouted = unrouted
+        self._by_value: dict[str | None, Route] = {}
+        for route in routes:
+            for value in route.values or (None,):
+                other = self._by_value.setdefault(value, route)
+                if other is not route:
+                    what = "prompts without a teacher of their own" if value is None else f"{route_by} {value!r}"
+                    raise ConfigError(
+                        f"teachers {other.name!r} and {route.name!r} are both for {what}; a prompt has one teacher. "
+                        "Give them `routes` that differ"
+                    )
+        self.by_name: Mapping[str, Teacher] = {
+            route.name: route.teacher for route in routes if route.teacher is not None
+        }
+        self._num_added: dict[str, int] = {}
+
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of a trajectory that every teacher can read, with its longest hint once `check` has seen them."""
+        known = [
+            teacher.max_context - self._num_added.get(name, 0)
+            for name, teacher in self.by_name.items()
+            if teacher.max_context is not None
+        ]
+        return min(known, default=None)
+
+    def route(self, metadata: PromptMetadata | None) -> str | None:
+        """The value of a prompt that decides on its teacher; None where it has none."""
+        if metadata is None:
+            return None
+        value = metadata.tag if self._route_by == "tag" else metadata.metadata.get(self._route_by)
+        return None if value is None else str(value)
+
+    def select(self, metadata: PromptMetadata | None) -> Teacher | None:
+        """Who scores a prompt; None for nobody."""
+        route = self._find(metadata)
+        return None if route is None else route.teacher
+
+    def view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView | None:
+        """What its teacher reads of a trajectory; None for its own tokens, or where there is nobody or nothing to read.
+
+        Raises:
+            InputError: the prompt does not have what the teacher's hint asks for.
+            TrainingError: a teacher with tokens of its own cannot render the conversation.
+        """
+        route = self._find(metadata)
+        if route is None or route.reading is None or not any(trajectory.loss_mask):
+            return None
+        return route.reading.view(trajectory, metadata)
+
+    def check(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> None:
+        """Every prompt has a teacher, and what the teacher's hint asks for.
+
+        Raises:
+            InputError: one has not, unless the config trains such prompts on rewards alone.
+        """
+        for prompt in prompts:
+            about = metadata.get(prompt.id)
+            route = self._find(about)
+            if route is None:
+                if self._routes and self._unrouted == "error":
+                    raise InputError(self._nobody_for(prompt, about))
+            elif route.reading is not None:
+                added = route.reading.num_added(prompt.id, about)
+                self._num_added[route.name] = max(added, self._num_added.get(route.name, 0))
+
+    def close(self) -> None:
+        """Closes all teachers."""
+        for teacher in self.by_name.values():
+            teacher.close()
+
+    def _find(self, metadata: PromptMetadata | None) -> Route | None:
+        value = self.route(metadata)
+        return self._by_value.get(value) or self._by_value.get(None)
+
+    def _nobody_for(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
+        known = ", ".join(f"{route.name!r}: {', '.join(route.values)}" for route in self._routes)
+        return (
+            f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(metadata)!r}, and teachers are "
+            f"for these: {known}. Give one of them that value in `routes`, leave out the routes of one for all others, "
+            "or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
+        )

@@ -1,0 +1,167 @@
+"""A teacher behind a server."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
+from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.answers import WrongAnswer
+from stillhouse.training.on_policy.teachers.http import ServerClient
+from stillhouse.training.on_policy.teachers.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.requests import Requests
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, placed
+from stillhouse.types import JsonObject
+
+_WAY_OUT: Final = (
+    "A server that gives no log-probabilities of given tokens can be learnt from by its text alone: sample rollouts "
+    "from it and train by SFT"
+)
+
+
+class ScoringApi(Protocol):
+    """The form of request and answer of one kind of server."""
+
+    @property
+    def path(self) -> str:
+        """Of the route, from the server's root."""
+
+    def body(self, views: Sequence[TeacherView], temperature: float, *, spelt: bool = False) -> JsonObject:
+        """The request for all views; `spelt` asks for the texts of tokens too."""
+
+    def logprobs(self, answer: object, views: Sequence[TeacherView]) -> list[list[float]]:
+        """Of the scored tokens of each view; raises `WrongAnswer`."""
+
+    def spellings(self, answer: object, view: TeacherView) -> list[str | None]:
+        """How the server writes each token of the one view; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSettings:
+    """What a served teacher is told of itself."""
+
+    name: str
+    kl_coef: float
+    temperature: float
+    batch_tokens: int
+    max_in_flight: int
+    max_context: int | None
+
+
+class ServedTeacher:
+    """Scores through a server; what was answered is in the journal before it is used.
+
+    Args:
+        settings: its name, sizes and the sampling temperature.
+        api: the form of requests.
+        client: the server; closed with the teacher.
+        journal: of this teacher; closed with it.
+        alignment: for a teacher with tokens of its own; None compares ids.
+    """
+
+    def __init__(
+        self,
+        settings: ServedSettings,
+        api: ScoringApi,
+        client: ServerClient,
+        journal: ScoreJournal,
+        alignment: ByteAlignment | None = None,
+    ) -> None:
+        self.name = settings.name
+        self.kl_coef = settings.kl_coef
+        self.max_context = settings.max_context
+        self._temperature = settings.temperature
+        self._api = api
+        self._client = client
+        self._journal = journal
+        self._alignment = alignment
+        self._requests = Requests(
+            self._send,
+            lambda view: len(view.token_ids),
+            batch_tokens=settings.batch_tokens,
+            max_in_flight=settings.max_in_flight,
+        )
+
+    def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
+        """See `Teacher`. What the journal knows is not asked, and equal requests are asked once."""
+        views = [request.read for request in requests]
+        keys = [self._journal.key(view) for view in views]
+        known = self._journal.find(keys)
+        asked = {key: view for key, view in zip(keys, views, strict=True) if key not in known}
+        answers = self._requests.start(list(asked.values()))
+        whole: Future[list[list[float]]] = Future()
+
+        def place(answered: Future[list[list[float]]]) -> None:
+            try:
+                known.update(zip(asked, answered.result(), strict=True))
+                whole.set_result(placed(requests, [known[key] for key in keys], self._alignment))
+            except BaseException as error:
+                whole.set_exception(self._told(error))
+
+        answers.add_done_callback(place)
+        return whole
+
+    def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
+        """Log-probabilities of the views' scored tokens, asked for now and once, past the journal.
+
+        Raises:
+            EndpointError: the server does not give them.
+        """
+        try:
+            return self._api.logprobs(self._post(views, temperature), views)
+        except (RequestFailed, WrongAnswer) as error:
+            raise self._told(error) from error
+
+    def spellings(self, view: TeacherView) -> list[str | None]:
+        """How the server writes the view's tokens; None where it does not say.
+
+        Raises:
+            EndpointError: the server does not answer.
+        """
+        try:
+            return self._api.spellings(self._post([view], 1.0, spelt=True), view)
+        except (RequestFailed, WrongAnswer) as error:
+            raise self._told(error) from error
+
+    def close(self) -> None:
+        """Waits for the requests under way, and asks nothing more."""
+        self._requests.stop()
+        self._client.close()
+        self._journal.close()
+
+    def _send(self, views: Sequence[TeacherView]) -> list[list[float]]:
+        answers = self._api.logprobs(self._post(views, self._temperature), views)
+        self._journal.put({self._journal.key(view): answer for view, answer in zip(views, answers, strict=True)})
+        return answers
+
+    def _post(self, views: Sequence[TeacherView], temperature: float, *, spelt: bool = False) -> object:
+        return self._client.post(self._api.path, self._api.body(views, temperature, spelt=spelt))
+
+    def _told(self, error: BaseException) -> BaseException:
+        where = f"teacher {self.name!r} at {self._client.root}{self._api.path}"
+        if isinstance(error, WrongAnswer):
+            return EndpointError(f"{where}: the answer cannot be used: {error}. {_WAY_OUT}")
+        if isinstance(error, RequestFailed):
+            return _final(where, error.failure)
+        return error
+
+
+def _final(where: str, failure: Failure) -> StillhouseError:
+    if failure.kind is FailureKind.AUTH:
+        return AuthenticationError(f"{where}: {failure.message}. See api_key_env of the teacher")
+    if failure.kind is FailureKind.QUOTA:
+        return QuotaError(f"{where}: {failure.message}")
+    if failure.context_overflow:
+        return EndpointError(
+            f"{where}: {failure.message}. Start the server with a longer context (vLLM: --max-model-len, which counts "
+            "one generated token more), or lower on_policy.max_tokens or max_turns"
+        )
+    if failure.status in (404, 405):
+        return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_WAY_OUT}")
+    return EndpointError(
+        f"{where}: {failure.message}. What was answered is kept: mend the server (out of memory: lower its "
+        "--max-num-batched-tokens and the teacher's batch_tokens) and run the same command again"
+    )
