@@ -65,7 +65,13 @@ def build_trainer(
     prepare_blocks(
         student.causal_lm,
         compiled=wants_compile(student, config, method.num_steps),
-        checkpointed=wants_checkpointing(student, config, config.microbatch_tokens, ranks),
+        checkpointed=wants_checkpointing(
+            student,
+            config,
+            config.microbatch_tokens,
+            ranks,
+            compares=bool(method.divergence) or "reverse_kl" in method.wants,
+        ),
     )
     flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
     if ranks.size > 1:

@@ -84,15 +84,18 @@ class Comparison:
         self, logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Values of some rows, and the gradient in place of the teacher's logits."""
-        shared, dtype = reference_RS.shape[1], wide(reference_RS.dtype)
-        pair = Pair(
-            *(logits[:, :shared].to(dtype, copy=True).div_(self._temperature) for logits in (logits_RV, reference_RS))
-        )
+        shared = reference_RS.shape[1]
+        log_p_RS, log_q_RS = (self._log_probabilities(logits[:, :shared]) for logits in (logits_RV, reference_RS))
         is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
-        logprobs_R = pair.log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
+        logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
+        pair = Pair(log_p_RS, log_q_RS)
         reverse_kl_R = pair.reverse_kl() if self._wants_reverse_kl else None
         values_R = None
         if self._terms:
             values_R, gradients_RS = divergences(pair, self._terms)
             reference_RS.copy_(gradients_RS)
         return values_R, reverse_kl_R, logprobs_R
+
+    def _log_probabilities(self, logits_RS: Tensor) -> Tensor:
+        logits_RS = logits_RS.to(wide(logits_RS.dtype))
+        return (logits_RS if self._temperature == 1.0 else logits_RS / self._temperature).log_softmax(dim=-1)

@@ -23,13 +23,14 @@ class Layer:
         self._hidden_NH, self._weight_VH = hidden_NH.detach().to(dtype), weight_VH.detach().to(dtype)
         self._bias_V = None if bias_V is None else bias_V.detach().to(dtype)
         self.gradients = [
-            torch.zeros_like(tensor, dtype=sum_dtype)
+            torch.empty_like(tensor, dtype=sum_dtype)
             if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
             else None
             for tensor, sum_dtype in ((hidden_NH, dtype), (weight_VH, wide(dtype)), (bias_V, wide(dtype)))
         ]
         """Of hidden states, weight and bias: complete once `backward` was called for all chunks, None if frozen."""
         self.is_trained = any(gradient is not None for gradient in self.gradients)
+        self._is_begun = False
 
     @property
     def vocabulary(self) -> int:
@@ -45,21 +46,26 @@ class Layer:
         return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
 
     def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
-        """Adds the gradients of a chunk."""
+        """Adds the gradients of a chunk; what there was before the first is overwritten."""
         hidden_NH, weight_VH, bias_V = self.gradients
+        is_first, self._is_begun = not self._is_begun, True
         if hidden_NH is not None:
             torch.mm(logit_gradients_CV, self._weight_VH, out=hidden_NH[chunk])
         if weight_VH is not None:
-            _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk])
+            _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk], is_first=is_first)
         if bias_V is not None:
-            bias_V += logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
+            of_chunk_V = logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
+            bias_V.copy_(of_chunk_V if is_first else of_chunk_V + bias_V)
 
 
-def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor) -> None:
-    """Adds left @ right, which is rounded first where its type is the smaller one."""
+def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor, *, is_first: bool) -> None:
+    """Adds left @ right, which is rounded first where its type is the smaller one; writes it where it is the first."""
     if sum_VH.dtype == left_VC.dtype:
-        sum_VH.addmm_(left_VC, right_CH)
+        sum_VH.addmm_(left_VC, right_CH, beta=0.0 if is_first else 1.0)
         return
     num_rows = block_rows(sum_VH)
     for sum_RH, left_RC in zip(sum_VH.split(num_rows), left_VC.split(num_rows), strict=True):
-        sum_RH += (left_RC @ right_CH).to(sum_RH.dtype)
+        if is_first:
+            sum_RH.copy_(left_RC @ right_CH)
+        else:
+            sum_RH += left_RC @ right_CH

@@ -45,7 +45,9 @@ class MemoryEstimate:
         return self.state + self.kept + self.passing
 
 
-def wants_checkpointing(student: Student, config: TrainerConfig, num_tokens: int, ranks: Ranks) -> bool:
+def wants_checkpointing(
+    student: Student, config: TrainerConfig, num_tokens: int, ranks: Ranks, *, compares: bool = False
+) -> bool:
     """Whether `config.gradient_checkpointing` means that blocks are computed again; collective.
 
     `auto` does where the estimate without it is above nine tenths of the memory that is free now. Call it after the
@@ -56,11 +58,12 @@ def wants_checkpointing(student: Student, config: TrainerConfig, num_tokens: int
         config: the setting, and what else takes memory.
         num_tokens: of the largest microbatch, padding included.
         ranks: who trains together; if one needs it, all do.
+        compares: whether the output layer compares the student with a teacher.
     """
     if config.gradient_checkpointing != "auto":
         return config.gradient_checkpointing == "on"
     whole, checkpointed = (
-        estimate_memory(student, config, num_tokens, checkpointed=checkpointed, num_ranks=ranks.size)
+        estimate_memory(student, config, num_tokens, checkpointed=checkpointed, num_ranks=ranks.size, compares=compares)
         for checkpointed in (False, True)
     )
     free = free_memory(ranks.device)
@@ -92,12 +95,19 @@ def free_memory(device: torch.device) -> int:
 
 
 def estimate_memory(
-    student: Student, config: TrainerConfig, num_tokens: int, *, checkpointed: bool, num_ranks: int = 1
+    student: Student,
+    config: TrainerConfig,
+    num_tokens: int,
+    *,
+    checkpointed: bool,
+    num_ranks: int = 1,
+    compares: bool = False,
 ) -> MemoryEstimate:
     """The estimate for microbatches of `num_tokens`, all of them targets, on one of `num_ranks`.
 
     What a forward pass keeps is not derived from the model's config but counted, on rows of 64 and 128 tokens: it is
-    proportional to the number of tokens, beside a part that is not (weights cast to the type of computation).
+    proportional to the number of tokens, beside a part that is not (weights cast to the type of computation). With
+    `compares` it counts what a comparison with a teacher as wide as the student takes in the output layer.
     """
     fixed, per_token = _kept_by_forward(student)
     num_blocks = len(decoder_blocks(student.causal_lm))
@@ -114,7 +124,7 @@ def estimate_memory(
         state=_state_bytes(student, config) // num_ranks,
         kept=int(fixed + kept),
         # Gradients of a block are about as large as what it keeps, which checkpointing makes anew beside them.
-        passing=int(max(_head_bytes(student, num_tokens), block * (2 if checkpointed else 1))),
+        passing=int(max(_head_bytes(student, num_tokens, compares), block * (2 if checkpointed else 1))),
     )
 
 
@@ -142,18 +152,22 @@ def _state_bytes(student: Student, config: TrainerConfig) -> int:
     return total
 
 
-def _head_bytes(student: Student, num_tokens: int) -> int:
-    """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight."""
+def _head_bytes(student: Student, num_tokens: int, compares: bool) -> int:
+    """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight.
+
+    A comparison has the teacher's logits of the chunk beside them, its hidden states, its weight in the type of the
+    products, and of a block up to eight float32 copies.
+    """
     weight = student.head.weight
     itemsize = student.dtype.itemsize
     logits = weight.shape[0] * chunk_tokens(num_tokens, weight.shape[0], weight.device.type)
     # Processors without half-precision products make float32 ones first.
     rounded = 4 if weight.device.type == "cpu" and itemsize < 4 else 0
-    blocks = 3 * 4 * min(logits, block_elements(weight.device))
-    hidden = num_tokens * weight.shape[1] * (itemsize + 4)
+    blocks = (3 + 8 * compares) * 4 * min(logits, block_elements(weight.device))
+    hidden = num_tokens * weight.shape[1] * (itemsize + 4 + itemsize * compares)
     trained = weight.numel() * 4 if weight.requires_grad else 0
     cast = weight.numel() * itemsize if weight.dtype is not student.dtype else 0
-    return logits * (itemsize + rounded) + blocks + hidden + trained + cast
+    return (logits * (itemsize + rounded) + cast) * (1 + compares) + blocks + hidden + trained
 
 
 def _kept_by_forward(student: Student) -> tuple[float, float]:

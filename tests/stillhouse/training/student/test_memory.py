@@ -12,6 +12,7 @@ import torch
 
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.training.batching.microbatches import collate
+from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.optimisation.optimizer import build_optimizer
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.blocks import prepare_blocks
@@ -70,6 +71,18 @@ def test_state_is_that_of_gradients_optimiser_and_mean(student: Student, optimiz
     weights = sum(p.nbytes for _, p in student.trained_parameters())
     moments = sum(value.nbytes for state in build.state.values() for value in state.values() if value.ndim)
     assert estimate_memory(student, config, 64, checkpointed=False).state == 2 * weights + moments
+
+
+def test_comparing_with_a_teacher_takes_its_logits_and_hidden_states_besides(student: Student):
+    num_tokens = 64  # of which the output layer makes more than a block
+    alone, compared = (
+        estimate_memory(student, TrainerConfig(), num_tokens, checkpointed=False, compares=compares)
+        for compares in (False, True)
+    )
+    vocabulary, width = student.head.weight.shape
+    chunk = chunk_tokens(num_tokens, vocabulary, "cpu")
+    assert compared.passing - alone.passing >= 4 * (chunk * vocabulary + num_tokens * width)
+    assert (compared.state, compared.kept) == (alone.state, alone.kept)
 
 
 def test_offloaded_or_recomputed_activations_take_less(student: Student):

@@ -1,0 +1,190 @@
+"""The closed forms of the divergences against autograd, and what must hold of them, in float64."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise, product
+
+import pytest
+import torch
+from torch import Tensor
+
+from stillhouse.config import Divergence
+from stillhouse.training.head.divergence import Pair, divergences
+
+R, S = 6, 40
+
+WHOLE = [
+    Divergence(kind="reverse_kl"),
+    Divergence(kind="forward_kl"),
+    Divergence(kind="jsd"),
+    Divergence(kind="jsd", beta=0.1),
+    Divergence(kind="skewed_reverse_kl", skew=0.3),
+    Divergence(kind="skewed_forward_kl"),
+]
+TOP_K = [
+    Divergence(kind=kind, top_k=k, top_k_of=of, tail=tail)
+    for kind, k, of, tail in product(("reverse_kl", "forward_kl"), (1, 7, S), ("teacher", "student"), (True, False))
+]
+
+
+def name(term: Divergence) -> str:
+    return f"{term.kind}-{term.top_k}-{term.top_k_of}-{'tail' if term.tail else 'raw'}" if term.top_k else term.kind
+
+
+@pytest.fixture
+def logits() -> tuple[Tensor, Tensor]:
+    """Of student and teacher."""
+    student, teacher = 2 * torch.randn(2, R, S, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return student.requires_grad_(), teacher
+
+
+def ours(student: Tensor, teacher: Tensor, *terms: Divergence) -> tuple[Tensor, Tensor]:
+    return divergences(Pair(student.detach().log_softmax(-1), teacher.log_softmax(-1)), terms)
+
+
+def naive(student: Tensor, teacher: Tensor, term: Divergence) -> Tensor:
+    p, q = student.softmax(-1), teacher.softmax(-1)
+    if term.top_k is not None:
+        ids = (q if term.top_k_of == "teacher" else p).topk(term.top_k).indices
+        p, q = (with_tail(whole, ids) if term.tail and term.top_k < S else whole.gather(1, ids) for whole in (p, q))
+    by_kind: dict[str, Callable[[], Tensor]] = {
+        "reverse_kl": lambda: kl(p, q),
+        "forward_kl": lambda: kl(q, p),
+        "jsd": lambda: term.beta * kl(q, mixture(term.beta, q, p)) + (1 - term.beta) * kl(p, mixture(term.beta, q, p)),
+        "skewed_reverse_kl": lambda: kl(p, mixture(term.skew, p, q)),
+        "skewed_forward_kl": lambda: kl(q, mixture(term.skew, q, p)),
+    }
+    return by_kind[term.kind]()
+
+
+def kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one * (one / other).log()).sum(-1)
+
+
+def mixture(share: float, one: Tensor, other: Tensor) -> Tensor:
+    return share * one + (1 - share) * other
+
+
+def with_tail(whole: Tensor, ids: Tensor) -> Tensor:
+    inside = whole.gather(1, ids)
+    return torch.cat([inside, 1 - inside.sum(-1, keepdim=True)], dim=1)
+
+
+def assert_close(seen: Tensor, expected: Tensor, atol: float = 1e-10) -> None:
+    torch.testing.assert_close(seen, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("term", WHOLE + TOP_K, ids=name)
+def test_closed_form_is_what_autograd_finds(logits: tuple[Tensor, Tensor], term: Divergence):
+    values, gradients = ours(*logits, term)
+    expected = naive(*logits, term)
+    assert_close(values, expected.detach())
+    assert_close(gradients, torch.autograd.grad(expected.sum(), logits[0])[0])
+
+
+@pytest.mark.parametrize("term", WHOLE + TOP_K, ids=name)
+def test_nothing_is_to_be_learnt_from_oneself(logits: tuple[Tensor, Tensor], term: Divergence):
+    student, _ = logits
+    values, gradients = ours(student, student.detach(), term)
+    assert_close(values, torch.zeros(R, dtype=torch.float64), atol=1e-15)
+    if term.tail or term.top_k == S:
+        assert_close(gradients, torch.zeros(R, S, dtype=torch.float64), atol=1e-15)
+    else:
+        assert gradients.abs().max() > 0.01, "a raw top-k sum is no divergence: the teacher is not its minimum"
+
+
+def test_mixture_of_terms_is_their_weighted_sum(logits: tuple[Tensor, Tensor]):
+    terms = [term.model_copy(update={"weight": 0.3 + place}) for place, term in enumerate([*WHOLE, *TOP_K[:6]])]
+    values, gradients = ours(*logits, *terms)
+    expected = torch.stack([term.weight * naive(*logits, term) for term in terms]).sum(0)
+    assert_close(values, expected.detach())
+    assert_close(gradients, torch.autograd.grad(expected.sum(), logits[0])[0])
+
+
+def test_forward_kl_from_a_teacher_certain_of_a_token_is_its_cross_entropy(logits: tuple[Tensor, Tensor]):
+    student, _ = logits
+    targets = torch.arange(R)
+    certain = torch.full((R, S), -1e9, dtype=torch.float64).scatter(1, targets[:, None], 0.0)
+    values, gradients = ours(student, certain, Divergence(kind="forward_kl"))
+    expected = torch.nn.functional.cross_entropy(student, targets, reduction="none")
+    assert_close(values, expected.detach())
+    assert_close(gradients, torch.autograd.grad(expected.sum(), student)[0])
+
+
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl"])
+def test_tail_bound_grows_with_k_up_to_the_whole_divergence(logits: tuple[Tensor, Tensor], kind: str):
+    bounds = [ours(*logits, Divergence(kind=kind, top_k=k))[0] for k in (1, 2, 5, 20, 39, S)]
+    (whole, _) = ours(*logits, Divergence(kind=kind))
+    assert (bounds[0] >= 0).all()
+    assert all((larger >= smaller - 1e-12).all() for smaller, larger in pairwise(bounds))
+    assert_close(bounds[-1], whole)
+
+
+def test_jsd_over_its_share_tends_to_the_kl_of_either_side(logits: tuple[Tensor, Tensor]):
+    forward, reverse = (ours(*logits, Divergence(kind=kind)) for kind in ("forward_kl", "reverse_kl"))
+    for (expected, slopes), beta in ((forward, 1e-9), (reverse, 1 - 1e-9)):
+        values, gradients = ours(*logits, Divergence(kind="jsd", beta=beta))
+        torch.testing.assert_close(values / 1e-9, expected, rtol=1e-5, atol=0)
+        torch.testing.assert_close(gradients / 1e-9, slopes, rtol=1e-5, atol=1e-6)
+
+
+def test_jsd_is_symmetric_at_a_half_and_at_most_log_two(logits: tuple[Tensor, Tensor]):
+    student, teacher = logits
+    half = Divergence(kind="jsd")
+    assert_close(ours(student, teacher, half)[0], ours(teacher, student.detach(), half)[0])
+    apart = torch.tensor([[400.0, 0.0], [0.0, 400.0]])
+    (values, gradients) = ours(apart, apart.flip(0), half)
+    torch.testing.assert_close(values, torch.full((2,), math.log(2)))
+    assert gradients.isfinite().all()
+
+
+@pytest.mark.parametrize("term", WHOLE + TOP_K, ids=name)
+def test_logits_far_apart_stay_finite_and_exact_in_float32(term: Divergence):
+    student, teacher = 100 * torch.randn(2, R, S, generator=torch.Generator().manual_seed(1))
+    assert all(found.isfinite().all() for found in ours(student, teacher, term))
+    if term.top_k is not None:  # a tail below 1e-38 is counted as that
+        student, teacher = student / 5, teacher / 5
+    values, gradients = ours(student, teacher, term)
+    exact_values, exact_gradients = ours(student.double(), teacher.double(), term)
+    torch.testing.assert_close(values.double(), exact_values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradients.double(), exact_gradients, rtol=1e-3, atol=1e-3)
+
+
+def descended(term: Divergence, num_steps: int = 600) -> tuple[float, float, float, float]:
+    """The term's value, the student's mass on the teacher's top 16 before and after, and its whole forward KL, where
+    gradient descent on free logits leads.
+    """
+    student, teacher = torch.randn(2, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    teacher = 1.5 * teacher
+    student = student * 0.3 + teacher * 0.7
+    top = teacher.topk(16).indices
+    before = float(student.softmax(-1).gather(1, top).sum())
+    for _ in range(num_steps):
+        values, gradients = ours(student, teacher, term)
+        student = student - 5.0 * gradients
+    mass = student.softmax(-1).gather(1, top).sum()
+    return float(values), before, float(mass), float(ours(student, teacher, Divergence(kind="forward_kl"))[0])
+
+
+def test_raw_top_k_reverse_kl_flees_from_what_it_compares():
+    value, before, after, _ = descended(Divergence(kind="reverse_kl", top_k=16, tail=False))
+    assert value < -0.1
+    assert after < before / 2
+
+
+def test_raw_top_k_forward_kl_takes_all_mass_while_the_true_one_grows():
+    value, before, after, true_kl = descended(Divergence(kind="forward_kl", top_k=16, tail=False))
+    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
+    assert value < -0.05
+    assert before < 0.95 < after
+    assert true_kl > 2 * kl_at_start
+
+
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl"])
+def test_with_the_tail_the_same_descent_finds_the_teacher(kind: str):
+    value, _, after, true_kl = descended(Divergence(kind=kind, top_k=16))
+    assert value == pytest.approx(0.0, abs=1e-6)
+    _, _, wanted, _ = descended(Divergence(kind=kind))
+    assert after == pytest.approx(wanted, abs=1e-3)
+    _, _, _, kl_at_start = descended(Divergence(kind="forward_kl"), num_steps=1)
+    assert true_kl < kl_at_start
