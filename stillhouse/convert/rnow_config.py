@@ -5,12 +5,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.convert.mapping import ConfigMapper, Table, To, to
+from stillhouse.convert.scorers import cannot_score
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _EFFORTS: Final = {"disabled": "none", "easy": "low", "hard": "high"}
 _ACCOUNT: Final = "belongs to an account at rnow"
-_OTHER_MODES: Final = "training on rewards or on raw text is not offered here: sft and on_policy are both off"
+_RAW_TEXT: Final = "training on raw text is not offered here: sft and on_policy are both off"
+_NO_TEACHER: Final = (
+    "distillation on policy needs teacher.path, so that on_policy is off: name a local model in teacher.model"
+)
+_UNNAMED: Final = (
+    "rnow names no teacher here: set teacher.model, and teacher.base_url where it is behind an endpoint, to sample it "
+    "and to compare the student with it"
+)
+_NO_CRITIC: Final = "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
+_GROUP_SIZE: Final = 4
+"""rnow's own default."""
 
 
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
@@ -21,21 +32,18 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
         mapper: collects what it says.
         folder: where the file lies: rnow finds `tools.py` and `rewards.py` there without being told.
     """
-    mode = body.get("dataset_type")
-    mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
-    mapper.set("on_policy.enabled", mode == "distill", "dataset_type", mode)
-    if mode not in ("sft", "distill"):
-        mapper.leave(_OTHER_MODES, "dataset_type", mode)
+    body = dict(body)
+    mode = _map_mode(body, mapper)
     mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
+    if mode in ("distill", "rl") and mapper.get("on_policy.group_size") is None:
+        mapper.set("on_policy.group_size", _GROUP_SIZE, "data.group_size")
     rank = mapper.get("student.lora_rank") or 32
     mapper.set("student.parameters", "lora")
     if mapper.get("student.lora_alpha") is None and isinstance(rank, int):
         # Its default follows the rank, ours does not.
         mapper.set("student.lora_alpha", 2 * rank, "model.qlora_rank", rank)
-    if mode == "sft":
-        mapper.leave(
-            "rnow names no teacher here: set teacher.model and teacher.base_url to sample one", "teacher", None
-        )
+    if mode in ("sft", "rl") and mapper.get("teacher.model") is None:
+        mapper.leave(_UNNAMED, "teacher", None)
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
             mapper.set(target, str(folder / name), name, name)
@@ -43,6 +51,41 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     data = body.get("data")
     named = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
     return [named] if isinstance(named, str) else []
+
+
+def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
+    """How the student is trained: in place of distillation from a model that cannot score, on what that writes.
+
+    The section `teacher` of such a config is taken out of `body`.
+    """
+    mode, section = body.get("dataset_type"), body.get("teacher")
+    teacher = section.get("path") if isinstance(section, dict) else None
+    refusal = cannot_score(str(teacher)) if mode == "distill" else None
+    if refusal is not None:
+        mapper.leave(refusal, "teacher.path", teacher)
+        mapper.set("teacher.model", teacher, "teacher.path", teacher)
+        del body["teacher"]
+        mode = "sft"
+    if mode == "distill" and teacher is None:
+        mapper.leave(_NO_TEACHER, "teacher.path", None)
+    elif mode not in ("sft", "distill", "rl"):
+        mapper.leave(_RAW_TEXT, "dataset_type", mode)
+    mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
+    mapper.set("on_policy.enabled", mode == "rl" or (mode == "distill" and teacher is not None), "dataset_type", mode)
+    if mode == "rl":
+        _map_rewards_alone(body, mapper)
+    return mode
+
+
+def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
+    """Rewards train, and the KL is that to the model before training."""
+    mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
+    algorithm = body.get("algorithm")
+    coef = algorithm.get("kl_penalty_coef") if isinstance(algorithm, dict) else None
+    if coef:
+        mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
+    else:
+        mapper.set("on_policy.kl_coef", 0.0, "algorithm.kl_penalty_coef", coef)
 
 
 def _model(value: Any) -> str:
@@ -61,6 +104,12 @@ def _whole_share(value: Any) -> Any:
 
 def _effort(value: Any) -> Any:
     return _EFFORTS.get(value, value)
+
+
+def _estimator(value: Any) -> Any:
+    if value == "gae":
+        raise ValueError(_NO_CRITIC)
+    return value
 
 
 def _save_step(value: Any) -> Any:
@@ -127,8 +176,9 @@ _ON_POLICY: Final[Table] = {
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
     "teacher.path": to("teacher.model"),
-    "teacher.agentic": "follows from the tools that are configured",
+    # Where it is off, tools that are configured decide.
+    "teacher.agentic": To(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
-    "algorithm.loss_fn": "on_policy has one loss: the policy gradient of the reverse KL",
-    "algorithm.adv_estimator": "the advantage is the reverse KL alone: rewards do not enter it",
+    "algorithm.loss_fn": to("on_policy.loss_fn"),
+    "algorithm.adv_estimator": To(("on_policy.adv_estimator",), _estimator),
 }

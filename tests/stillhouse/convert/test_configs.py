@@ -124,16 +124,14 @@ def test_every_key_of_an_rnow_config_is_written_or_listed(tmp_path: Path, write:
     assert config.dataset.validation_fraction == 0.2
     assert config.tracking.experiment == "Distilled Agent"
     assert unmapped.keys() >= {
-        "algorithm.loss_fn",
-        "algorithm.adv_estimator",
         "trainer.num_epochs",
         "trainer.max_billing",
         "rollout.max_tool_response",
-        "teacher.agentic",
         "evals",
         "data",
     }
-    assert unmapped["algorithm.loss_fn"]["value"] == "ppo"
+    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator, config.on_policy.agentic) == ("ppo", "grpo", "on")
+    assert config.on_policy.reward_coef == 0.0
     assert unmapped["data"]["value"] == "train.jsonl"
 
 
@@ -155,11 +153,54 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(tmp_path: Path,
     assert unmapped.keys() >= {"tools.py", "rewards.py", "teacher", "data.group_size"}
 
 
-@pytest.mark.parametrize("mode", ["rl", "midtrain"])
-def test_modes_that_are_not_offered_train_nothing_and_say_so(tmp_path: Path, write: Write, mode: str) -> None:
-    config, unmapped = _converted(write(tmp_path / "config.yml", _rnow(dataset_type=mode, teacher=None)))
+def test_a_mode_that_is_not_offered_trains_nothing_and_says_so(tmp_path: Path, write: Write) -> None:
+    config, unmapped = _converted(write(tmp_path / "config.yml", _rnow(dataset_type="midtrain", teacher=None)))
     assert (config.sft.enabled, config.on_policy.enabled) == (False, False)
-    assert unmapped["dataset_type"]["value"] == mode
+    assert unmapped["dataset_type"]["value"] == "midtrain"
+
+
+def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(tmp_path: Path, write: Write) -> None:
+    settings = {"loss_fn": "importance_sampling", "adv_estimator": "reinforce", "kl_penalty_coef": 0.01}
+    source = write(tmp_path / "config.yml", _rnow(dataset_type="rl", teacher=None, algorithm=settings))
+    config, unmapped = _converted(source)
+    assert (config.sft.enabled, config.on_policy.enabled, config.on_policy.reward_coef) == (False, True, 1.0)
+    assert (config.on_policy.loss_fn, config.on_policy.adv_estimator) == ("importance_sampling", "reinforce")
+    assert [(one.kind, config.on_policy.kl_coef) for one in config.on_policy.teachers] == [("base", 0.01)]
+    assert "names no teacher" in unmapped["teacher"]["reason"]
+    no_kl = {"adv_estimator": "gae"}
+    plain = _rnow(dataset_type="rl", teacher=None, algorithm=no_kl, data={"train_file": "t.jsonl", "batch_size": 4})
+    config, unmapped = _converted(write(tmp_path / "config.yml", plain))
+    assert (config.on_policy.kl_coef, config.on_policy.teachers, config.on_policy.group_size) == (0.0, (), 4)
+    assert "no critic" in unmapped["algorithm.adv_estimator"]["reason"]
+
+
+API_MODELS = ["gpt-4o", "openai/gpt-5-mini", "anthropic/claude-sonnet-4.5", "gemini-2.5-pro", "o3"]
+
+
+@pytest.mark.parametrize("model", API_MODELS)
+def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(tmp_path: Path, write: Write, model: str) -> None:
+    config, unmapped = _converted(write(tmp_path / "config.yml", _rnow(teacher={"path": model})))
+    assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)
+    assert (config.sft.batch_size, config.sft.learning_rate) == (4, 5e-5)
+    assert "no log-probabilities" in unmapped["teacher.path"]["reason"]
+    body = yaml.safe_load(ROLL) | {"teacher": {"model_args": {"model_name_or_path": model}}}
+    config, unmapped = _converted(write(tmp_path / "roll/opd.yaml", yaml.safe_dump(body)))
+    assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)
+    assert "teacher.base_url" in unmapped["teacher"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/gpt-oss-20b", "openai-community/gpt2", "google/gemma-3-4b-it", "o/claude-7b"]
+)
+def test_open_weights_can_score_whoever_made_them(tmp_path: Path, write: Write, model: str) -> None:
+    config, _ = _converted(write(tmp_path / "config.yml", _rnow(teacher={"path": model})))
+    assert (config.on_policy.enabled, config.teacher.model) == (True, model)
+
+
+def test_distillation_on_policy_without_a_teacher_is_off_and_says_so(tmp_path: Path, write: Write) -> None:
+    config, unmapped = _converted(write(tmp_path / "config.yml", _rnow(teacher=None)))
+    assert (config.sft.enabled, config.on_policy.enabled) == (False, False)
+    assert "needs teacher.path" in unmapped["teacher.path"]["reason"]
 
 
 def test_unknown_keys_and_values_that_would_be_refused_are_listed(tmp_path: Path, write: Write) -> None:
@@ -208,8 +249,9 @@ def test_every_key_of_a_roll_config_is_written_or_listed(tmp_path: Path, write: 
     assert config.prompts.verifier_by_tag == {"deepmath": "math", "aime": "math", "code_sandbox": "python"}
     (prompt,) = load_prompts(config.prompts).prompts
     assert prompt.messages == [{"role": "user", "content": "3x + 5 = 14"}]
+    assert (config.on_policy.top_p, config.on_policy.reward_coef, config.on_policy.loss_fn) == (0.99, 0.0, "ppo")
+    assert config.on_policy.aggregation == "sequence_mean_token_mean"
     assert unmapped.keys() >= {
-        "student_infer.generating_args.top_p",
         "student_train.training_args.gradient_accumulation_steps",
         "student_train.strategy_args",
         "teacher.device_mapping",
@@ -224,21 +266,129 @@ def test_every_key_of_a_roll_config_is_written_or_listed(tmp_path: Path, write: 
     assert "dce12064" not in written
 
 
-def test_mixed_rewards_and_several_teachers_are_told_of(tmp_path: Path, write: Write) -> None:
+def _roll(path: Path, write: Write, *drop: str, **changes: Any) -> tuple[DistillConfig, dict[str, JsonObject]]:
+    body = {key: value for key, value in yaml.safe_load(ROLL).items() if key not in drop} | changes
+    return _converted(write(path, yaml.safe_dump(body)))
+
+
+def _as_rlvr() -> JsonObject:
     body = yaml.safe_load(ROLL)
-    body["actor_train"], body["actor_infer"] = body.pop("student_train"), body.pop("student_infer")
-    mixed = {**body, "use_opd": True}
-    config, unmapped = _converted(write(tmp_path / "mixed/rlvr.yaml", yaml.safe_dump(mixed)))
+    return {"actor_train": body["student_train"], "actor_infer": body["student_infer"]}
+
+
+STUDENT = ("student_train", "student_infer")
+
+
+def test_rewards_are_mixed_in_where_roll_does(tmp_path: Path, write: Write) -> None:
+    group = {"adv_estimator": "reinforce", "norm_mean_type": "group", "norm_std_type": None}
+    config, _ = _roll(tmp_path / "rlvr.yaml", write, *STUDENT, **_as_rlvr(), **group, use_opd=True)
+    assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.5)
+    assert (config.on_policy.adv_estimator, config.on_policy.kl_in_reward) == ("mean", False)
+
+
+def test_a_pipeline_of_rewards_has_no_teacher(tmp_path: Path, write: Write) -> None:
+    changes = {"adv_estimator": "grpo", "use_kl_loss": True, "add_token_level_kl": False}
+    config, unmapped = _roll(tmp_path / "rlvr.yaml", write, *STUDENT, **_as_rlvr(), **changes)
     assert config.on_policy.enabled
-    assert "mixes rewards" in unmapped["use_opd"]["reason"]
-    several = {**body, "teacher": {"math": body["teacher"], "code": body["teacher"]}}
-    config, unmapped = _converted(write(tmp_path / "several/rlvr.yaml", yaml.safe_dump(several)))
+    assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.0)
+    assert "without either, rewards alone" in unmapped["teacher"]["reason"]
+    assert "kind `base`" in unmapped["use_kl_loss"]["reason"]
+    assert "add_token_level_kl" not in unmapped
+
+
+def test_both_ways_of_distilling_at_once_are_refused(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"is_pure_opd and use_opd are both true.* Leave out one"):
+        _roll(tmp_path / "opd.yaml", write, is_pure_opd=True, use_opd=True)
+
+
+def test_several_teachers_share_the_prompts_by_tag(tmp_path: Path, write: Write) -> None:
+    def worker(model: str, **settings: Any) -> JsonObject:
+        return {"model_args": {"model_name_or_path": model}, "device_mapping": "list(range(0,4))", **settings}
+
+    math = worker("Qwen/Qwen3-32B", tag_included=["deepmath", "aime"], opd_kl_coef=0.7)
+    code = worker("Qwen/Qwen3-14B", tag_included=["code"])
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, teacher={"math": math, "code": code})
+    found = {one.name: (one.model, one.routes, one.kl_coef) for one in config.on_policy.teachers}
+    assert found == {
+        "math": ("Qwen/Qwen3-32B", ("deepmath", "aime"), 0.7),
+        "code": ("Qwen/Qwen3-14B", ("code",), None),
+    }
+    assert (config.on_policy.route_by, config.on_policy.unrouted, config.on_policy.kl_coef) == ("tag", "no_kl", 0.5)
+    assert unmapped.keys() >= {"teacher.math.device_mapping", "teacher.code.device_mapping"}
+    assert "teacher" not in unmapped
+    both = {"math": math, "all": worker("Qwen/Qwen3-14B")}
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, teacher=both)
+    assert config.on_policy.unrouted == "error"
+    assert "adds up their KL" in unmapped["teacher"]["reason"]
+    config, _ = _roll(tmp_path / "opd.yaml", write, teacher=math)
+    assert [one.routes for one in config.on_policy.teachers] == [("deepmath", "aime")]
+
+
+def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(tmp_path: Path, write: Write) -> None:
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, "teacher")
     assert not config.on_policy.enabled
-    assert unmapped["teacher"]["value"].keys() == {"math", "code"}
-    del several["teacher"]
-    config, unmapped = _converted(write(tmp_path / "none/rlvr.yaml", yaml.safe_dump(several)))
-    assert not config.on_policy.enabled
-    assert "there is no teacher" in unmapped["teacher"]["reason"]
+    assert "has no teacher" in unmapped["teacher"]["reason"]
+    train = yaml.safe_load(ROLL)["student_train"]
+    train["model_args"] |= {"lora_target": "all-linear", "lora_rank": 8}
+    config, _ = _roll(tmp_path / "opd.yaml", write, "teacher", student_train=train)
+    assert config.on_policy.enabled
+    assert [one.kind for one in config.on_policy.teachers] == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"pg_variant": "vanilla"}, {"loss_fn": "reinforce"}),
+        ({"pg_variant": "tis"}, {"loss_fn": "cispo", "cispo_min": 0.0, "cispo_max": 1.0}),
+        (
+            {"pg_variant": "cispo", "cispo_epsilon_high": 0.5},
+            {"loss_fn": "cispo", "cispo_min": 0.9, "cispo_max": 1.5},
+        ),
+        ({"pg_clip": 0.3, "dual_clip_loss": True}, {"ppo_clip_low": 0.3, "ppo_clip_high": 0.3, "ppo_dual_clip": 1.6}),
+        ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, {"ppo_clip_low": 0.2, "ppo_clip_high": 0.28}),
+        ({"ppo_epochs": 2, "advantage_clip": 5.0}, {"num_passes": 2, "adv_clip": 5.0}),
+        ({"async_generation_ratio": 1}, {"max_staleness": 1}),
+        ({"loss_agg_mode": "token-mean"}, {"aggregation": "token_mean"}),
+        ({"loss_agg_mode": "seq-mean-token-sum-norm"}, {"aggregation": "constant"}),
+        ({"pure_opd_pipeline_type": "agentic"}, {"loss_fn": "reinforce", "agentic": "on", "max_turns": 10}),
+        (
+            {"train_infer_correction": {"is_weight": {"enabled": True, "upper_bound": 1.5}}},
+            {"correction": "truncate", "correction_max": 1.5},
+        ),
+        (
+            {"train_infer_correction": {"filters": [{"enabled": True, "ratio_low": 0.6}]}},
+            {"correction": "mask", "correction_min": 0.6, "correction_max": 1.2},
+        ),
+        ({"train_infer_correction": {"is_weight": {"enabled": False}}}, {"correction": "none"}),
+    ],
+)
+def test_settings_of_rolls_loss_have_their_equals(
+    tmp_path: Path, write: Write, changes: JsonObject, expected: JsonObject
+) -> None:
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, **changes)
+    assert {name: getattr(config.on_policy, name) for name in expected} == pytest.approx(expected)
+    assert not unmapped.keys() & (changes.keys() - {"pure_opd_pipeline_type"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pg_variant", "topr"),
+        ("pg_clip", "wide"),
+        ("tis_upper_bound", 2.0),
+        ("loss_agg_mode", "best"),
+        ("adv_estimator", "gigpo"),
+        ("train_infer_correction", {"is_weight": {"enabled": True, "weight_type": "sequence"}}),
+        ("train_infer_correction", "on"),
+        ("pure_opd_pipeline_type", "rlvr_vlm"),
+        ("entropy_loss_coef", 0.01),
+        ("opsd_mode", True),
+    ],
+)
+def test_settings_of_rolls_loss_without_an_equal_are_listed(tmp_path: Path, write: Write, key: str, value: Any) -> None:
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, **{key: value})
+    assert config.on_policy.enabled
+    assert unmapped[key]["value"] == value
 
 
 def test_references_are_followed_but_not_in_circles(tmp_path: Path, write: Write) -> None:
