@@ -8,8 +8,10 @@ from stillhouse.convert.mapping import Table, To, to
 _CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
 _BATCHES: Final = "steps take prompts_per_step x group_size trajectories; microbatch_tokens bounds memory"
+_ENGINE: Final = "the student is sampled in the training process; on_policy.engine and engine_url name a server of vLLM"
 _SAMPLING: Final = "the student is sampled from its own distribution, which its log-probabilities are of"
 _REWARDS: Final = "a reward is what verification and @reward functions give, normalised by on_policy.adv_estimator"
+_PACKING: Final = "on_policy.packing puts rows one behind the other, microbatch_tokens in all"
 _FORM: Final = "bounds another form of the loss than the one of pg_variant"
 _BASE: Final = "the KL to the model before training is that of a teacher of kind `base`: on_policy.teachers and kl_coef"
 
@@ -56,6 +58,8 @@ TEACHER: Final[Table] = {
     "model_args": "chosen by the trainer",
     "data_args": "prompts are read by their own form; see prompts",
     "tag_to_template": "the student's own chat template is used",
+    "use_sequence_packing": _PACKING,
+    "sequence_packing_args": _PACKING,
     "strategy_args": _CLUSTER,
     "device_mapping": _CLUSTER,
     "infer_batch_size": _CLUSTER,
@@ -65,7 +69,6 @@ _KEYS: Final[Table] = {
     "exp_name": to("tracking.experiment"),
     "seed": to("on_policy.seed"),
     "pretrain": to("student.model"),
-    "max_steps": to("on_policy.num_steps"),
     "save_steps": to("on_policy.checkpoint_every_steps"),
     "logging_steps": to("on_policy.log_every_steps"),
     "rollout_batch_size": to("on_policy.prompts_per_step"),
@@ -92,6 +95,8 @@ _KEYS: Final[Table] = {
     "actor_train.training_args.gradient_accumulation_steps": _BATCHES,
     "actor_train.training_args.num_train_epochs": "on-policy training counts steps: on_policy.num_steps",
     "actor_train.data_args": "prompts are read by their own form; see prompts",
+    "actor_train.use_sequence_packing": _PACKING,
+    "actor_train.sequence_packing_args": _PACKING,
     "actor_train.strategy_args": _CLUSTER,
     "actor_train.device_mapping": _CLUSTER,
     "actor_train.infer_batch_size": _BATCHES,
@@ -104,11 +109,12 @@ _KEYS: Final[Table] = {
     "actor_infer.model_args.model_name_or_path": to("student.model"),
     "actor_infer.model_args": "chosen by the trainer",
     "actor_infer.data_args": "prompts are read by their own form; see prompts",
+    "actor_infer.strategy_args.strategy_name": _ENGINE,
     "actor_infer.strategy_args": _CLUSTER,
     "actor_infer.device_mapping": _CLUSTER,
     "actor_infer.num_gpus_per_worker": _CLUSTER,
     "actor_infer.infer_batch_size": _CLUSTER,
-    "reference": "read where there is no teacher: the teacher is the only reference",
+    "reference": "read as the teacher where a pipeline distils and names none; otherwise: " + _BASE,
     "critic": "the advantage needs no critic",
     "validation": "students are evaluated on the prompts that prompts.held_out_fraction holds out",
     "ppo_epochs": to("on_policy.num_passes"),
@@ -130,7 +136,7 @@ _KEYS: Final[Table] = {
     "init_kl_coef": _BASE,
     "kl_loss_coef": _off(_BASE),
     "kl_penalty": "the KL is the difference of log-probabilities; see also on_policy.divergence",
-    "opsd_mode": _off("set the hint of a teacher in on_policy.teachers, such as {{ expected_answer }}"),
+    "opsd_max_solution_length": "a hint is not cut: shorten it in the prompt's metadata",
     "reward_pretrain": _REWARDS,
     "reward_clip": _REWARDS,
     "whiten_rewards": _off(_REWARDS),

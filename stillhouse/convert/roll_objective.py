@@ -50,6 +50,7 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
             mapper.leave(_NOT_READ, "teacher", teacher)
     if not is_pure:
         mapper.set("on_policy.reward_coef", 1.0, "use_opd", is_mixed)
+    _map_steps(body, mapper)
     _map_estimator(body, mapper, is_pure=is_pure)
     _map_form(body, mapper, is_agentic=is_agentic)
     aggregation = body.pop("loss_agg_mode", "seq-mean-token-mean")
@@ -67,6 +68,14 @@ def _map_pipeline(pipeline: Any, mapper: ConfigMapper) -> bool:
     if pipeline not in (None, "rlvr"):
         mapper.leave("only text is sampled here", "pure_opd_pipeline_type", pipeline)
     return False
+
+
+def _map_steps(body: JsonObject, mapper: ConfigMapper) -> None:
+    """ROLL counts batches of rollouts, each of which it may pass over several times."""
+    steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
+    if steps is not None:
+        is_counted = isinstance(steps, int) and isinstance(passes, int)
+        mapper.set("on_policy.num_steps", steps * passes if is_counted else steps, "max_steps", steps)
 
 
 def _map_estimator(body: JsonObject, mapper: ConfigMapper, *, is_pure: bool) -> None:

@@ -1,4 +1,4 @@
-"""Teachers of a ROLL pipeline: one, several that share the prompts by tag, or the student without its adapter."""
+"""Teachers of a ROLL pipeline: one, several that share the prompts by tag, or the student itself."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,15 +18,16 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
     """Maps the section `teacher`, or the one that stands for it, and says whether on_policy can run.
 
     Args:
-        teacher: one worker, or workers by name.
-        body: of the config; a student with an adapter needs no teacher.
+        teacher: one worker, or workers by name; None where there is no such section.
+        body: of the config, from which what hints the teacher (`opsd_...`) is taken.
         mapper: collects what they say.
     """
     is_one = isinstance(teacher, dict) and "model_args" in teacher
     workers = _by_name({"teacher": teacher} if is_one else teacher)
     models = {name: worker["model_args"]["model_name_or_path"] for name, worker in workers.items()}
+    hint = _hint(body)
     if not models:
-        _map_base(teacher, body, mapper)
+        _map_nobody(teacher, body, mapper)
         return
     for name, worker in workers.items():
         prefix = "teacher." if is_one else f"teacher.{name}."
@@ -37,11 +38,14 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
     if refusals:
         mapper.set("sft.enabled", True, "teacher", models)
         mapper.leave(refusals[0], "teacher", models)
-    elif is_one and not teacher.get("tag_included"):
+    elif is_one and not teacher.get("tag_included") and hint is None:
         if (coef := teacher.get("opd_kl_coef")) is not None:
             mapper.set("on_policy.kl_coef", coef, "teacher.opd_kl_coef", coef)
     else:
-        _map_routes(workers, models, mapper)
+        student = _student(body).get("model_name_or_path", body.get("pretrain"))
+        entries = [_entry(name, worker, hint, student) for name, worker in workers.items()]
+        mapper.set("on_policy.teachers", entries, "teacher", models)
+        _map_routes([entry["routes"] for entry in entries], mapper)
 
 
 def _by_name(workers: Any) -> dict[str, JsonObject]:
@@ -58,32 +62,43 @@ def _by_name(workers: Any) -> dict[str, JsonObject]:
     }
 
 
-def _map_base(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
-    student = body.get("student_train")
-    arguments = student.get("model_args") if isinstance(student, dict) else None
-    is_adapted = isinstance(arguments, dict) and bool(arguments.get("lora_target"))
-    mapper.set("on_policy.enabled", is_adapted, "teacher", teacher)
-    if is_adapted:
+def _student(body: Mapping[str, Any]) -> JsonObject:
+    worker = body.get("student_train", body.get("actor_train"))
+    arguments = worker.get("model_args") if isinstance(worker, dict) else None
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _hint(body: JsonObject) -> str | None:
+    """What the teacher of self-distillation reads beside the prompt."""
+    if not body.pop("opsd_mode", False):
+        return None
+    key = str(body.pop("opsd_solution_key", "reference_solution"))
+    return f"Reference solution:\n{{{{ {key} }}}}"
+
+
+def _map_nobody(teacher: Any, body: Mapping[str, Any], mapper: ConfigMapper) -> None:
+    """Without a section `teacher`, a student with an adapter is its own teacher without it."""
+    is_itself = teacher is None and bool(_student(body).get("lora_target"))
+    mapper.set("on_policy.enabled", is_itself, "teacher", teacher)
+    if is_itself:
         mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "teacher", teacher)
     else:
         mapper.leave(_NOBODY, "teacher", teacher)
 
 
-def _map_routes(workers: Mapping[str, JsonObject], models: Mapping[str, str], mapper: ConfigMapper) -> None:
-    """Teachers for some tags each; a prompt of another tag has no KL."""
-    routes = {name: [str(tag) for tag in worker.get("tag_included") or ()] for name, worker in workers.items()}
-    mapper.set(
-        "on_policy.teachers",
-        [
-            {"name": name, "model": models[name], "routes": routes[name]}
-            | ({} if worker.get("opd_kl_coef") is None else {"kl_coef": worker["opd_kl_coef"]})
-            for name, worker in workers.items()
-        ],
-        "teacher",
-        models,
-    )
-    listed = [tag for tags in routes.values() for tag in tags]
-    if all(routes.values()):
-        mapper.set("on_policy.unrouted", "no_kl", "teacher", models)
-    if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes.values())):
+def _entry(name: str, worker: Mapping[str, Any], hint: str | None, student: Any) -> JsonObject:
+    model = worker["model_args"]["model_name_or_path"]
+    is_itself = hint is not None and model == student
+    entry = {"name": name, "routes": [str(tag) for tag in worker.get("tag_included") or ()]}
+    entry |= {"kind": "base"} if is_itself else {"model": model}
+    given = {"kl_coef": worker.get("opd_kl_coef"), "hint": hint}
+    return entry | {key: value for key, value in given.items() if value is not None}
+
+
+def _map_routes(routes: list[list[str]], mapper: ConfigMapper) -> None:
+    """A prompt that no teacher is for has no KL; one that several are for has one of them here."""
+    listed = [tag for tags in routes for tag in tags]
+    if all(routes):
+        mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
+    if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
         mapper.leave(_SHARED, "teacher", routes)

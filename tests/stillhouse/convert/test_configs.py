@@ -333,6 +333,18 @@ def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(tmp_pa
     config, _ = _roll(tmp_path / "opd.yaml", write, "teacher", student_train=train)
     assert config.on_policy.enabled
     assert [one.kind for one in config.on_policy.teachers] == ["base"]
+    elsewhere = {"model_args": {"model_name_or_path": "${oc.env:TEACHER}"}}
+    config, unmapped = _roll(tmp_path / "opd.yaml", write, teacher=elsewhere, student_train=train)
+    assert not config.on_policy.enabled
+    assert unmapped["teacher"]["value"] == elsewhere
+
+
+def test_self_distillation_hints_the_student_before_training(tmp_path: Path, write: Write) -> None:
+    student = {"model_args": {"model_name_or_path": "Qwen/Qwen3-8B"}}
+    changes = {"opsd_mode": True, "opsd_solution_key": "solution", "teacher": student}
+    config, _ = _roll(tmp_path / "opd.yaml", write, **changes)
+    (teacher,) = config.on_policy.teachers
+    assert (teacher.kind, teacher.hint) == ("base", "Reference solution:\n{{ solution }}")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +358,7 @@ def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(tmp_pa
         ),
         ({"pg_clip": 0.3, "dual_clip_loss": True}, {"ppo_clip_low": 0.3, "ppo_clip_high": 0.3, "ppo_dual_clip": 1.6}),
         ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, {"ppo_clip_low": 0.2, "ppo_clip_high": 0.28}),
-        ({"ppo_epochs": 2, "advantage_clip": 5.0}, {"num_passes": 2, "adv_clip": 5.0}),
+        ({"ppo_epochs": 2, "advantage_clip": 5.0}, {"num_passes": 2, "num_steps": 2048, "adv_clip": 5.0}),
         ({"async_generation_ratio": 1}, {"max_staleness": 1}),
         ({"loss_agg_mode": "token-mean"}, {"aggregation": "token_mean"}),
         ({"loss_agg_mode": "seq-mean-token-sum-norm"}, {"aggregation": "constant"}),
@@ -382,7 +394,6 @@ def test_settings_of_rolls_loss_have_their_equals(
         ("train_infer_correction", "on"),
         ("pure_opd_pipeline_type", "rlvr_vlm"),
         ("entropy_loss_coef", 0.01),
-        ("opsd_mode", True),
     ],
 )
 def test_settings_of_rolls_loss_without_an_equal_are_listed(tmp_path: Path, write: Write, key: str, value: Any) -> None:
