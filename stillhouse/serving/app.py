@@ -16,14 +16,15 @@ from starlette.responses import JSONResponse, Response
 from stillhouse.serving.desk import ClientGone, Desk
 from stillhouse.serving.protocol import ApiError
 from stillhouse.serving.routes import Routes, ServedModel
+from stillhouse.serving.updates import UpdateRoutes
 from stillhouse.serving.worker import EngineStopped
 
 _OPEN_PATH: Final = "/health"
 _CLIENT_CLOSED_REQUEST: Final = 499
 
 
-def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None) -> FastAPI:
-    """The application; `api_key` None lets everybody in."""
+def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None, allow_updates: bool = False) -> FastAPI:
+    """The application; `api_key` None lets everybody in, and `allow_updates` lets them change what is served."""
     # The pages /docs and /redoc load scripts from elsewhere; nothing here reaches out of the machine.
     app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, dependencies=[Depends(_key_check(api_key))])
     routes = Routes(model, desk)
@@ -32,6 +33,12 @@ def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None) ->
     app.get("/v1/stats")(routes.stats)
     app.post("/v1/chat/completions")(routes.chat)
     app.post("/v1/completions")(routes.completions)
+    if allow_updates:
+        updates = UpdateRoutes(desk.engine)
+        app.post("/v1/load_lora_adapter")(updates.load_adapter)
+        app.post("/v1/unload_lora_adapter")(updates.unload_adapter)
+        app.post("/collective_rpc")(updates.call_workers)
+        app.post("/reset_prefix_cache")(updates.reset_prefix_cache)
     _shape_errors(app, desk)
     return app
 

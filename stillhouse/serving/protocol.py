@@ -6,7 +6,7 @@ supported are refused: an ignored `stop` or `response_format` would be a wrong a
 
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from stillhouse.types import Message, ToolSchema
 
@@ -49,6 +49,8 @@ class _SamplingRequest(BaseModel):
     """vLLM's extension: the prompt's and the completions' token ids beside their text."""
     ignore_eos: bool = False
     """vLLM's extension: goes on after an end-of-turn token until `max_tokens`."""
+    stop_token_ids: list[int] = []
+    """vLLM's extension: further tokens that end a completion, whatever `ignore_eos` says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +132,34 @@ class CompletionRequest(_SamplingRequest):
         """The prompts, at least one, each a text or token ids."""
         is_one = isinstance(self.prompt, str) or not self.prompt or isinstance(self.prompt[0], int)
         return cast(list[str | list[int]], [self.prompt] if is_one else self.prompt)
+
+
+class LoadAdapterRequest(BaseModel):
+    """Body of vLLM's POST /v1/load_lora_adapter."""
+
+    lora_name: str = Field(min_length=1)
+    lora_path: str = Field(min_length=1)
+    load_inplace: bool = False
+    """Replace an adapter of this name."""
+
+
+class UnloadAdapterRequest(BaseModel):
+    """Body of vLLM's POST /v1/unload_lora_adapter."""
+
+    lora_name: str = Field(min_length=1)
+
+
+class ReloadArguments(BaseModel):
+    """What vLLM's worker method `reload_weights` takes."""
+
+    weights_path: str
+
+
+class CollectiveCall(BaseModel):
+    """Body of vLLM's POST /collective_rpc, of whose methods this server has one."""
+
+    method: Literal["reload_weights"]
+    arguments: ReloadArguments = Field(validation_alias=AliasChoices("kwargs"))
 
 
 def _message(index: int, message: dict[str, Any]) -> Message:

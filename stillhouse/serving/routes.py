@@ -52,7 +52,7 @@ class Routes:
         return _json({"status": "ok"})
 
     async def models(self) -> Response:
-        """The one model."""
+        """The one model, and the adapters loaded beside it."""
         entry = {
             "id": self._model.name,
             "object": "model",
@@ -60,7 +60,11 @@ class Routes:
             "owned_by": "stillhouse",
             "max_model_len": self._model.context_length,
         }
-        return _json({"object": "list", "data": [entry]})
+        adapters = [
+            {**entry, "id": name, "root": folder, "parent": self._model.name}
+            for name, folder in self._desk.engine.adapters.items()
+        ]
+        return _json({"object": "list", "data": [entry, *adapters]})
 
     async def stats(self) -> Response:
         """Counters since the start."""
@@ -68,7 +72,7 @@ class Routes:
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        self._check_model(body.model)
+        adapter = self._adapter(body.model)
         try:
             prompt_ids = render(
                 self._model.tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True
@@ -82,7 +86,7 @@ class Routes:
             ranked: list[list[RankedToken] | None] = [None] * body.n
             if body.logprobs and body.top_logprobs:
                 ranked = [
-                    await self._rank(request, prompt_ids, generation, body.top_logprobs, body.temperature)
+                    await self._rank(request, prompt_ids, generation, body.top_logprobs, body.temperature, adapter)
                     for generation in generations
                 ]
         choices = [
@@ -90,14 +94,14 @@ class Routes:
             for index, generation in enumerate(generations)
         ]
         usage = self._desk.answered(generations, len(prompt_ids))
-        answer = envelope("chat.completion", self._model.name, choices, usage)
+        answer = envelope("chat.completion", body.model, choices, usage)
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
         return _json(answer)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """POST /v1/completions."""
-        self._check_model(body.model)
+        self._adapter(body.model)
         if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
             raise ApiError(
                 400, "max_tokens is 0; expected at least 1, or echo or prompt_logprobs", code="invalid_value",
@@ -120,12 +124,13 @@ class Routes:
                 prompt = text if isinstance(text, str) else None
                 choices.append(text_choice(place, body, prompt, ids, generation, ranked, self._model.tokenizer))
         usage = self._desk.answered(generations, sum(len(ids) for ids in prompts))
-        return _json(envelope("text_completion", self._model.name, choices, usage))
+        return _json(envelope("text_completion", body.model, choices, usage))
 
     async def _sample(
         self, request: Request, prompts: Sequence[list[int]], max_tokens: int, body: ChatRequest | CompletionRequest
     ) -> list[Generation]:
         seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
+        own_stops = frozenset() if body.ignore_eos else self._model.stop_ids
         futures = [
             self._desk.engine.sample(
                 GenerationRequest(
@@ -135,19 +140,26 @@ class Routes:
                     top_p=body.top_p,
                     # The first choice has the seed itself, so that n=1 is reproduced by any engine with that seed.
                     seed=seed if place == 0 else int(digest([seed, place])[:15], 16),
-                    stop_ids=frozenset() if body.ignore_eos else self._model.stop_ids,
-                )
+                    stop_ids=own_stops | frozenset(body.stop_token_ids),
+                ),
+                self._adapter(body.model),
             )
             for place, ids in enumerate(prompts)
         ]
         return await self._desk.wait_all(request, futures)
 
     async def _rank(
-        self, request: Request, prompt_ids: list[int], generation: Generation, num_top: int, temperature: float
+        self,
+        request: Request,
+        prompt_ids: list[int],
+        generation: Generation,
+        num_top: int,
+        temperature: float,
+        adapter: str | None,
     ) -> list[RankedToken]:
         """The completion's tokens with alternatives, tempered as they were sampled."""
         sequence = [*prompt_ids, *generation.completion_ids]
-        future = self._desk.engine.score(sequence, num_top=num_top, temperature=temperature or 1.0)
+        future = self._desk.engine.score(sequence, num_top=num_top, temperature=temperature or 1.0, adapter=adapter)
         [ranked] = await self._desk.wait_all(request, [future])
         return ranked[len(prompt_ids) - 1 :]
 
@@ -159,9 +171,11 @@ class Routes:
         wants_prompt = body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
         if not wants_prompt and not body.logprobs:
             return None
-        [ranked] = await self._desk.wait_all(request, [self._desk.engine.score(prompt_ids, num_top=num_top)])
+        adapter = self._adapter(body.model)
+        future = self._desk.engine.score(prompt_ids, num_top=num_top, adapter=adapter)
+        [ranked] = await self._desk.wait_all(request, [future])
         if generation.completion_ids and body.logprobs:
-            ranked = ranked + await self._rank(request, prompt_ids, generation, num_top, body.temperature)
+            ranked = ranked + await self._rank(request, prompt_ids, generation, num_top, body.temperature, adapter)
         elif generation.completion_ids:
             pairs = zip(generation.logprobs, range(len(generation.completion_ids)), strict=True)
             ranked = ranked + [RankedToken(logprob, 0, []) for logprob, _ in pairs]
@@ -180,12 +194,16 @@ class Routes:
             )
         return list(ids)
 
-    def _check_model(self, name: str) -> None:
-        if name != self._model.name:
+    def _adapter(self, name: str) -> str | None:
+        """The adapter that a request's `model` names; None for the model itself."""
+        if name == self._model.name:
+            return None
+        if name not in self._desk.engine.adapters:
             raise ApiError(
                 404, f"model {name!r} does not exist here; this server serves {self._model.name!r}",
                 code="model_not_found", param="model",
             )  # fmt: skip
+        return name
 
     def _check_room(self, prompt_ids: list[int], num_new: int) -> None:
         context = self._model.context_length

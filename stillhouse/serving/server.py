@@ -31,6 +31,7 @@ def serve(
     max_batch: int = 64,
     max_pending: int = 256,
     api_key_env: str | None = None,
+    allow_updates: bool = False,
 ) -> None:
     """Serves a model over HTTP until SIGTERM or SIGINT.
 
@@ -47,6 +48,7 @@ def serve(
         max_batch: Sequences sampled at once.
         max_pending: Sequences that may wait beyond those before requests are refused with 429.
         api_key_env: Environment variable holding the key that clients must send; None asks for none.
+        allow_updates: Clients may have adapters and weights loaded from folders of this machine.
 
     Raises:
         ConfigError: If the model cannot be loaded or the variable is not set.
@@ -81,7 +83,8 @@ def serve(
         vocab_size=loaded.config.get_text_config().vocab_size,
         context_length=engine.context_length,
     )
-    app = create_app(served, Desk(engine, max_batch=max_batch, max_pending=max_pending), api_key=api_key)
+    desk = Desk(engine, max_batch=max_batch, max_pending=max_pending)
+    app = create_app(served, desk, api_key=api_key, allow_updates=allow_updates)
     engine.start()
     try:
         _Server(app, engine, served.name).run(sockets=[listener])

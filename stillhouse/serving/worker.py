@@ -7,12 +7,13 @@ bits of their log-probabilities: a seed repeats a completion over HTTP unless tw
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from stillhouse.serving.adapters import AdaptedModel
 from stillhouse.serving.generator import Generation, GenerationRequest, Generator
 from stillhouse.serving.score import RankedToken, rank_tokens
 
@@ -30,6 +31,7 @@ class EngineStopped(RuntimeError):
 @dataclass(frozen=True)
 class _Sample:
     request: GenerationRequest
+    adapter: str | None
     future: "Future[Generation]" = field(default_factory=Future)
 
 
@@ -38,26 +40,35 @@ class _Score:
     token_ids: Sequence[int]
     num_top: int
     temperature: float
+    adapter: str | None
     future: "Future[list[RankedToken]]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class _Change:
+    apply: Callable[[AdaptedModel], None]
+    adapter: str | None
+    future: "Future[None]" = field(default_factory=Future)
 
 
 class Engine:
     """Owns a model and the thread that runs it, from `start` to `stop`."""
 
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
-        self._model = model
+        self._model = AdaptedModel(model)
         self._max_batch = max_batch
-        self._generator = Generator(model, max_batch=max_batch)
-        self._inbox: SimpleQueue[_Sample | _Score | Future[Any] | None] = SimpleQueue()
-        self._running: dict[int, Future[Generation]] = {}
+        own = Generator(model, max_batch=max_batch)
+        self.context_length = own.context_length
+        """Most tokens of prompt and completion together."""
+        self.adapters: dict[str, str] = {}
+        """Folders of the adapters that can be asked for, by name; replaced as a whole when it changes."""
+        self._generators: dict[str | None, Generator] = {None: own}
+        """By adapter; None is the model itself."""
+        self._inbox: SimpleQueue[_Sample | _Score | _Change | Future[Any] | None] = SimpleQueue()
+        self._running: dict[tuple[str | None, int], Future[Generation]] = {}
         self._lock = threading.Lock()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
-
-    @property
-    def context_length(self) -> int:
-        """Most tokens of prompt and completion together."""
-        return self._generator.context_length
 
     def start(self) -> None:
         """Starts the thread."""
@@ -73,23 +84,37 @@ class Engine:
         """Waits for the thread to end."""
         self._thread.join(timeout_s)
 
-    def sample(self, request: GenerationRequest) -> "Future[Generation]":
-        """Queues a completion.
+    def sample(self, request: GenerationRequest, adapter: str | None = None) -> "Future[Generation]":
+        """Queues a completion by the model or one of its adapters.
 
         Raises:
             EngineStopped: If the engine was stopped.
         """
-        work = _Sample(request)
+        work = _Sample(request, adapter)
         self._put(work)
         return work.future
 
-    def score(self, token_ids: Sequence[int], *, num_top: int, temperature: float = 1.0) -> "Future[list[RankedToken]]":
+    def score(
+        self, token_ids: Sequence[int], *, num_top: int, temperature: float = 1.0, adapter: str | None = None
+    ) -> "Future[list[RankedToken]]":
         """Queues the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`.
 
         Raises:
             EngineStopped: If the engine was stopped.
         """
-        work = _Score(token_ids, num_top, temperature)
+        work = _Score(token_ids, num_top, temperature, adapter)
+        self._put(work)
+        return work.future
+
+    def change(self, apply: Callable[[AdaptedModel], None], adapter: str | None) -> "Future[None]":
+        """Queues a change of an adapter, or of the model's own weights (None), which happens between two steps.
+
+        The future has a ValueError where `apply` refuses, or completions of what is to change are under way.
+
+        Raises:
+            EngineStopped: If the engine was stopped.
+        """
+        work = _Change(apply, adapter)
         self._put(work)
         return work.future
 
@@ -97,7 +122,7 @@ class Engine:
         """Says that nobody waits for a future any more; a completion is then not computed further."""
         self._inbox.put(future)
 
-    def _put(self, work: _Sample | _Score) -> None:
+    def _put(self, work: _Sample | _Score | _Change) -> None:
         with self._lock:
             if self._is_stopped:
                 raise EngineStopped(_STOPPED)
@@ -106,15 +131,16 @@ class Engine:
     def _loop(self) -> None:
         while not self._is_stopped:
             self._take_in()
-            if self._generator.num_active and not self._is_stopped:
-                self._step()
+            for adapter, generator in list(self._generators.items()):
+                if generator.num_active and not self._is_stopped:
+                    self._step(adapter, generator)
         self._fail(list(self._running.values()), EngineStopped(_STOPPED))
         self._drain()
 
     def _take_in(self) -> None:
         """Takes all work that has arrived; waits for some when there is nothing else to do."""
         scores: list[_Score] = []
-        is_idle = self._generator.num_active == 0
+        is_idle = not self._running
         while True:
             try:
                 work = self._inbox.get(block=is_idle and not scores)
@@ -128,45 +154,74 @@ class Engine:
                 self._cancel(work)
             elif not work.future.set_running_or_notify_cancel():
                 continue  # nobody waits for it any more
+            elif isinstance(work, _Change):
+                self._score(scores)
+                scores.clear()
+                self._change(work)
+            elif work.adapter is not None and work.adapter not in self.adapters:
+                work.future.set_exception(ValueError(f"adapter {work.adapter!r} was unloaded"))
             elif isinstance(work, _Score):
                 scores.append(work)
             else:
                 self._admit(work)
-        if scores:
-            self._score(scores)
+        self._score(scores)
+
+    def _change(self, work: _Change) -> None:
+        touched = [adapter for adapter, _ in self._running if work.adapter in (None, adapter)]
+        try:
+            if touched:
+                raise ValueError(f"{len(touched)} completions of what is to change are under way; wait for their end")
+            work.apply(self._model)
+        except Exception as error:
+            work.future.set_exception(error)
+            return
+        self.adapters = self._model.folders
+        # What is cached is of the weights as they were.
+        if work.adapter is None:
+            self._generators = {None: self._new_generator()}
+        else:
+            self._generators.pop(work.adapter, None)
+        work.future.set_result(None)
+
+    def _new_generator(self) -> Generator:
+        return Generator(self._model.model, max_batch=self._max_batch)
 
     def _admit(self, work: _Sample) -> None:
+        generator = self._generators.get(work.adapter) or self._new_generator()
+        self._generators[work.adapter] = generator
         try:
-            self._running[self._generator.submit(work.request)] = work.future
+            self._running[work.adapter, generator.submit(work.request)] = work.future
         except ValueError as error:
             work.future.set_exception(error)
 
     def _cancel(self, future: "Future[Any]") -> None:
-        for handle, running in self._running.items():
+        for (adapter, handle), running in self._running.items():
             if running is future:
-                self._generator.cancel(handle)
-                del self._running[handle]
+                self._generators[adapter].cancel(handle)
+                del self._running[adapter, handle]
                 return
 
-    def _step(self) -> None:
+    def _step(self, adapter: str | None, generator: Generator) -> None:
         try:
-            finished = self._generator.step()
+            self._model.switch(adapter)
+            finished = generator.step()
         except Exception as error:  # out of memory, above all: the callers' failure, not the thread's end
-            self._fail(list(self._running.values()), error)
-            self._running.clear()
-            self._generator = Generator(self._model, max_batch=self._max_batch)
+            failed = [place for place in self._running if place[0] == adapter]
+            self._fail([self._running.pop(place) for place in failed], error)
+            self._generators[adapter] = self._new_generator()
             return
         for handle, generation in finished:
-            self._running.pop(handle).set_result(generation)
+            self._running.pop((adapter, handle)).set_result(generation)
 
     def _score(self, scores: Sequence[_Score]) -> None:
-        groups: dict[tuple[int, float], list[_Score]] = defaultdict(list)
+        groups: dict[tuple[int, float, str | None], list[_Score]] = defaultdict(list)
         for score in scores:
-            groups[score.num_top, score.temperature].append(score)
-        for (num_top, temperature), group in groups.items():
+            groups[score.num_top, score.temperature, score.adapter].append(score)
+        for (num_top, temperature, adapter), group in groups.items():
             sequences = [score.token_ids for score in group]
             try:
-                ranked = rank_tokens(self._model, sequences, num_top, temperature=temperature)
+                self._model.switch(adapter)
+                ranked = rank_tokens(self._model.model, sequences, num_top, temperature=temperature)
             except Exception as error:  # as in `_step`
                 self._fail([score.future for score in group], error)
                 continue
@@ -184,5 +239,5 @@ class Engine:
                 work = self._inbox.get(block=False)
             except Empty:
                 return
-            if isinstance(work, _Sample | _Score):
+            if isinstance(work, _Sample | _Score | _Change):
                 self._fail([work.future], EngineStopped(_STOPPED))
