@@ -1,6 +1,7 @@
 """Who hears what is measured while a training runs."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from stillhouse.types import JsonObject
@@ -15,6 +16,9 @@ class Listener(Protocol):
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         """Adds rows, which share their keys, to the table `file`."""
 
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
+        """Takes a copy of a file."""
+
 
 class NoListener:
     """Hears nothing."""
@@ -23,4 +27,7 @@ class NoListener:
         """Does nothing."""
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
+        """Does nothing."""
+
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
         """Does nothing."""

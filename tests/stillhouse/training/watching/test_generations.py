@@ -28,6 +28,8 @@ class Heard:
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         self.tables.setdefault(file, []).extend(rows)
 
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None: ...
+
 
 @pytest.fixture(scope="module")
 def student() -> Student:

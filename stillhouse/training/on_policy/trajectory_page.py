@@ -1,0 +1,194 @@
+"""A page of sampled trajectories with the advantage of every token in colour: what the student is told, made visible.
+
+The page is one file without scripts that needs nothing beside it.
+"""
+
+import base64
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.store.atomic import write_atomic
+from stillhouse.training.on_policy.measures import sampled_advantages
+from stillhouse.training.on_policy.rewards import TrajectoryReward
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.shown_tokens import LEVELS, full_scale, level_value, sampled_kls, segments
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.watching.listener import Listener
+
+PAGES_FOLDER: Final = "trajectories"
+
+_FOLDER: Final = Path(__file__).parent
+_NUM_EACH: Final = 2
+_ASKED_CHARS: Final = 200
+
+
+class Rollout(NamedTuple):
+    """One trajectory with all that is known of it."""
+
+    trajectory: SampledTrajectory
+    sample: ScoredSample
+    reward: TrajectoryReward
+
+    @property
+    def mean_advantage(self) -> float:
+        """Over its sampled tokens, of which it has one at least."""
+        return math.fsum(sampled_advantages(self.sample)) / sum(self.sample.loss_mask)
+
+
+class TrajectoryPages:
+    """Writes a page of some trajectories every so many steps, and gives it to whoever listens.
+
+    Args:
+        tokenizer: the student's.
+        folder: where the pages are written.
+        listener: gets each of them as an artifact.
+        every_steps: optimiser steps between two pages.
+        updates_per_batch: optimiser steps that train on one batch of rollouts.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        folder: Path,
+        listener: Listener,
+        *,
+        every_steps: int,
+        updates_per_batch: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._folder = folder
+        self._listener = listener
+        self._every_steps = every_steps
+        self._updates_per_batch = updates_per_batch
+
+    def show(
+        self,
+        index: int,
+        trajectories: Sequence[SampledTrajectory],
+        samples: Sequence[ScoredSample],
+        rewards: Sequence[TrajectoryReward],
+    ) -> None:
+        """Shows some trajectories of batch `index` where a page is due at one of its steps; the first batch has one.
+
+        Args:
+            index: place of the batch in the training, from 0.
+            trajectories: all of the batch.
+            samples: what is trained on, in the order of the trajectories that sampled anything.
+            rewards: aligned with `trajectories`.
+
+        Raises:
+            StoreError: the page cannot be written.
+        """
+        step = index * self._updates_per_batch
+        if -step % self._every_steps >= self._updates_per_batch or not samples:
+            return
+        sampled = [(one, reward) for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
+        rollouts = [
+            Rollout(trajectory, sample, reward) for (trajectory, reward), sample in zip(sampled, samples, strict=True)
+        ]
+        path = self._folder / f"step-{step:08d}.html"
+        write_page(path, f"Trajectories of step {step}", choose(rollouts, seed=index), self._tokenizer)
+        self._listener.log_artifact(path, PAGES_FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A trajectory to show, and why."""
+
+    why: Literal["best", "worst", "random"]
+    rollout: Rollout
+
+
+def choose(rollouts: Sequence[Rollout], *, seed: int) -> list[Chosen]:
+    """The two best, the two worst and two others, in this order; each trajectory once.
+
+    Best is the highest reward and, where rewards are equal or there are none, the highest mean advantage.
+    """
+
+    def merit(rollout: Rollout) -> tuple[float, float]:
+        return rollout.reward.total or 0.0, rollout.mean_advantage
+
+    is_rewarded = any(one.reward.total is not None for one in rollouts)
+    ranked = sorted(
+        (one for one in rollouts if one.reward.total is not None or not is_rewarded), key=merit, reverse=True
+    )
+    best, worst = ranked[:_NUM_EACH], ranked[_NUM_EACH:][-_NUM_EACH:]
+    taken = {id(one) for one in (*best, *worst)}
+    others = [one for one in rollouts if id(one) not in taken]
+    others = random.Random(seed).sample(others, min(_NUM_EACH, len(others)))
+    return [
+        *(Chosen("best", one) for one in best),
+        *(Chosen("worst", one) for one in reversed(worst)),
+        *(Chosen("random", one) for one in others),
+    ]
+
+
+def write_page(path: Path, title: str, chosen: Sequence[Chosen], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Writes the page, whole or not at all.
+
+    Raises:
+        StoreError: no space or no permission.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (_FOLDER / "trajectory_page.css").read_text(encoding="utf-8")
+    scale = full_scale([one.rollout.sample for one in chosen])
+    html = environment.get_template("trajectory_page.html.j2").render(
+        title=title,
+        style=style,
+        style_hash="sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+        levels=[(level, f"{level_value(level, scale):+.2g}") for level in range(-LEVELS, LEVELS + 1)],
+        compares_tokens=any(one.rollout.sample.teacher_logprobs is not None for one in chosen),
+        trajectories=[_view(one, scale, tokenizer) for one in chosen],
+    )
+    write_atomic(path, html.encode("utf-8", errors="replace"))
+
+
+def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What the template shows of one trajectory."""
+    trajectory, sample, reward = chosen.rollout
+    start, num_sampled = sample.loss_mask.index(True), sum(sample.loss_mask)
+    facts = {
+        "stopped": str(trajectory.stop_reason).replace("_", " "),
+        "turns": trajectory.num_turns,
+        "sampled tokens": f"{num_sampled:,}",
+        "tool calls": trajectory.num_tool_calls,
+        "mean advantage": f"{chosen.rollout.mean_advantage:+.3f}",
+        "teacher": sample.teacher or "none",
+        "policy version": sample.policy_version,
+    }
+    kls = sampled_kls(sample)
+    if kls is not None:
+        facts["mean KL"] = f"{math.fsum(kls) / num_sampled:+.3f} nats"
+    return {
+        "why": chosen.why,
+        "asked": _asked(trajectory),
+        "reward": reward.total,
+        "parts": reward.parts,
+        "errors": reward.errors,
+        "facts": facts,
+        "num_prompt_tokens": start,
+        "prompt": tokenizer.decode(sample.token_ids[:start]),
+        "segments": list(segments(sample, start, scale, tokenizer)),
+    }
+
+
+def _asked(trajectory: SampledTrajectory) -> str:
+    """The start of the first thing the user said, on one line."""
+    texts = (message.get("content") for message in trajectory.messages if message["role"] == "user")
+    line = " ".join(str(next(texts, "") or "").split())
+    return line if len(line) <= _ASKED_CHARS else line[:_ASKED_CHARS].rstrip() + "\u2026"
