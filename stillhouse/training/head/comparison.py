@@ -4,6 +4,7 @@ Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabul
 """
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -13,66 +14,84 @@ from stillhouse.config import Divergence
 from stillhouse.training.head.divergence import Pair, divergences
 from stillhouse.training.head.layer import Layer
 from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName
+from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.head.softmax import block_rows, wide
 
 
 class Compared(NamedTuple):
-    """What a comparison says of a chunk: as in `TokenScores`, and a gradient."""
+    """What a comparison says of a chunk: the three of `TokenScores`, where they are asked for, and a gradient."""
 
-    divergence_C: Tensor | None
-    reverse_kl_C: Tensor | None
-    reference_logprobs_C: Tensor
-    gradients_CS: Tensor | None
+    divergence_C: Tensor | None = None
+    reverse_kl_C: Tensor | None = None
+    reference_logprobs_C: Tensor | None = None
+    gradients_CS: Tensor | None = None
     """Of each token's divergence by its logits / temperature of the shared ids, in the type of the logits."""
+
+    def added_to(self, scores: TokenScores) -> TokenScores:
+        """The scores with what is said here; a teacher asked for and not there agrees with the student."""
+        logprobs_C = self.reference_logprobs_C
+        if logprobs_C is None and (self.divergence_C is not None or self.reverse_kl_C is not None):
+            logprobs_C = scores.logprobs_N.clone()
+        return replace(
+            scores,
+            divergence_N=self.divergence_C,
+            reverse_kl_N=self.reverse_kl_C,
+            reference_logprobs_N=logprobs_C,
+        )
 
 
 class Comparison:
     """Compares the student's logits with a teacher's, which it makes.
 
     Args:
-        reference: the teacher.
+        reference: the teacher; None for no teacher.
+        targets_N: token ids.
         terms: of the divergence; may be none.
         temperature: divides the logits of both.
         wants: `reverse_kl`, or nothing of interest.
         like_CV: room for the student's logits, of whose size, type and device the teacher's are.
 
     Raises:
-        ValueError: either has fewer output rows than they are said to share.
+        ValueError: the reference has another number of positions than there are targets, or shares more ids than either
+            has output rows.
     """
 
     def __init__(
         self,
-        reference: Reference,
+        reference: Reference | None,
+        targets_N: Tensor,
         terms: Sequence[Divergence],
         temperature: float,
         wants: Set[ScoreName],
         like_CV: Tensor,
     ) -> None:
-        self._reference, self._terms, self._temperature = reference, terms, temperature
+        self._reference, self._targets_N, self._terms, self._temperature = reference, targets_N, terms, temperature
         self._wants_reverse_kl = "reverse_kl" in wants
+        self._dtype = wide(like_CV.dtype)
+        if reference is None:
+            return
         shared, head, device = reference.vocabulary, reference.head, like_CV.device
+        if len(reference.hidden_NR) != len(targets_N):
+            raise ValueError(f"the reference has {len(reference.hidden_NR)} positions for {len(targets_N)} targets")
         if shared > min(like_CV.shape[1], len(head.weight)):
             raise ValueError(
                 f"student and teacher share {shared} ids but have {like_CV.shape[1]} and {len(head.weight)} output rows"
             )
         bias_S = None if head.bias is None else head.bias[:shared].to(device)
-        self._layer = Layer(
-            reference.hidden_NR.detach().to(device), head.weight[:shared].detach().to(device), bias_S, like_CV.dtype
-        )
+        self._layer = Layer(reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype)
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
-    def chunk(self, chunk: slice, logits_CV: Tensor, targets_C: Tensor) -> Compared:
-        """Compares a chunk, of which it gets the student's logits and leaves them alone."""
+    def chunk(self, chunk: slice, logits_CV: Tensor) -> Compared:
+        """Compares a chunk, whose logits under the student it reads."""
+        if self._reference is None:
+            zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
+            return Compared(zeros_C if self._terms else None, zeros_C.clone() if self._wants_reverse_kl else None)
         reference_CS = self._reference.scaling.apply_(self._layer.logits(chunk, self._buffer_CS))
         num_rows = block_rows(reference_CS)
-        rows = [
-            self._block_(*block)
-            for block in zip(
-                logits_CV.split(num_rows), reference_CS.split(num_rows), targets_C.split(num_rows), strict=True
-            )
-        ]
-        values, reverse_kls, logprobs = zip(*rows, strict=True)
+        blocks = zip(
+            *(whole.split(num_rows) for whole in (logits_CV, reference_CS, self._targets_N[chunk])), strict=True
+        )
+        values, reverse_kls, logprobs = zip(*(self._block_(*block) for block in blocks), strict=True)
         return Compared(
             torch.cat(values) if self._terms else None,
             torch.cat(reverse_kls) if self._wants_reverse_kl else None,
@@ -83,7 +102,7 @@ class Comparison:
     def _block_(
         self, logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Values of some rows, and the gradient in place of the teacher's logits."""
+        """Values of some rows, with the gradient in place of the teacher's logits."""
         shared = reference_RS.shape[1]
         log_p_RS, log_q_RS = (self._log_probabilities(logits[:, :shared]) for logits in (logits_RV, reference_RS))
         is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
@@ -97,5 +116,5 @@ class Comparison:
         return values_R, reverse_kl_R, logprobs_R
 
     def _log_probabilities(self, logits_RS: Tensor) -> Tensor:
-        logits_RS = logits_RS.to(wide(logits_RS.dtype))
+        logits_RS = logits_RS.to(self._dtype)
         return (logits_RS if self._temperature == 1.0 else logits_RS / self._temperature).log_softmax(dim=-1)

@@ -8,7 +8,7 @@ Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -110,33 +110,22 @@ def fused_loss(
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
     layer = Layer(hidden_NH, head.weight, head.bias, dtype)
-    if reference is not None and len(reference.hidden_NR) != num_tokens:
-        raise ValueError(f"the reference has {len(reference.hidden_NR)} positions for {num_tokens} targets")
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
-        teacher = None if reference is None else Comparison(reference, divergence, temperature, wants, buffer_CV)
+        comparison = Comparison(reference, targets_N, divergence, temperature, wants, buffer_CV)
         # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
-            compared = None if teacher is None else teacher.chunk(chunk, logits_CV, targets_N[chunk])
-            scores = softmax_(logits_CV, targets_N[chunk], temperature, wants)
-            if compared is not None:
-                scores = replace(
-                    scores,
-                    divergence_N=compared.divergence_C,
-                    reverse_kl_N=compared.reverse_kl_C,
-                    reference_logprobs_N=compared.reference_logprobs_C,
-                )
-            elif divergence or "reverse_kl" in wants:
-                scores = _undiffering(scores)
+            compared = comparison.chunk(chunk, logits_CV)
+            scores = compared.added_to(softmax_(logits_CV, targets_N[chunk], temperature, wants))
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals.add(method_loss(scores, chunk_values), scale)
                 continue
             losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
             totals.add(losses, scale)
-            logit_gradients_(logits_CV, scores, slopes, None if compared is None else compared.gradients_CS)
+            logit_gradients_(logits_CV, scores, slopes, compared.gradients_CS)
             layer.backward(chunk, logits_CV)
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
     return totals
@@ -160,14 +149,6 @@ def _differentiated(
         total = losses.losses_N.sum() * scale
     slopes = torch.autograd.grad(total, list(wanted.values()), materialize_grads=True)
     return losses, Slopes(**dict(zip(wanted, slopes, strict=True)))
-
-
-def _undiffering(scores: TokenScores) -> TokenScores:
-    """The scores beside a teacher who is the student."""
-    nothing_N = torch.zeros_like(scores.logprobs_N)
-    return replace(
-        scores, divergence_N=nothing_N, reverse_kl_N=nothing_N.clone(), reference_logprobs_N=scores.logprobs_N.clone()
-    )
 
 
 class _KnownGradients(torch.autograd.Function):

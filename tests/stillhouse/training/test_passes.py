@@ -5,16 +5,19 @@ from typing import overload
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import TokenLosses
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.passes import Passes
 from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
 from stillhouse.types import Sample
 
 
@@ -53,7 +56,7 @@ class Likelihood:
     def partition(self, sample: Sample) -> str:
         return ""
 
-    def reference(self, samples: Sequence[Sample]) -> None:
+    def reference(self, samples: Sequence[Sample]) -> Reference | None:
         return None
 
     def token_values(self, sample: Sample) -> dict[str, list[float]]:
@@ -92,3 +95,64 @@ def test_nothing_to_measure_is_an_error(passes: Passes, count: int):
     samples = [Sample([1, 2], [False, False], "empty")] * count
     with pytest.raises(TrainingError, match="no token to train on"):
         passes.measure(samples, Likelihood())
+
+
+class Following(Likelihood):
+    """The mean of exact KLs from the teacher of each sample: for prompts of even numbers `teacher`, else itself."""
+
+    divergence = (Divergence(kind="forward_kl"),)
+
+    def __init__(self, student: Student, teacher: PreTrainedModel) -> None:
+        self._teachers = {"0": teacher, "1": student.causal_lm}
+        self.asked: list[list[str]] = []
+
+    def partition(self, sample: Sample) -> str:
+        return str(int(sample.prompt_id[-1]) % 2)
+
+    def reference(self, samples: Sequence[Sample]) -> Reference:
+        assert not torch.is_grad_enabled()
+        self.asked.append([sample.prompt_id for sample in samples])
+        (teacher,) = {self._teachers[self.partition(sample)] for sample in samples}
+        hidden = [
+            teacher.base_model(input_ids=torch.tensor([sample.token_ids])).last_hidden_state[
+                0, [place - 1 for place, is_target in enumerate(sample.loss_mask) if is_target]
+            ]
+            for sample in samples
+        ]
+        return Reference.of(teacher, torch.cat(hidden), teacher.config.vocab_size)
+
+    def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
+        assert scores.divergence_N is not None
+        return TokenLosses(scores.divergence_N)
+
+
+@pytest.mark.parametrize(("microbatch_tokens", "packing"), [(1, True), (9, False), (1000, True)])
+def test_each_microbatch_is_compared_with_the_teacher_of_its_partition(
+    tiny_model: str, full_student: StudentConfig, microbatch_tokens: int, packing: bool
+):
+    student, other = (load_student(tiny_model, full_student, torch.device("cpu"), seed=0) for _ in range(2))
+    teacher = other.causal_lm
+    with torch.no_grad():
+        teacher.lm_head.weight *= 30.0
+    samples = list(OnDisk(7))
+    config = TrainerConfig(microbatch_tokens=microbatch_tokens, packing=packing)
+    method = Following(student, teacher)
+    seen = Passes(student, Ranks.single(torch.device("cpu")), config).backward(samples, method)
+    kls = [
+        (theirs.exp() * (theirs - ours)).sum(-1)[0, :-1][torch.tensor(sample.loss_mask[1:])]
+        for sample in samples
+        if method.partition(sample) == "0"
+        for ours, theirs in [
+            [
+                model(input_ids=torch.tensor([sample.token_ids])).logits.log_softmax(-1)
+                for model in (student.causal_lm, teacher)
+            ]
+        ]
+    ]
+    expected = torch.cat(kls).sum() / num_targets(samples)
+    assert expected > 0.01
+    assert seen.loss == pytest.approx(expected.item(), rel=1e-4)
+    trained = [p for _, p in student.trained_parameters()]
+    for p, wanted in zip(trained, torch.autograd.grad(expected, trained), strict=True):
+        torch.testing.assert_close(p.grad, wanted, rtol=1e-3, atol=1e-6)
+    assert sorted(name for group in method.asked for name in group) == sorted(sample.prompt_id for sample in samples)

@@ -92,6 +92,13 @@ def test_groups_hold_every_sample_with_a_target_once_and_respect_the_budget(shap
         assert len(group) == 1 or collated(group, packing).num_slots <= 50
 
 
+@both_ways
+def test_samples_of_different_partitions_share_no_group_though_they_would_fit(packing: bool):
+    samples = [sample([1, 2, 3], {2}, name) for name in ("a1", "b1", "a2", "b2", "a3")]
+    groups = microbatch_groups(samples, 50, packing=packing, partition=lambda s: s.prompt_id[0])
+    assert [[s.prompt_id for s in group] for group in groups] == [["a1", "a2", "a3"], ["b1", "b2"]]
+
+
 def test_packing_fills_what_rectangles_leave_empty():
     samples = [sample(list(range(length)), {length - 1}) for length in (41, 11, 31, 21)]
     num_inputs = {

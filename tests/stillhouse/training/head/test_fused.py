@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import TokenScores
@@ -120,11 +118,11 @@ def test_one_token_is_enough():
     assert_same_as_naive(inputs(1), some_loss, chunk_size=10)
 
 
-def test_frozen_head_passes_its_gradient_on_and_computes_none_of_its_own():
+def test_frozen_head_passes_its_gradient_on_and_computes_none_of_its_own(sizes: Any):
     hidden, head, targets, values = inputs(bias=True)
     head.requires_grad_(False)
     assert_same_as_naive((hidden, head, targets, values), some_loss, chunk_size=10)
-    with Sizes() as sizes:
+    with sizes:
         run((hidden, head, targets, values), some_loss, chunk_size=10)
     assert (V, H) not in sizes.shapes
     run((hidden, head, targets, values), some_loss, chunk_size=10).loss.backward()
@@ -184,16 +182,16 @@ def test_scores_that_nobody_wants_are_not_computed():
     fused_loss(*inputs(), loss, scale=1.0)
 
 
-def test_nothing_as_large_as_all_logits_is_ever_allocated():
+def test_nothing_as_large_as_all_logits_is_ever_allocated(sizes: Any):
     hidden, head, targets, values = inputs(200)
-    with Sizes() as sizes:
+    with sizes:
         run((hidden, head, targets, values), some_loss, chunk_size=10).loss.backward()
     assert max(math.prod(shape) for shape in sizes.shapes) == max(2 * 10 * V, 200 * H)
 
 
-def test_without_grad_mode_there_is_a_value_and_no_gradient():
+def test_without_grad_mode_there_is_a_value_and_no_gradient(sizes: Any):
     arguments = inputs()
-    with torch.no_grad(), Sizes() as sizes:
+    with torch.no_grad(), sizes:
         value = run(arguments, some_loss, chunk_size=10).loss
     assert not value.requires_grad
     assert (V, H) not in sizes.shapes
@@ -276,18 +274,3 @@ def test_gpu_and_cpu_agree():
     )
     for one, other in zip(seen, expected, strict=True):
         assert_close(one.cpu(), other)
-
-
-class Sizes(TorchDispatchMode):
-    """Records the shapes of all tensors that come into being."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
-        returned = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        self.shapes |= {tuple(x.shape) for x in returned if x.untyped_storage().data_ptr() not in known}
-        return result
