@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.answers import WrongAnswer
 from stillhouse.training.on_policy.teachers.http import ServerClient
 from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.requests import Requests
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, placed
 from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 
 _WAY_OUT: Final = (
     "A server that gives no log-probabilities of given tokens can be learnt from by its text alone: sample rollouts "
@@ -68,7 +70,7 @@ class ServedTeacher:
         api: ScoringApi,
         client: ServerClient,
         journal: ScoreJournal,
-        alignment: ByteAlignment | None = None,
+        alignment: "ByteAlignment | None" = None,
     ) -> None:
         self.name = settings.name
         self.kl_coef = settings.kl_coef

@@ -1,0 +1,46 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Without torch, which takes seconds to import.
+SCORE = """
+import sys
+from pathlib import Path
+from stillhouse.training.on_policy.teachers.http import ServerClient
+from stillhouse.training.on_policy.teachers.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.teachers.vllm import VllmApi
+
+settings = ServedSettings("far", 1.0, 1.0, batch_tokens=40, max_in_flight=2, max_context=None)
+journal = ScoreJournal(Path(sys.argv[2]), "far")
+teacher = ServedTeacher(settings, VllmApi("big"), ServerClient(sys.argv[1], None, 10.0), journal)
+requests = [ScoreRequest([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
+print(sum(map(sum, teacher.start(requests).result())), flush=True)
+teacher.close()
+assert "torch" not in sys.modules
+"""
+IN_FLIGHT = 2 * 2  # sequences of a request, requests at once
+
+
+def test_a_process_that_is_killed_while_it_scores_asks_for_nothing_twice(scoring_server: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCORE, scoring_server.url, str(tmp_path / "scores.sqlite")]
+    scoring_server.delay_s = 0.03
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while len(scoring_server.asked) < 15:
+            time.sleep(0.001)
+        process.kill()
+    num_first = len(scoring_server.asked)
+    assert num_first < 40
+    scoring_server.delay_s = 0.0
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    sequences = [[number + 3] * 20 for number in range(40)]
+    expected = sum(scoring_server.truth(ids, place) for ids in sequences for place in range(1, 20))
+    assert float(answer) == pytest.approx(expected)
+    assert sorted({ids[0] for ids in scoring_server.asked}) == [ids[0] for ids in sequences]
+    # What was under way when it was killed, its answer reached nobody.
+    assert len(scoring_server.asked) <= 40 + IN_FLIGHT
