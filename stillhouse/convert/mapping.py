@@ -13,6 +13,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject
 
 NO_COUNTERPART: Final = "a key that has no counterpart here"
+LEARN_FROM_IT: Final = "What it writes can be learnt from: sft is on in place of on_policy; set teacher.base_url"
 _ELSEWHERE: Final = "refers to what is not in this file"
 _SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.convert.mapping import ConfigMapper, Table, To, to
-from stillhouse.convert.scorers import cannot_score
+from stillhouse.config.scorers import cannot_score
+from stillhouse.convert.mapping import LEARN_FROM_IT, ConfigMapper, Table, To, to
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -62,7 +62,7 @@ def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
     teacher = section.get("path") if isinstance(section, dict) else None
     refusal = cannot_score(str(teacher)) if mode == "distill" else None
     if refusal is not None:
-        mapper.leave(refusal, "teacher.path", teacher)
+        mapper.leave(f"{refusal}. {LEARN_FROM_IT}", "teacher.path", teacher)
         mapper.set("teacher.model", teacher, "teacher.path", teacher)
         del body["teacher"]
         mode = "sft"

@@ -53,7 +53,7 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
     _map_steps(body, mapper)
     _map_estimator(body, mapper, is_pure=is_pure)
     _map_form(body, mapper, is_agentic=is_agentic)
-    aggregation = body.pop("loss_agg_mode", "seq-mean-token-mean")
+    aggregation = str(body.pop("loss_agg_mode", "seq-mean-token-mean"))
     mapper.set("on_policy.aggregation", _AGGREGATIONS.get(aggregation, aggregation), "loss_agg_mode", aggregation)
     _map_correction(body.pop("train_infer_correction", None), mapper)
 
@@ -97,7 +97,7 @@ def _map_estimator(body: JsonObject, mapper: ConfigMapper, *, is_pure: bool) -> 
 
 def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> None:
     """The form of the policy gradient and its bounds; those of another form stay in `body`."""
-    variant = body.pop("pg_variant", "vanilla" if is_agentic else "ppo")
+    variant = str(body.pop("pg_variant", "vanilla" if is_agentic else "ppo"))
     if variant not in _LOSSES:
         mapper.leave("forms offered are importance_sampling, reinforce, ppo and cispo", "pg_variant", variant)
         return

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stillhouse.convert.mapping import ConfigMapper
+from stillhouse.config.scorers import cannot_score
+from stillhouse.convert.mapping import LEARN_FROM_IT, ConfigMapper
 from stillhouse.convert.roll_keys import TEACHER
-from stillhouse.convert.scorers import cannot_score
 from stillhouse.types import JsonObject
 
 _NOBODY: Final = (
@@ -37,7 +37,7 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
     mapper.set("on_policy.enabled", not refusals, "teacher", models)
     if refusals:
         mapper.set("sft.enabled", True, "teacher", models)
-        mapper.leave(refusals[0], "teacher", models)
+        mapper.leave(f"{refusals[0]}. {LEARN_FROM_IT}", "teacher", models)
     elif is_one and not teacher.get("tag_included") and hint is None:
         if (coef := teacher.get("opd_kl_coef")) is not None:
             mapper.set("on_policy.kl_coef", coef, "teacher.opd_kl_coef", coef)

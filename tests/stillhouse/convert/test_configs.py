@@ -174,11 +174,8 @@ def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(tmp_path: 
     assert "no critic" in unmapped["algorithm.adv_estimator"]["reason"]
 
 
-API_MODELS = ["gpt-4o", "openai/gpt-5-mini", "anthropic/claude-sonnet-4.5", "gemini-2.5-pro", "o3"]
-
-
-@pytest.mark.parametrize("model", API_MODELS)
-def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(tmp_path: Path, write: Write, model: str) -> None:
+def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(tmp_path: Path, write: Write) -> None:
+    model = "anthropic/claude-sonnet-4.5"
     config, unmapped = _converted(write(tmp_path / "config.yml", _rnow(teacher={"path": model})))
     assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)
     assert (config.sft.batch_size, config.sft.learning_rate) == (4, 5e-5)
@@ -187,14 +184,6 @@ def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(tmp_path: 
     config, unmapped = _converted(write(tmp_path / "roll/opd.yaml", yaml.safe_dump(body)))
     assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)
     assert "teacher.base_url" in unmapped["teacher"]["reason"]
-
-
-@pytest.mark.parametrize(
-    "model", ["openai/gpt-oss-20b", "openai-community/gpt2", "google/gemma-3-4b-it", "o/claude-7b"]
-)
-def test_open_weights_can_score_whoever_made_them(tmp_path: Path, write: Write, model: str) -> None:
-    config, _ = _converted(write(tmp_path / "config.yml", _rnow(teacher={"path": model})))
-    assert (config.on_policy.enabled, config.teacher.model) == (True, model)
 
 
 def test_distillation_on_policy_without_a_teacher_is_off_and_says_so(tmp_path: Path, write: Write) -> None:

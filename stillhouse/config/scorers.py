@@ -11,14 +11,11 @@ _API_ONLY: Final = re.compile(
 
 
 def cannot_score(model: str) -> str | None:
-    """Why the model cannot be the teacher of on-policy distillation, and the way out; None if its name is no obstacle.
+    """Why the model cannot score what a student sampled, as a clause; None if its name is no obstacle.
 
     OpenAI's chat models give the log-probabilities of tokens they sampled themselves and of no others, those of
     Anthropic and Gemini give none.
     """
     if _API_ONLY.match(model) is None:
         return None
-    return (
-        f"{model} cannot score tokens that a student sampled: its API gives no log-probabilities of given tokens. What "
-        "it writes can be learnt from: sft is on in place of on_policy; set teacher.base_url to its endpoint"
-    )
+    return f"{model} cannot score what a student sampled: its API gives no log-probabilities of given tokens"
