@@ -5,7 +5,8 @@ import pytest
 from stillhouse.config import DistillConfig, load_config
 from stillhouse.errors import ConfigError
 
-CONFIGS = sorted(Path(__file__).parents[3].joinpath("configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "configs"
+CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 
 def written(folder: Path, text: str) -> Path:
@@ -14,13 +15,40 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_shipped_config_loads(path: Path) -> None:
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_every_shipped_config_loads_and_begins_by_saying_what_it_shows(path: Path) -> None:
     assert isinstance(load_config(path), DistillConfig)
+    assert path.read_text(encoding="utf-8").startswith("# ")
 
 
 def test_there_are_configs_to_load() -> None:
     assert {path.name for path in CONFIGS} >= {"demo.yaml", "smoke.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("pure", {"reward_coef": 0.0, "kl_coef": 1.0}),
+        ("pure_agentic", {"reward_coef": 0.0, "kl_coef": 1.0}),
+        ("mixed", {"reward_coef": 1.0, "kl_coef": 0.3, "group_size": 4}),
+        ("mixed_agentic", {"reward_coef": 1.0, "kl_coef": 0.3, "updates_per_batch": 2}),
+        ("grpo", {"needs_teacher": False, "adv_estimator": "grpo"}),
+    ],
+)
+def test_each_mode_of_on_policy_distillation_has_an_example(name: str, mode: dict[str, object]) -> None:
+    config = load_config(FOLDER / "on_policy" / f"{name}.yaml")
+    assert {key: getattr(config.on_policy, key) for key in mode} == mode
+    assert bool(config.tools.builtin) is (name not in ("pure", "mixed"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("self_distillation", ["base"]), ("ema", ["ema"]), ("several_teachers", ["local", "local"]), ("exact", [])],
+)
+def test_each_sort_of_teacher_has_an_example(name: str, kinds: list[str]) -> None:
+    on_policy = load_config(FOLDER / "on_policy" / f"{name}.yaml").on_policy
+    assert [teacher.kind for teacher in on_policy.teachers] == kinds
+    assert bool(on_policy.divergence) is (name == "exact")
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
