@@ -1,0 +1,247 @@
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from stillhouse.config import OnPolicyTeacher, StudentConfig
+from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.serving.models import load_model
+from stillhouse.serving.score import score_tokens
+from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
+from stillhouse.training.on_policy.teachers.own import OwnTeacher
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.optimisation.ema import WeightAverage
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
+
+CPU = torch.device("cpu")
+LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32")
+FULL = StudentConfig(parameters="full", dtype="float32")
+
+
+def local(model: PreTrainedModel, *, temperature: float = 1.0, batch_tokens: int = 64, **more: object) -> LocalTeacher:
+    rows = len(model.get_output_embeddings().weight)
+    return LocalTeacher(LocalSettings("near", 1.0, temperature, batch_tokens, rows), model, CPU, **more)  # type: ignore[arg-type]
+
+
+def expected(model: PreTrainedModel, requests: Sequence[ScoreRequest], temperature: float = 1.0) -> list[list[float]]:
+    scores = score_tokens(model, [request.token_ids for request in requests], temperature=temperature)
+    return [
+        [value if sampled else 0.0 for value, sampled in zip(row, request.loss_mask, strict=True)]
+        for row, request in zip(scores, requests, strict=True)
+    ]
+
+
+def same(seen: Sequence[Sequence[float]], known: Sequence[Sequence[float]], tolerance: float = 1e-4) -> None:
+    for one, other in zip(seen, known, strict=True):
+        assert one == pytest.approx(other, abs=tolerance)
+
+
+def sample(request: ScoreRequest, view: TeacherView | None = None) -> ScoredSample:
+    return ScoredSample(request.token_ids, request.loss_mask, request.prompt_id, teacher="near", teacher_view=view)
+
+
+def exact_logprobs(teacher: ExactTeacher, samples: Sequence[ScoredSample]) -> list[float]:
+    """Of the sampled tokens, from the whole distributions of a reference."""
+    reference = teacher.reference(samples)
+    logits = reference.scaling.apply_(reference.head(reference.hidden_NR).float())[:, : reference.vocabulary]
+    views = [one.teacher_view or one for one in samples]
+    targets = [t for view in views for t, sampled in zip(view.token_ids, view.loss_mask, strict=True) if sampled]
+    return logits.log_softmax(-1)[range(len(targets)), targets].tolist()
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return load_model("embedded:teacher", device="cpu")
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_scores_in_packed_rows_are_those_of_each_sequence_alone(
+    model: PreTrainedModel, requests: list[ScoreRequest], temperature: float
+) -> None:
+    scores = local(model, temperature=temperature).start(requests).result()
+    same(scores, expected(model, requests, temperature))
+
+
+def test_a_reference_has_the_whole_distribution_at_the_sampled_tokens_of_what_the_teacher_reads(
+    model: PreTrainedModel, requests: list[ScoreRequest]
+) -> None:
+    teacher = local(model)
+    assert isinstance(teacher, ExactTeacher)
+    request = requests[2]
+    first = request.loss_mask.index(True)
+    view = TeacherView([9] * 5 + request.token_ids[first:], [False] * 5 + request.loss_mask[first:])
+    seen = exact_logprobs(teacher, [sample(requests[1]), sample(request, view), sample(requests[3])])
+    asked = [requests[1], replace(request, view=view), requests[3]]
+    known = [
+        logprob
+        for row, one in zip(teacher.start(asked).result(), asked, strict=True)
+        for logprob, sampled in zip(row, one.loss_mask, strict=True)
+        if sampled
+    ]
+    assert seen == pytest.approx(known, abs=1e-4)
+
+
+def test_capped_and_scaled_logits_are_those_of_the_models_own_forward_pass(requests: list[ScoreRequest]) -> None:
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=640, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, final_logit_softcapping=0.5, attn_logit_softcapping=None,
+        query_pre_attn_scalar=16,
+    )  # fmt: skip
+    gemma = Gemma2ForCausalLM(config).eval().requires_grad_(False)
+    scores = local(gemma).start(requests).result()
+    for request, row in zip(requests, scores, strict=True):
+        logprobs = gemma(torch.tensor([request.token_ids])).logits[0].float().log_softmax(-1)
+        places = [place for place, sampled in enumerate(request.loss_mask) if sampled]
+        known = [logprobs[place - 1, request.token_ids[place]].item() for place in places]
+        assert [row[place] for place in places] == pytest.approx(known, abs=1e-4)
+
+
+def test_the_logits_of_a_batch_never_exist() -> None:
+    rows, num_scored = 151_936, 900
+    config = Qwen3Config(
+        vocab_size=rows,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+    )
+    teacher = local(Qwen3ForCausalLM(config).eval().requires_grad_(False), batch_tokens=1000)
+    largest = 0
+
+    class Largest(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            largest = max(largest, result.numel() if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    with Largest():
+        teacher.start([ScoreRequest([7] * (num_scored + 1), [False] + [True] * num_scored, "p")])
+    assert largest < rows * num_scored / 2
+
+
+def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTrainedModel) -> None:
+    rows = len(model.get_output_embeddings().weight)
+    with pytest.raises(TrainingError, match=f"token id {rows} is to be scored, but the teacher knows {rows} tokens"):
+        local(model).start([ScoreRequest([1, rows], [False, True], "p")])
+
+
+def test_a_teacher_on_the_host_comes_to_its_device_only_to_score(requests: list[ScoreRequest]) -> None:
+    model = load_model("embedded:teacher", device="cpu")
+    known = expected(model, requests)
+    same(local(model, weights=HostWeights(model, CPU)).start(requests).result(), known)
+
+
+@pytest.mark.gpu
+def test_layers_are_on_the_gpu_only_while_they_are_needed(requests: list[ScoreRequest]) -> None:
+    cuda = torch.device("cuda")
+    model = load_model("embedded:teacher", device="cpu")
+    known = expected(model, requests)
+    weights = HostWeights(model, cuda)
+    teacher = LocalTeacher(LocalSettings("near", 1.0, 1.0, 64, 100), model, cuda, weights=weights)
+    same(teacher.start(requests).result(), known, tolerance=1e-2)
+    layer = model.get_decoder().layers[0]
+    assert {p.device.type for p in layer.parameters()} == {"cpu"}
+    assert model.get_output_embeddings().weight.is_cuda
+    with weights.present():
+        assert all(p.is_cuda for p in layer.parameters())
+    assert teacher.reference([sample(requests[1])]).hidden_NR.is_cuda
+
+
+def test_four_bits_without_cuda_are_refused() -> None:
+    settings = OnPolicyTeacher(name="near", model="embedded:teacher", quantised=True)
+    with pytest.raises(ConfigError, match=r"teacher 'near' with quantised: true needs a CUDA device"):
+        load_local_model("embedded:teacher", settings, CPU, torch.float32)
+
+
+def changed_student(config: StudentConfig) -> Student:
+    """A student that was trained some: its weights are no longer those it started from."""
+    student = load_student("embedded:student", config, CPU, seed=0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    return student
+
+
+def own(student: Student, weights: object) -> OwnTeacher:
+    return OwnTeacher("own", 1.0, student, weights, temperature=1.0, batch_tokens=64)  # type: ignore[arg-type]
+
+
+def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_student_trains(
+    requests: list[ScoreRequest],
+) -> None:
+    student = changed_student(LORA)
+    base = load_model("embedded:student", device="cpu")
+    teacher = own(student, student.model.disable_adapter)
+    student.model.train()
+    before = {name: (p.requires_grad, p.detach().clone()) for name, p in student.model.named_parameters()}
+    same(teacher.start(requests).result(), expected(base, requests))
+    request = requests[1]
+    known = [p for p, sampled in zip(expected(base, [request])[0], request.loss_mask, strict=True) if sampled]
+    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(known, abs=1e-4)
+    assert student.model.training
+    for name, parameter in student.model.named_parameters():
+        assert parameter.requires_grad == before[name][0]
+        assert torch.equal(parameter, before[name][1])
+    student.model.eval()
+    assert expected(student.causal_lm, [request])[0] != pytest.approx(expected(base, [request])[0], abs=1e-2)
+
+
+@pytest.mark.parametrize("config", [LORA, FULL], ids=["lora", "full"])
+def test_the_mean_scores_with_the_mean_weights_and_leaves_the_students_alone(
+    requests: list[ScoreRequest], config: StudentConfig
+) -> None:
+    student = changed_student(config)
+    average = WeightAverage(dict(student.trained_parameters()), decay=0.5)
+    average.update()
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter.mul_(1.1)
+    average.update()
+    teacher = own(student, average.swapped)
+    with average.swapped():
+        known = expected(student.causal_lm, requests)
+    weights = {name: p.detach().clone() for name, p in student.trained_parameters()}
+    same(teacher.start(requests).result(), known)
+    request = requests[1]
+    # Its output layer is still the mean's once the student has its own weights again.
+    masked = [p for p, sampled in zip(known[1], request.loss_mask, strict=True) if sampled]
+    assert exact_logprobs(teacher, [sample(request)]) == pytest.approx(masked, abs=1e-4)
+    for name, parameter in student.trained_parameters():
+        assert torch.equal(parameter, weights[name])
+
+
+def test_gradients_of_the_student_go_on_after_its_base_was_asked(requests: list[ScoreRequest]) -> None:
+    student = changed_student(LORA)
+    teacher = own(student, student.model.disable_adapter)
+    inputs = torch.tensor([requests[1].token_ids])
+
+    def gradients() -> list[torch.Tensor]:
+        student.causal_lm(input_ids=inputs).logits.float().logsumexp(-1).sum().backward()
+        return [p.grad.clone() for _, p in student.trained_parameters() if p.grad is not None]
+
+    alone = gradients()
+    student.model.zero_grad()
+    teacher.reference([sample(requests[1])])
+    assert all(torch.equal(one, other) for one, other in zip(alone, gradients(), strict=True))
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+def test_a_teacher_that_is_the_student_finds_what_the_student_says(requests: list[ScoreRequest]) -> None:
+    student = changed_student(FULL)
+    same(own(student, nothing).start(requests).result(), expected(student.causal_lm, requests))
