@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.training.head.fused import fused_loss
+from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import TokenScores
 from stillhouse.training.method import TokenLosses
 from stillhouse.training.on_policy.advantages import credited
@@ -156,6 +158,37 @@ ON_POLICY_GRADIENT = kl_gradient(STUDENT, TEACHER, visits(STUDENT))
 )
 def test_every_pure_mode_has_the_gradient_of_the_kl_at_the_states_visited(settings: Mapping[str, Any]):
     assert_same(expected_gradient(config(**settings), samples()), ON_POLICY_GRADIENT)
+
+
+@pytest.mark.parametrize("settings", [{}, {"kl_baseline": True}, {"divergence": [{"kind": "reverse_kl"}]}])
+def test_the_output_layer_gives_the_objective_what_it_asks_for(settings: Mapping[str, Any]):
+    """The table as the weight of an output layer, each state a hidden unit of its own."""
+
+    def layer(table: Tensor) -> nn.Linear:
+        made = nn.Linear(len(STATES), V, bias=False)
+        made.weight = nn.Parameter(table.T.clone())
+        return made
+
+    objective, head = Objective(config(aggregation="token_sum", **settings), ["t"]), layer(STUDENT)
+    hidden_NH = torch.eye(len(STATES), dtype=torch.float64)[VISITED.flatten()]
+    reference = Reference(hidden_NH, layer(TEACHER), V) if objective.is_exact else None
+    probabilities = token_logprobs(STUDENT).sum(-1).exp().tolist()
+    batch = [replace(sample, weight=weight) for sample, weight in zip(samples(), probabilities, strict=True)]
+    sums = fused_loss(
+        hidden_NH,
+        head,
+        CHOSEN.flatten(),
+        values_of(objective, batch),
+        objective.loss,
+        scale=1.0,
+        wants=objective.wants,
+        divergence=objective.divergence,
+        reference=reference,
+        chunk_elements=20,
+    )
+    sums.loss.backward()
+    assert head.weight.grad is not None
+    assert_same(head.weight.grad.T, ON_POLICY_GRADIENT)
 
 
 def test_the_exact_kl_as_a_baseline_lowers_the_variance_of_the_advantage():
