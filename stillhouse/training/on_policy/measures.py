@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+import numpy as np
+
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -130,17 +132,13 @@ def measure_routes(
 
 def measure_credit(samples: Sequence[ScoredSample]) -> dict[str, float]:
     """sampled_advantage and sampled_advantage_std over the sampled tokens, see `sampled_advantages`."""
-    advantages = [
-        advantage
-        for sample in samples
-        for advantage, is_target in zip(sampled_advantages(sample), sample.loss_mask, strict=True)
-        if is_target
-    ]
-    if not advantages:
+    sampled = [np.compress(sample.loss_mask, sampled_advantages(sample)) for sample in samples]
+    if not any(map(len, sampled)):
         return {}
+    advantages = np.concatenate(sampled)
     return {
-        "sampled_advantage": statistics.fmean(advantages),
-        "sampled_advantage_std": statistics.pstdev(advantages),
+        "sampled_advantage": float(advantages.mean()),
+        "sampled_advantage_std": float(advantages.std()),
     }
 
 
