@@ -6,22 +6,21 @@ from pathlib import Path
 from prefect import task
 
 from stillhouse.config import DistillConfig, OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import ConfigError
-from stillhouse.store import digest
+from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.job import TrackingTarget, TrainJob
+from stillhouse.training.job import TrackingTarget, TrainJob, teacher_identities
 from stillhouse.training.launchers.launch import train
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.caching import CACHED_STAGE, Stage, call_stage
-from tasks.models import scoring_teacher, trained_student
+from tasks.models import trained_student
 from tasks.progress import progress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.run import Run, RunContext
 
 SFT = Stage("sft", version=2)
-ON_POLICY = Stage("on_policy", version=2)
+ON_POLICY = Stage("on_policy", version=3)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -49,9 +48,9 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
     """The student after on-policy distillation on the training prompts."""
-    teacher = scoring_teacher(config)
-    if teacher is None:
-        raise ConfigError("on_policy.teacher: on-policy distillation needs a local teacher that scores tokens")
+    settings = config.on_policy
+    default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
+    rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
     artifact = call_stage(
         ON_POLICY,
         on_policy_task,
@@ -59,10 +58,12 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         start=start,
         prompts=prompts.train,
         metadata=prompts.train_metadata,
-        teacher=teacher,
+        default_teacher=default,
+        teachers=teacher_identities(settings, default),
         student=config.student,
-        on_policy=config.on_policy,
+        on_policy=settings,
         tools=config.tools,
+        rewards=None if rewards is None else file_sha256(Path(rewards)),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
         system_prompt=config.rollouts.system_prompt,
     )
@@ -95,10 +96,12 @@ def on_policy_task(
     start: Model,
     prompts: Artifact,
     metadata: Artifact,
-    teacher: Model,
+    default_teacher: str | None,
+    teachers: JsonObject,
     student: StudentConfig,
     on_policy: OnPolicyConfig,
     tools: ToolsConfig,
+    rewards: str | None,
     tool_schemas: str,
     system_prompt: str | None,
     key: str,
@@ -110,7 +113,7 @@ def on_policy_task(
         "on_policy": on_policy,
         "prompts_file": str(prompts_file(prompts)),
         "metadata_file": str(metadata_file(metadata)),
-        "teacher_ref": teacher.ref,
+        "teacher_ref": default_teacher,
         "tools": tools,
         "system_prompt": system_prompt,
     }

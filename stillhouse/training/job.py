@@ -24,8 +24,18 @@ _NO_EFFECT: Final = {
     "num_generations",
     "watch",
     "show_every_steps",
+    "engine_url",
 }
 """Fields that change what is seen of a training or what it needs, not what comes of it."""
+_NO_EFFECT_OF_A_TEACHER: Final = (
+    "base_url",
+    "api_key_env",
+    "device",
+    "offload",
+    "batch_tokens",
+    "max_in_flight",
+    "request_timeout_s",
+)
 
 
 class TrackingTarget(BaseModel):
@@ -56,7 +66,7 @@ class TrainJob(BaseModel):
     metadata_file: Path | None = None
     """On-policy: their metadata, for the reward that is tracked; None tracks none."""
     teacher_ref: str | None = None
-    """On-policy: the local model that scores."""
+    """On-policy: the local model that scores where `on_policy.teachers` names none; None where nothing is scored."""
     tools: ToolsConfig = ToolsConfig()
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own."""
@@ -70,7 +80,7 @@ class TrainJob(BaseModel):
     def _method_has_what_it_needs(self) -> Self:
         needed: tuple[str, ...] = {
             "sft": ("sft",),
-            "on_policy": ("on_policy", "prompts_file", "teacher_ref"),
+            "on_policy": ("on_policy", "prompts_file"),
         }[self.method]
         if self.sft is not None and self.sft.dataset_weight > 0.0:
             needed += ("dataset_folder",)
@@ -98,17 +108,22 @@ class TrainJob(BaseModel):
             facts["dataset"] = source_fingerprint(SftSource(path=str(self.dataset_folder)))
         if self.sft is not None:
             facts["sources"] = [source_fingerprint(source) for source in self.sft.sources]
-        if self.prompts_file is not None and self.teacher_ref is not None:
+        if self.prompts_file is not None and self.on_policy is not None:
             facts["prompts"] = file_sha256(self.prompts_file)
-            facts["teacher_ref"] = model_identity(self.teacher_ref)
-            facts["tools"] = self.tools.model_dump(mode="json")
+            facts["teachers"] = teacher_identities(self.on_policy, self.teacher_ref)
+            facts["tools"] = self.tools.model_dump(mode="json", exclude={"rewards_file"})
             if self.tools.file is not None:
                 facts["tools_file"] = file_sha256(Path(self.tools.file))
+            if self.tools.rewards_file is not None and self.on_policy.reward_coef > 0.0:
+                facts["rewards_file"] = file_sha256(Path(self.tools.rewards_file))
             facts["system_prompt"] = self.system_prompt
         return facts
 
     def _effective(self) -> JsonObject:
         fields: JsonObject = self.trainer.model_dump(mode="json", exclude=_NO_EFFECT)
+        for teacher in fields.get("teachers", ()):
+            for name in _NO_EFFECT_OF_A_TEACHER:
+                del teacher[name]
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
@@ -120,3 +135,14 @@ class TrainJob(BaseModel):
     def digest(self) -> str:
         """One digest of `identity()`."""
         return digest(self.identity())
+
+
+def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonObject:
+    """The models that score, by the name of the teacher; those behind servers are known by their names alone."""
+    if not config.teachers:
+        ref = config.teacher or default_ref
+        return {"teacher": model_identity(ref)} if ref and config.needs_teacher else {}
+    return {
+        one.name: model_identity(one.model) if one.kind == "local" and one.model else one.model or one.kind
+        for one in config.teachers
+    }

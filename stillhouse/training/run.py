@@ -1,7 +1,8 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
 import logging
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,16 +11,16 @@ from transformers.utils.logging import disable_progress_bar
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
-from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import TrackedRun, attach
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
-from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.alarms import alarms_of
+from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.teacher import load_teacher
+from stillhouse.training.optimisation.weights import Weights
 from stillhouse.training.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.results.write import write_results
 from stillhouse.training.sft.method import load_sft
@@ -48,6 +49,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         join_ranks(job.runtime.device) as ranks,
         exclusive(job.work_dir) if ranks.is_first else nullcontext(),
         _tracked(job, ranks) as tracked,
+        ExitStack() as resources,
     ):
         ranks.barrier()
         _make_repeatable(job, ranks.device)
@@ -55,8 +57,10 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         # Equal until here, so that all ranks hold the same student; dropout and noise are each rank's own.
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
+        # What the method samples and scores with may ask for the running mean of weights that are trained by it.
+        late = _LateWeights()
         trainer = build_trainer(
-            _method(job, student, ranks),
+            _method(job, student, ranks, tracked, late, resources),
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -67,7 +71,9 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             tracking_run_id=job.tracking.run_id if job.tracking else None,
             measurements=_measurements(job, student, ranks, tracked),
             peak_tflops=job.runtime.peak_tflops,
+            alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
+        late.weights = trainer.weights
         facts = trainer.run()
         with trainer.weights.averaged():
             _write_student(job, student, facts, ranks)
@@ -97,7 +103,21 @@ def _loading_device(job: TrainJob, ranks: Ranks) -> torch.device:
     return torch.device("cpu") if ranks.size > 1 and job.student.parameters != "qlora" else ranks.device
 
 
-def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
+@dataclass(slots=True)
+class _LateWeights:
+    """The weights of a trainer that is yet to be built."""
+
+    weights: Weights | None = None
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within its block the student has its running mean for weights."""
+        assert self.weights is not None, "nothing is sampled before the trainer is built"
+        return self.weights.averaged()
+
+
+def _method(
+    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, late: _LateWeights, resources: ExitStack
+) -> Method:
     if job.method == "sft":
         assert job.sft is not None
         return load_sft(
@@ -114,19 +134,7 @@ def _method(job: TrainJob, student: Student, ranks: Ranks) -> Method:
             f"runtime.num_processes and num_hosts make {ranks.size} processes, but on-policy distillation samples, "
             "scores and trains in one. Set both to 1 for it, or on_policy.enabled to false"
         )
-    assert job.on_policy is not None
-    assert job.prompts_file is not None
-    assert job.teacher_ref is not None
-    teacher = load_teacher(job.teacher_ref, student.tokenizer, job.on_policy, job.runtime, job.student.dtype)
-    max_context = min(student.causal_lm.config.max_position_embeddings, teacher.model.config.max_position_embeddings)
-    return OnPolicy(
-        student,
-        teacher,
-        list(read_prompts(job.prompts_file)),
-        read_metadata(job.metadata_file) if job.metadata_file else {},
-        Sampler(student.tokenizer, Toolbox.from_config(job.tools), job.on_policy, max_context, job.system_prompt),
-        job.on_policy,
-    )
+    return load_on_policy(job, student, listener, late.averaged, resources)
 
 
 def _max_length(job: TrainJob, student: Student) -> int:

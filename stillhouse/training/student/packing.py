@@ -53,7 +53,8 @@ def _mixing(causal_lm: PreTrainedModel) -> str | None:
         return f"hidden states of a packed row differ by {difference:.2g} from those of its samples"
     # Any differences to weigh: a sum over normalised states may have no gradient.
     weights = torch.linspace(-1, 1, alone[:, _LENGTHS[0] :].numel(), device=alone.device)
-    second = packed[:, _LENGTHS[0] :].float().flatten() @ weights
+    with torch.enable_grad():
+        second = packed[:, _LENGTHS[0] :].float().flatten() @ weights
     (gradient,) = torch.autograd.grad(second, embedded)
     if gradient[:, : _LENGTHS[0]].any():
         return "hidden states of a sample depend on the sample before it"

@@ -7,11 +7,11 @@ again, and so are batches that were sampled ahead of their turn, whose weights n
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
+from stillhouse.training.on_policy.batches.groups import EndedGroups
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,9 @@ class BatchQueue:
             self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _make(self, index: int, maker: BatchMaker) -> RolloutBatch:
-        batch = replace(maker(), index=index)
+        batch = maker()
         write_batch(self._path(index), batch)
+        EndedGroups.of_batch(self._folder, index).forget()
         return batch
 
     def _path(self, index: int) -> Path:

@@ -1,56 +1,88 @@
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
-from stillhouse.errors import ConfigError, TrainingError
-from stillhouse.tools.toolbox import Toolbox
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.serving.models import load_model
+from stillhouse.store.records import write_jsonl
 from stillhouse.training.assembly import build_trainer
-from stillhouse.training.on_policy.method import OnPolicy, ScoredSample
-from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.teacher import check_vocabularies, load_teacher
+from stillhouse.training.job import TrainJob
+from stillhouse.training.on_policy.load import load_on_policy
+from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.student.load import load_student
-from stillhouse.types import Prompt, PromptMetadata
+from stillhouse.training.trainer import Trainer
+from stillhouse.training.watching.listener import NoListener
+from stillhouse.types import PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
+
+_SMALL = {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5}
+_SHORT = {"max_tokens": 12, "max_turns": 2, "learning_rate": 1e-3}
+"""Of little use to learn from, but quickly sampled."""
 
 
 @pytest.fixture
 def new_method(
-    prompts: list[Prompt],
+    prompts_file: Path,
     metadata: dict[str, PromptMetadata],
     full_student: StudentConfig,
     calculator: ToolsConfig,
     runtime: RuntimeConfig,
-) -> NewMethod:
-    def make(
-        *,
-        answers: dict[str, PromptMetadata] = metadata,
-        teacher: str = "embedded:teacher",
-        system_prompt: str | None = None,
-        student: StudentConfig = full_student,
-        **settings: object,
-    ) -> OnPolicy:
-        config = OnPolicyConfig.model_validate(
-            {"prompts_per_step": 4, "num_steps": 2, "max_tokens": 64, "max_turns": 5, **settings}
-        )
-        trained = load_student("embedded:student", student, torch.device("cpu"), seed=0)
-        scorer = load_teacher(teacher, trained.tokenizer, config, runtime, "float32")
-        sampler = Sampler(trained.tokenizer, Toolbox.from_config(calculator), config, 512, system_prompt)
-        return OnPolicy(trained, scorer, prompts, answers, sampler, config)
+    tmp_path: Path,
+) -> Iterator[NewMethod]:
+    """Makes methods that start from the embedded student, each in a folder of its own unless one is given."""
+    with ExitStack() as resources:
 
-    return make
+        def make(
+            *,
+            answers: dict[str, PromptMetadata] = metadata,
+            system_prompt: str | None = None,
+            student: StudentConfig = full_student,
+            folder: Path | None = None,
+            tools: ToolsConfig = calculator,
+            **settings: object,
+        ) -> OnPolicy:
+            folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
+            write_jsonl(folder / "metadata.jsonl", answers.values())
+            job = TrainJob(
+                method="on_policy",
+                student_ref="embedded:student",
+                student=student,
+                on_policy=OnPolicyConfig.model_validate(_SMALL | settings),
+                prompts_file=prompts_file,
+                metadata_file=folder / "metadata.jsonl",
+                teacher_ref="embedded:teacher",
+                tools=tools,
+                system_prompt=system_prompt,
+                work_dir=folder,
+                output_dir=folder / "student",
+                runtime=runtime,
+            )
+            trained = load_student(job.student_ref, student, torch.device("cpu"), seed=0)
+            return load_on_policy(job, trained, NoListener(), nullcontext, resources)
+
+        yield make
 
 
-def train(method: OnPolicy, work_dir: Path) -> dict[str, torch.Tensor]:
-    work_dir.mkdir()
-    config = method._config
-    build_trainer(method, method._student, config, work_dir=work_dir, identity={}, peak_tflops=1.0).run()
+def trainer_of(method: OnPolicy) -> Trainer:
+    work_dir = method._checkpoints.parent
+    return build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
+
+
+def train(method: OnPolicy) -> dict[str, torch.Tensor]:
+    trainer_of(method).run()
     return {name: parameter.detach().clone() for name, parameter in method._student.trained_parameters()}
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_batch_has_group_size_trajectories_of_distinct_prompts(new_method: NewMethod):
@@ -61,12 +93,9 @@ def test_batch_has_group_size_trajectories_of_distinct_prompts(new_method: NewMe
     assert batch.samples[0].token_ids != batch.samples[1].token_ids
 
 
-def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: NewMethod, tmp_path: Path):
+def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: NewMethod):
     method = new_method(teacher="embedded:student", num_steps=1, learning_rate=1e-3)
-    work_dir = tmp_path / "work"
-    work_dir.mkdir()
-    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
-    final = trainer.run()["final"]
+    final = trainer_of(method).run()["final"]
     assert abs(final["on_policy/teacher_kl"]) < 1e-5
     assert final["on_policy/grad_norm"] < 1e-3
 
@@ -75,24 +104,117 @@ def test_teacher_equal_to_student_finds_no_kl_and_gives_no_gradient(new_method: 
     ("parameters", "dtype", "tolerance"),
     [("full", "float32", 1e-4), ("lora", "float32", 1e-4), ("full", "bfloat16", 0.3), ("lora", "bfloat16", 0.3)],
 )
-def test_sampler_and_trainer_agree_on_log_probs(
-    new_method: NewMethod, tmp_path: Path, parameters: str, dtype: str, tolerance: float
-):
-    method = new_method(student=StudentConfig(parameters=parameters, dtype=dtype), num_steps=2, learning_rate=1e-3)
-    work_dir = tmp_path / "work"
-    work_dir.mkdir()
-    trainer = build_trainer(method, method._student, method._config, work_dir=work_dir, identity={}, peak_tflops=1.0)
-    final = trainer.run()["final"]
+def test_sampler_and_trainer_agree_on_log_probs(new_method: NewMethod, parameters: str, dtype: str, tolerance: float):
+    method = new_method(student=StudentConfig(parameters=parameters, dtype=dtype), **_SHORT)
+    final = trainer_of(method).run()["final"]
     assert final["on_policy/log_ratio_abs_max"] < tolerance
     assert abs(final["on_policy/log_ratio_mean"]) < tolerance / 30
 
 
-def test_rewards_change_nothing_bit_for_bit(new_method: NewMethod, metadata: dict[str, PromptMetadata], tmp_path: Path):
+def test_rewards_change_nothing_bit_for_bit_where_they_have_no_coefficient(
+    new_method: NewMethod, metadata: dict[str, PromptMetadata]
+):
     wrong = {key: replace(entry, expected_answer="-1") for key, entry in metadata.items()}
-    settings = {"learning_rate": 1e-3, "num_steps": 2}
-    with_rewards = train(new_method(**settings), tmp_path / "right")
-    without = train(new_method(answers=wrong, **settings), tmp_path / "wrong")
-    assert all(torch.equal(with_rewards[name], without[name]) for name in with_rewards)
+    settings = {**_SHORT, "group_size": 2, "loss_fn": "ppo"}
+    assert same_bits(train(new_method(**settings)), train(new_method(answers=wrong, **settings)))
+
+
+def test_a_teacher_changes_nothing_bit_for_bit_where_it_has_no_coefficient(new_method: NewMethod):
+    settings = {"learning_rate": 1e-3, "group_size": 4, "prompts_per_step": 2, "reward_coef": 1.0, "kl_coef": 0.0}
+    alone = train(new_method(**settings))
+    with_another = train(new_method(teacher="embedded:student", **settings))
+    pure = train(new_method(**settings | {"kl_coef": 1.0, "reward_coef": 0.0}))
+    assert same_bits(alone, with_another)
+    assert not same_bits(alone, pure)
+
+
+def test_a_batch_of_rollouts_serves_its_substeps_and_passes(new_method: NewMethod):
+    method = new_method(num_substeps=2, num_passes=2, num_steps=8, loss_fn="ppo", **_SHORT)
+    batches = [method.batch(step) for step in range(5)]
+    ids = [[sample.prompt_id for sample in batch.samples] for batch in batches]
+    assert ids[0] == ids[2]
+    assert ids[1] == ids[3]
+    assert not set(ids[0]) & set(ids[1])
+    assert ids[4] != ids[0]
+    assert [batch.num_sampled_tokens > 0 for batch in batches] == [True, False, False, False, True]
+    assert [batch.metrics["staleness"] for batch in batches] == [0.0, 1.0, 2.0, 3.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_substeps": 2, "num_passes": 2, "correction": "truncate", "loss_fn": "ppo"},
+        {"max_staleness": 2},
+        {"divergence": [{"kind": "jsd"}], "ema_decay": 0.5, "teachers": [{"name": "mean", "kind": "ema"}]},
+    ],
+    ids=["substeps", "stale", "ema"],
+)
+def test_broken_off_training_continues_with_its_rollouts_to_the_same_bits(
+    new_method: NewMethod, tmp_path: Path, settings: dict[str, object]
+):
+    settings = {**_SHORT, "num_steps": 6, "checkpoint_every_steps": 2, **settings}
+    whole = train(new_method(**settings))
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    first = new_method(folder=folder, **settings)
+    trainer = trainer_of(first)
+    trainer.weights.update = _failing_after(trainer.weights.update, 5)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="the machine is gone"):
+        trainer.run()
+    sampled = {path: path.stat().st_mtime_ns for path in (folder / "rollouts").iterdir()}
+    assert sampled
+    assert same_bits(train(new_method(folder=folder, **settings)), whole)
+    assert all(path.stat().st_mtime_ns == when for path, when in sampled.items() if path.exists())
+
+
+def _failing_after(update: Callable[[float], None], num_steps: int) -> Callable[[float], None]:
+    done = []
+
+    def fail(learning_rate: float) -> None:
+        done.append(learning_rate)
+        if len(done) == num_steps:
+            raise RuntimeError("the machine is gone")
+        update(learning_rate)
+
+    return fail
+
+
+def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
+    tags = {key: replace(entry, tag="ab"[number % 2]) for number, (key, entry) in enumerate(metadata.items())}
+    teachers = [
+        {"name": "one", "model": "embedded:teacher", "routes": ["a"], "kl_coef": 0.5},
+        {"name": "two", "model": "embedded:student", "routes": ["b"]},
+    ]
+    method = new_method(answers=tags, teachers=teachers, prompts_per_step=8)
+    for sample in method.batch(0).samples:
+        assert isinstance(sample, ScoredSample)
+        expected = {"a": ("one", 0.5), "b": ("two", 1.0)}[str(sample.tag)]
+        assert (sample.teacher, sample.kl_coef) == expected
+    final = trainer_of(method).run()["final"]
+    assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
+    assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
+    with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
+        new_method(answers=tags, teachers=teachers[:1])
+
+
+@pytest.mark.parametrize("divergence", [[], [{"kind": "reverse_kl"}]], ids=["sampled", "exact"])
+def test_a_prompt_without_a_teacher_is_trained_on_its_reward_alone(
+    new_method: NewMethod, metadata: dict[str, PromptMetadata], divergence: list[dict[str, str]]
+):
+    tags = {key: replace(entry, tag="ab"[number % 2]) for number, (key, entry) in enumerate(metadata.items())}
+    teacher = {"name": "one", "model": "embedded:teacher", "routes": ["a"]}
+    method = new_method(
+        answers=tags, teachers=[teacher], unrouted="no_kl", reward_coef=1.0, group_size=2, divergence=divergence
+    )
+    final = trainer_of(method).run()["final"]
+    assert final["on_policy/teacher_kl"] == pytest.approx(final["on_policy/teacher_kl/one"])
+
+
+def test_without_tools_the_student_answers_once(new_method: NewMethod):
+    metrics = new_method(agentic="off").batch(0).metrics
+    assert metrics["mean_turns"] == 1.0
+    with pytest.raises(ConfigError, match="agentic is `on`, but no tool is configured"):
+        new_method(agentic="on", tools=ToolsConfig())
 
 
 def test_metrics_count_shares_over_the_batch(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
@@ -115,14 +237,14 @@ def test_shares_without_a_denominator_are_left_out(new_method: NewMethod):
     assert metrics["truncated_share"] == 1.0
 
 
-def test_teacher_scores_the_sampled_sequence_at_the_sampling_temperature(new_method: NewMethod):
-    method = new_method(temperature=0.8)
-    for sample in method.batch(0).samples:
+def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_method: NewMethod):
+    model = load_model("embedded:teacher", device="cpu")
+    for sample in new_method(temperature=0.8).batch(0).samples:
         assert isinstance(sample, ScoredSample)
-        logits = method._teacher.model(input_ids=torch.tensor([sample.token_ids])).logits[0]
-        logprobs = (logits / 0.8).log_softmax(-1)
+        logprobs = (model(input_ids=torch.tensor([sample.token_ids])).logits[0] / 0.8).log_softmax(-1)
         expected = [0.0] + [logprobs[i, token].item() for i, token in enumerate(sample.token_ids[1:])]
-        assert sample.teacher_logprobs == pytest.approx(expected, abs=1e-4)
+        masked = [value if is_sampled else 0.0 for value, is_sampled in zip(expected, sample.loss_mask, strict=True)]
+        assert sample.teacher_logprobs == pytest.approx(masked, abs=1e-4)
 
 
 def test_prompt_that_fills_the_context_is_counted_and_not_trained_on(new_method: NewMethod):
@@ -141,18 +263,3 @@ def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
 def test_too_few_prompts_are_refused(new_method: NewMethod):
     with pytest.raises(ConfigError, match=r"prompts_per_step = 32: expected at most .* 16"):
         new_method(prompts_per_step=32)
-
-
-def test_teacher_of_another_vocabulary_is_refused_with_the_tokens_that_differ():
-    student = AutoTokenizer.from_pretrained(_embedded("student"))
-    teacher = AutoTokenizer.from_pretrained(_embedded("teacher"))
-    check_vocabularies("embedded:teacher", teacher, student)
-    teacher.add_tokens(["<extra>"])
-    with pytest.raises(TrainingError, match=r"1 tokens differ \('<extra>' is None for the student"):
-        check_vocabularies("embedded:teacher", teacher, student)
-
-
-def _embedded(name: str) -> str:
-    from stillhouse.chat.refs import resolve_model
-
-    return resolve_model(f"embedded:{name}")

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+from stillhouse.config import ToolsConfig
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.batches.groups import EndedGroups
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import Prompt, StopReason
+
+
+def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_path: Path) -> None:
+    toolbox = Toolbox.from_config(ToolsConfig(builtin=("calculator",)))
+    prompts = [Prompt(name, [{"role": "user", "content": name}], ["calculator"]) for name in ("a", "b")]
+    group = [
+        SampledTrajectory(
+            prompt_id="a",
+            sample_index=index,
+            messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}],
+            toolbox=toolbox.select(["calculator"]),
+            token_ids=[1, 2],
+            loss_mask=[False, True],
+            sampling_logprobs=[0.0, -1 / 3],
+            policy_version=7,
+            stop_reason=StopReason.ANSWERED,
+        )
+        for index in range(2)
+    ]
+    EndedGroups(tmp_path / "groups").add(group)
+    again = EndedGroups(tmp_path / "groups")
+    loaded = again.load(prompts, toolbox)
+    assert list(loaded) == ["a"]
+    for one, other in zip(loaded["a"], group, strict=True):
+        assert one.toolbox.schemas() == other.toolbox.schemas()
+        one.toolbox = other.toolbox
+        assert one == other
+    again.forget()
+    assert not (tmp_path / "groups").exists()
+    assert again.load(prompts, toolbox) == {}
