@@ -114,8 +114,8 @@ def _models(config: DistillConfig) -> Iterator[Check]:
         local["teacher"] = config.teacher.model
     if config.dataset.judge.enabled and config.dataset.judge.model.base_url is None:
         local["judge"] = config.dataset.judge.model.model
-    if config.on_policy.enabled:
-        local["on-policy teacher"] = config.scoring_teacher
+    if config.on_policy.enabled and config.on_policy.needs_teacher:
+        local |= {f"on-policy {name}": ref for name, ref in config.local_teachers.items()}
     for part, ref in local.items():
         try:
             yield Check(part, True, f"{ref} ({model_identity(ref)})")

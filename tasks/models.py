@@ -33,11 +33,9 @@ def teacher_model(config: TeacherConfig) -> Model:
 
 
 def scoring_teacher(config: DistillConfig) -> Model | None:
-    """The local model that scores the student's tokens; None when the teacher is only behind an endpoint."""
-    if config.on_policy.teacher is None and config.teacher.base_url is not None:
-        return None
+    """The local model that students are measured against; None where all teachers are behind servers."""
     ref = config.scoring_teacher
-    return Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
+    return None if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config.scorers import cannot_score, cannot_score_at
 from stillhouse.config.section import Section
 from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import ToolsConfig
@@ -32,14 +33,28 @@ class DistillConfig(Section):
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
-    def _on_policy_needs_a_local_teacher(self) -> Self:
-        if self.on_policy.enabled and self.on_policy.teacher is None and self.teacher.base_url is not None:
+    def _on_policy_has_a_teacher_that_scores(self) -> Self:
+        on_policy = self.on_policy
+        if on_policy.enabled and self._default_teacher_scores and self.teacher.base_url is not None:
             raise ValueError(
                 f"on_policy.teacher is not set and the teacher {self.teacher.model!r} is behind "
                 f"{self.teacher.base_url}: on-policy distillation needs the teacher's log-probability of tokens the "
-                "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher, or set "
-                "on_policy.enabled to false and use SFT alone"
+                "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher or a "
+                "scoring server in on_policy.teachers, or set on_policy.enabled to false and use SFT alone"
             )
+        named = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
+        if on_policy.enabled and self._default_teacher_scores:
+            named["teacher.model"] = cannot_score(self.teacher.model)
+        for teacher in on_policy.teachers:
+            refusal = cannot_score(teacher.model or "") or cannot_score_at(teacher.base_url or "")
+            named[f"on_policy.teachers, {teacher.name!r}"] = refusal
+        for where, refusal in named.items():
+            if refusal is not None:
+                raise ValueError(
+                    f"{where}: {refusal}. Learn from what it writes instead: generate rollouts from it, by "
+                    "teacher.model and teacher.base_url, with sft.enabled true and on_policy.enabled false. Or name a "
+                    "model with open weights"
+                )
         return self
 
     @model_validator(mode="after")
@@ -61,6 +76,23 @@ class DistillConfig(Section):
         return self
 
     @property
-    def scoring_teacher(self) -> str:
-        """The local model whose log-probabilities the student is trained and measured against."""
-        return self.on_policy.teacher or self.teacher.model
+    def _default_teacher_scores(self) -> bool:
+        """Whether on-policy distillation takes the teacher of its rollouts, since it names none of its own."""
+        on_policy = self.on_policy
+        return on_policy.needs_teacher and on_policy.teacher is None and not on_policy.teachers
+
+    @property
+    def local_teachers(self) -> dict[str, str]:
+        """Local models that score what the student samples, by their names in the metrics."""
+        if self.on_policy.teachers:
+            named = ((one.name, one.model) for one in self.on_policy.teachers if one.kind == "local")
+            return {name: model for name, model in named if model is not None}
+        default = self.teacher.model if self.teacher.base_url is None else None
+        ref = self.on_policy.teacher or default
+        return {} if ref is None else {"teacher": ref}
+
+    @property
+    def scoring_teacher(self) -> str | None:
+        """The local model that students are measured against: the first that has their tokens, None without one."""
+        other = {teacher.name for teacher in self.on_policy.teachers if teacher.alignment == "bytes"}
+        return next((ref for name, ref in self.local_teachers.items() if name not in other), None)

@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stillhouse.config import DistillConfig
+
+FAR = {"name": "far", "kind": "vllm", "model": "Qwen/Qwen3-32B", "base_url": "http://10.0.0.5:8000/v1"}
+NEAR = {"name": "near", "model": "embedded:teacher"}
+CHAT = {"model": "gpt-4o", "base_url": "https://api.openai.com/v1"}
+
+
+def config(**sections: dict[str, Any]) -> DistillConfig:
+    return DistillConfig.model_validate(sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "where"),
+    [
+        ({"on_policy": {"teacher": "gpt-4o"}}, "on_policy.teacher: gpt-4o"),
+        ({"on_policy": {"teacher": "anthropic/claude-sonnet-4.5"}}, "on_policy.teacher: anthropic/claude"),
+        ({"on_policy": {"teachers": [NEAR, {"name": "g", "model": "gemini-2.5-pro"}]}}, "on_policy.teachers, 'g'"),
+        ({"on_policy": {"teachers": [{**FAR, "model": "openai/gpt-5"}]}}, "on_policy.teachers, 'far'"),
+        ({"on_policy": {"teachers": [{**FAR, "base_url": CHAT["base_url"]}]}}, "'far': api.openai.com cannot score"),
+        ({"on_policy": {"enabled": True}, "teacher": {"model": "claude-opus-4-1"}}, "teacher.model: claude-opus-4-1"),
+    ],
+)
+def test_a_teacher_without_log_probabilities_is_refused_with_the_way_out(sections: Any, where: str) -> None:
+    with pytest.raises(
+        ValidationError, match=rf"{where}.* no log-probabilities of given tokens.*rollouts.*sft\.enabled"
+    ):
+        config(**sections)
+
+
+def test_a_teacher_behind_a_chat_endpoint_is_no_scorer_but_may_write_rollouts() -> None:
+    with pytest.raises(ValidationError, match=r"api\.openai\.com/v1: on-policy distillation needs .* SFT alone"):
+        config(teacher=CHAT, on_policy={"enabled": True})
+    config(teacher=CHAT, on_policy={"enabled": True, "teacher": "embedded:teacher"})
+    config(teacher=CHAT, on_policy={"enabled": True, "teachers": [FAR]})
+    rewards_alone = {"enabled": True, "kl_coef": 0, "reward_coef": 1, "group_size": 2}
+    config(teacher=CHAT, on_policy=rewards_alone)
+    with pytest.raises(ValidationError, match="on-policy distillation needs"):
+        config(teacher=CHAT, on_policy={**rewards_alone, "kl_coef": 0.1})
+
+
+def test_models_with_open_weights_may_score_whatever_their_makers() -> None:
+    for model in ("openai/gpt-oss-20b", "google/gemma-3-4b-it", "gpt2", "Qwen/Qwen3-8B"):
+        assert config(on_policy={"enabled": True, "teacher": model}).scoring_teacher == model
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "embedded:teacher"),
+        ({"teacher": CHAT}, None),
+        ({"teacher": CHAT, "on_policy": {"teacher": "embedded:student"}}, "embedded:student"),
+        ({"on_policy": {"teachers": [FAR]}}, None),
+        ({"on_policy": {"teachers": [{"name": "self", "kind": "base"}, FAR, NEAR]}}, "embedded:teacher"),
+        ({"on_policy": {"teachers": [{**NEAR, "alignment": "bytes"}]}}, None),
+    ],
+)
+def test_students_are_measured_against_the_first_local_teacher(sections: Any, expected: str | None) -> None:
+    assert config(**sections).scoring_teacher == expected
