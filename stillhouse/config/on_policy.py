@@ -201,13 +201,16 @@ class OnPolicyConfig(TrainerConfig):
     def _something_to_learn_from(self) -> Self:
         if not self.needs_teacher and self.reward_coef == 0.0:
             raise ValueError("kl_coef and reward_coef are both 0: nothing is left to learn from; raise one of them")
-        if self.reward_coef > 0.0 and self.group_size == 1 and self.adv_estimator != "reinforce":
+        is_compared = self.reward_coef > 0.0 or self.kl_in_reward
+        if is_compared and self.group_size == 1 and self.adv_estimator != "reinforce":
             raise ValueError(
-                f"reward_coef = {self.reward_coef} with adv_estimator {self.adv_estimator!r} compares the trajectories "
-                "of one prompt; set group_size to 2 or more, or adv_estimator to `reinforce`"
+                f"adv_estimator {self.adv_estimator!r} compares the rewards of one prompt's trajectories, of which "
+                "there is one; set group_size to 2 or more, or adv_estimator to `reinforce`"
             )
-        if self.kl_in_reward and self.divergence:
-            raise ValueError("kl_in_reward takes the sampled KL, which `divergence` replaces; leave out one of them")
+        if self.divergence and (self.kl_in_reward or self.kl_discount_factor):
+            raise ValueError(
+                "kl_in_reward and kl_discount_factor take the sampled KL, which `divergence` replaces; leave them out"
+            )
         if self.kl_baseline and (self.divergence or self.kl_in_reward or self.kl_discount_factor):
             raise ValueError(
                 "kl_baseline goes with the sampled KL of each token by itself; leave out `divergence`, kl_in_reward "
