@@ -80,11 +80,11 @@ def _tokens(sample: ScoredSample, places: range, scale: float, tokenizer: PreTra
     for place, text in zip(places, texts, strict=True):
         advantage = advantages[place]
         written = repr(text) if text else "part of a character"
-        note = f"{written}  id {sample.token_ids[place]}  advantage {advantage:+.3f}"
+        note = f"{written}  id {sample.token_ids[place]}  advantage {advantage:+z.3f}"
         if sample.sampling_logprobs is not None:
-            note += f"  student {sample.sampling_logprobs[place]:.3f}"
+            note += f"  student {sample.sampling_logprobs[place]:z.3f}"
         if sample.teacher_logprobs is not None and kls is not None:
-            note += f"  {sample.teacher or 'teacher'} {sample.teacher_logprobs[place]:.3f}  KL {kls[place]:+.3f}"
+            note += f"  {sample.teacher or 'teacher'} {sample.teacher_logprobs[place]:z.3f}  KL {kls[place]:+z.3f}"
         size = round(LEVELS * min(1.0, math.sqrt(abs(advantage) / scale)))
         tokens.append(Token(text, int(math.copysign(size, advantage)), note))
     return tokens

@@ -162,18 +162,17 @@ def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> d
     """What the template shows of one trajectory."""
     trajectory, sample, reward = chosen.rollout
     start, num_sampled = sample.loss_mask.index(True), sum(sample.loss_mask)
+    kls = sampled_kls(sample)
     facts = {
         "stopped": str(trajectory.stop_reason).replace("_", " "),
         "turns": trajectory.num_turns,
         "sampled tokens": f"{num_sampled:,}",
         "tool calls": trajectory.num_tool_calls,
-        "mean advantage": f"{chosen.rollout.mean_advantage:+.3f}",
+        "mean advantage": f"{chosen.rollout.mean_advantage:+z.3f}",
+        "mean KL": "not sampled" if kls is None else f"{math.fsum(kls) / num_sampled:+z.3f} nats",
         "teacher": sample.teacher or "none",
         "policy version": sample.policy_version,
     }
-    kls = sampled_kls(sample)
-    if kls is not None:
-        facts["mean KL"] = f"{math.fsum(kls) / num_sampled:+.3f} nats"
     return {
         "why": chosen.why,
         "asked": _asked(trajectory),
