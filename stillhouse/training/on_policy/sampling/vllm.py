@@ -1,0 +1,250 @@
+"""Sampling by a vLLM server, token ids in and out, which is given the student's weights after each update.
+
+An adapter is saved to a folder and loaded under a name that carries its version: what the server has cached under one
+name is never used for other weights. The weights of a full student are written to a folder that the server reloads.
+Completions are seeded, but vLLM promises the same tokens only for the same batches: they are not repeated bit for bit.
+"""
+
+import math
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.score import score_tokens
+from stillhouse.store import digest
+from stillhouse.store.atomic import replaced_folder
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
+from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.student.student import Student
+
+_COMPLETIONS: Final = "/v1/completions"
+_NUM_PROBED: Final = 16
+_MAX_MEAN_DIFFERENCE: Final = 0.1
+"""In nats a token: kernels in bfloat16 differ by a hundredth, another model by far more."""
+
+
+class VllmEngine:
+    """Completions by one model name of a server, up to `max_concurrent` at once."""
+
+    def __init__(self, server: VllmServer, model: str, max_concurrent: int) -> None:
+        self._server = server
+        self._model = model
+        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
+        self._running: dict[Future[Generation], int] = {}
+        self._num_submitted = 0
+
+    def submit(self, request: GenerationRequest) -> int:
+        """See `Engine`."""
+        handle = self._num_submitted
+        self._num_submitted += 1
+        self._running[self._threads.submit(self.complete, request)] = handle
+        return handle
+
+    def step(self) -> list[tuple[int, Generation]]:
+        """See `Engine`; waits until a completion has ended.
+
+        Raises:
+            EndpointError: one cannot be had.
+        """
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        return [(self._running.pop(future), future.result()) for future in done]
+
+    def complete(self, request: GenerationRequest) -> Generation:
+        """One completion.
+
+        Raises:
+            EndpointError: it cannot be had, or the answer lacks what training needs.
+        """
+        answer = self._server.post(_COMPLETIONS, completion_body(self._model, request))
+        return read_completion(answer, request)
+
+    def close(self) -> None:
+        """Drops what has not been sent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class VllmEngines:
+    """Engines over a student that a server samples.
+
+    Args:
+        student: whose weights it is given.
+        config: the server's address, and how it samples.
+        folder: where weights are handed over, which the server sees under the same path; emptied at the end.
+        server: for another client than that of the address.
+
+    Raises:
+        ConfigError: vLLM cannot have the student's adapter.
+        EndpointError: the server cannot be reached.
+    """
+
+    def __init__(
+        self, student: Student, config: OnPolicyConfig, folder: Path, *, server: VllmServer | None = None
+    ) -> None:
+        assert config.engine_url is not None
+        self._student = student
+        self._config = config
+        self._folder = folder.absolute()
+        self._is_adapter = student.model is not student.causal_lm
+        if self._is_adapter and student.model.peft_config["default"].use_dora:
+            raise ConfigError(
+                "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
+            )
+        self._server = server or VllmServer(config.engine_url)
+        served = self._server.get("/v1/models")["data"]
+        base = next((entry for entry in served if not entry.get("parent")), served[0])
+        self._base: str = base["id"]
+        self.max_context: int | None = base.get("max_model_len")
+        """Most tokens of a sequence that the server holds; None where it does not say."""
+        self._name = self._base
+        self._version: int | None = None
+
+    @contextmanager
+    def engine(self, version: int) -> Iterator[VllmEngine]:
+        """See `Engines`. The weights are the server's once the block begins."""
+        is_first = self._version is None
+        if version != self._version:
+            self._hand_over(version)
+        engine = VllmEngine(self._server, self._name, self._config.max_concurrent)
+        try:
+            if is_first:
+                self._probe(engine)
+            yield engine
+        finally:
+            engine.close()
+
+    def close(self) -> None:
+        """See `Engines`; a server that has gone away is left alone."""
+        try:
+            if self._is_adapter and self._version is not None:
+                self._server.post("/v1/unload_lora_adapter", {"lora_name": self._name})
+        except EndpointError:
+            pass
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._server.close()
+
+    def _hand_over(self, version: int) -> None:
+        """Gives the server the weights as they are now."""
+        folder = self._folder / f"version-{version}"
+        with replaced_folder(folder) as work:
+            self._student.save(work, Ranks.single(self._student.device))
+        if self._is_adapter:
+            self._load_adapter(f"stillhouse-{digest([str(self._folder)])[:8]}-v{version}", folder)
+        else:
+            call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            self._server.post("/collective_rpc", call)
+            # Keys and values of prompts that the old weights computed.
+            self._server.post("/reset_prefix_cache", None)
+        if self._version is not None:
+            shutil.rmtree(self._folder / f"version-{self._version}", ignore_errors=True)
+        self._version = version
+
+    def _load_adapter(self, name: str, folder: Path) -> None:
+        loaded = {entry["id"] for entry in self._server.get("/v1/models")["data"]}
+        if name in loaded:
+            # Of an earlier process of this training, which may have gone another way from here.
+            self._server.post("/v1/unload_lora_adapter", {"lora_name": name})
+        self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        if self._version is not None:
+            self._server.post("/v1/unload_lora_adapter", {"lora_name": self._name})
+        self._name = name
+
+    def _probe(self, engine: VllmEngine) -> None:
+        """Holds the server's log-probabilities to the student's own.
+
+        Raises:
+            EndpointError: they are of another distribution, or of another model.
+        """
+        prompt = [int(token) for token in torch.arange(1, 5)]
+        asked = GenerationRequest(
+            prompt, _NUM_PROBED, self._config.temperature, self._config.top_p, seed=1, processed_logprobs=True
+        )
+        if asked.temperature != 1.0 or asked.top_p < 1.0:
+            # Of one token alone, so that its log-probability is 0 where it is that of what was sampled from.
+            one = engine.complete(GenerationRequest(prompt, 1, asked.temperature, top_p=1e-6, seed=1))
+            if abs(one.logprobs[0]) > 1e-3:
+                raise EndpointError(
+                    f"the vLLM server at {self._server.root} gives log-probabilities {one.logprobs[0]:.3g} of a token "
+                    "that was the only one to sample, so they do not show temperature and top_p: start it with "
+                    "--logprobs-mode processed_logprobs, or set on_policy.temperature and top_p to 1"
+                )
+            asked = GenerationRequest(prompt, _NUM_PROBED, asked.temperature, seed=1)
+        sampled = engine.complete(asked)
+        own = self._own_logprobs([*prompt, *sampled.completion_ids], asked.temperature)[len(prompt) :]
+        difference = math.fsum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
+        if not difference < _MAX_MEAN_DIFFERENCE:
+            raise EndpointError(
+                f"the vLLM server at {self._server.root} samples as {self._name!r} with log-probabilities that differ "
+                f"from the student's by {difference:.3g} a token, expected less than {_MAX_MEAN_DIFFERENCE}. Start it "
+                f"with the student's base model, {self._student.base_ref!r}, in the same type of numbers"
+            )
+
+    def _own_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
+        model = self._student.model
+        was_training = model.training
+        model.eval()
+        with self._student.precision():
+            scores = score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)
+        model.train(was_training)
+        return scores[0]
+
+
+def completion_body(model: str, request: GenerationRequest) -> dict[str, Any]:
+    """The request to `/v1/completions`.
+
+    vLLM takes what is not said from the model's generation_config.json, so that everything which shapes the
+    distribution is said.
+    """
+    return {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": request.seed,
+        "n": 1,
+        "logprobs": 0,
+        # The ids given here end a completion, and no others.
+        "ignore_eos": True,
+        "stop_token_ids": sorted(request.stop_ids),
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def read_completion(answer: Any, request: GenerationRequest) -> Generation:
+    """The completion in an answer.
+
+    Raises:
+        EndpointError: it lacks token ids or log-probabilities, or is about another prompt.
+    """
+    choice = answer["choices"][0]
+    ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    if ids is None or logprobs is None:
+        lacking = "token_ids" if ids is None else "logprobs"
+        raise EndpointError(f"the vLLM server answers without {lacking}; expected a version from 0.10.2 on")
+    if read_ids is not None and list(read_ids) != list(request.prompt_ids):
+        raise EndpointError(
+            f"the vLLM server read {len(read_ids)} tokens as the prompt, which are not the {len(request.prompt_ids)} "
+            "that were sent; a middleman that writes prompts anew cannot be sampled through"
+        )
+    if len(logprobs) != len(ids) or not all(value is not None and math.isfinite(value) for value in logprobs):
+        raise EndpointError(
+            f"the vLLM server gave {len(logprobs)} log-probabilities, some of them perhaps no numbers, for {len(ids)} "
+            "tokens; expected a number for each"
+        )
+    return Generation(list(ids), list(logprobs), "stop" if choice["finish_reason"] == "stop" else "length")

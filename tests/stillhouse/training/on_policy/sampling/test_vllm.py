@@ -1,0 +1,178 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from stillhouse.chat.refs import resolve_model
+from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.processes import GuardedProcess
+from stillhouse.serving.generator import GenerationRequest
+from stillhouse.serving.score import score_tokens
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.sampling.engine import Engines
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.sampling.vllm import VllmEngines, read_completion
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
+from stillhouse.types import Prompt
+
+REQUEST = GenerationRequest([5, 9, 40], 4)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server of the embedded student that takes updates, as vLLM does."""
+    args = ["embedded:student", "--name", "base", "--device", "cpu", "--num-threads", "1", "--allow-updates"]
+    with GuardedProcess("stillhouse.serving", args) as process:
+        yield json.loads(process.lines.readline())["url"]
+
+
+def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:
+    config = OnPolicyConfig.model_validate({"engine": "vllm", "engine_url": server, **settings})
+    return VllmEngines(student, config, folder)
+
+
+@pytest.fixture
+def new_engines(server: str, tmp_path: Path) -> Iterator[Callable[..., VllmEngines]]:
+    made: list[VllmEngines] = []
+
+    def make(student: Student, **settings: object) -> VllmEngines:
+        made.append(vllm_engines(student, server, tmp_path / "sampler", **settings))
+        return made[-1]
+
+    yield make
+    for engines in made:
+        engines.close()
+
+
+@pytest.fixture
+def original_weights(server: str) -> Iterator[None]:
+    """Gives the server back the weights it began with."""
+    yield
+    call = {"method": "reload_weights", "kwargs": {"weights_path": resolve_model("embedded:student")}}
+    httpx.post(server.removesuffix("v1") + "collective_rpc", json=call).raise_for_status()
+
+
+def student_of(**settings: object) -> Student:
+    config = StudentConfig.model_validate({"dtype": "float32", "max_length": 512, **settings})
+    return load_student("embedded:student", config, torch.device("cpu"), seed=0)
+
+
+def update(student: Student, seed: int) -> None:
+    """Changes what is trained, as an optimiser does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+
+
+def sample(student: Student, engines: Engines, version: int, prompts: list[Prompt]) -> list[SampledTrajectory]:
+    config = OnPolicyConfig.model_validate({"max_tokens": 48, "max_turns": 4, "group_size": 2, "max_concurrent": 5})
+    sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig(builtin=("calculator",))), config, 512)
+    with engines.engine(version) as engine:
+        return sampler.sample(engine, prompts, version, policy_version=version)
+
+
+def models(server: str) -> list[str]:
+    return [entry["id"] for entry in httpx.get(f"{server}/models").json()["data"]]
+
+
+@pytest.mark.parametrize("parameters", ["lora", "full"])
+def test_each_version_is_sampled_from_the_weights_it_has(
+    original_weights: None, server: str, prompts: list[Prompt], tmp_path: Path, parameters: str
+):
+    student = student_of(parameters=parameters)
+    engines = vllm_engines(student, server, tmp_path / "sampler")
+    for version in (0, 1):
+        update(student, seed=version)
+        trajectories = sample(student, engines, version, prompts[:2])
+        scores = score_tokens(student.causal_lm, [trajectory.token_ids for trajectory in trajectories])
+        for trajectory, rescored in zip(trajectories, scores, strict=True):
+            expected = [score if mask else 0.0 for score, mask in zip(rescored, trajectory.loss_mask, strict=True)]
+            assert trajectory.sampling_logprobs == pytest.approx(expected, abs=1e-4)
+            assert trajectory.policy_version == version
+        # The same seeds in this process give the same tokens.
+        here = sample(student, TransformersEngines(student, 5), version, prompts[:2])
+        assert [one.token_ids for one in trajectories] == [one.token_ids for one in here]
+    assert any(trajectory.num_turns > 1 for trajectory in trajectories)
+    assert [path.name for path in (tmp_path / "sampler").iterdir()] == ["version-1"]
+    assert len(models(server)) == (2 if parameters == "lora" else 1), "one adapter is left, of the last version"
+    engines.close()
+    assert models(server) == ["base"]
+    assert not (tmp_path / "sampler").exists()
+
+
+def test_weights_are_handed_over_once_a_version(new_engines: Callable[..., VllmEngines], tmp_path: Path):
+    student = student_of()
+    engines = new_engines(student)
+    with engines.engine(3):
+        written = (tmp_path / "sampler" / "version-3" / "adapter_model.safetensors").stat().st_mtime_ns
+    with engines.engine(3) as engine:
+        assert engine.complete(REQUEST).completion_ids
+    assert (tmp_path / "sampler" / "version-3" / "adapter_model.safetensors").stat().st_mtime_ns == written
+
+
+def test_adapter_that_an_earlier_process_left_is_replaced(new_engines: Callable[..., VllmEngines]):
+    student = student_of()
+    left, again = new_engines(student), new_engines(student)
+    with left.engine(0) as engine:
+        old = engine.complete(REQUEST)
+    update(student, seed=0)
+    with again.engine(0) as engine:
+        assert engine.complete(REQUEST).logprobs != old.logprobs
+
+
+def test_server_of_another_base_model_is_refused(new_engines: Callable[..., VllmEngines]):
+    student = student_of()
+    with torch.no_grad():
+        student.head.weight += 0.5 * torch.randn(student.head.weight.shape)
+    with pytest.raises(EndpointError, match=r"differ from the student's by .* 'embedded:student'"):
+        new_engines(student).engine(0).__enter__()
+
+
+def test_log_probs_that_do_not_show_the_nucleus_are_refused(new_engines: Callable[..., VllmEngines]):
+    with pytest.raises(EndpointError, match="--logprobs-mode processed_logprobs"):
+        new_engines(student_of(), top_p=0.9).engine(0).__enter__()
+
+
+def test_dora_is_refused_before_anything_is_sent(new_engines: Callable[..., VllmEngines]):
+    with pytest.raises(ConfigError, match="no DoRA"):
+        new_engines(student_of(lora_variant="dora"))
+
+
+def answer(**changed: Any) -> dict[str, Any]:
+    choice = {
+        "token_ids": [7, 2],
+        "prompt_token_ids": [5, 9, 40],
+        "logprobs": {"token_logprobs": [-0.5, -1.0]},
+        "finish_reason": "stop",
+    }
+    return {"choices": [{**choice, **changed}]}
+
+
+def test_answer_is_read_as_ids_and_log_probs():
+    done = read_completion(answer(), REQUEST)
+    assert (done.completion_ids, done.logprobs, done.finish_reason) == ([7, 2], [-0.5, -1.0], "stop")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"token_ids": None}, "without token_ids"),
+        ({"logprobs": None}, "without logprobs"),
+        ({"prompt_token_ids": [1, 5, 9, 40]}, "read 4 tokens"),
+        ({"logprobs": {"token_logprobs": [-0.5]}}, "1 log-probabilities"),
+        ({"logprobs": {"token_logprobs": [-0.5, None]}}, "a number for each"),
+        ({"logprobs": {"token_logprobs": [-0.5, float("nan")]}}, "a number for each"),
+    ],
+)
+def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
+    with pytest.raises(EndpointError, match=message):
+        read_completion(answer(**changed), REQUEST)

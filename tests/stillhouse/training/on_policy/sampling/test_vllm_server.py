@@ -1,0 +1,117 @@
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from stillhouse.errors import AuthenticationError, EndpointError
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
+
+Answer = tuple[int, dict[str, str], Any]
+
+
+class Scripted:
+    """A server on loopback that answers as it is told, the last answer for ever."""
+
+    def __init__(self, answers: list[Answer]) -> None:
+        self.asked: list[str] = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                script.asked.append(self.path)
+                status, headers, body = answers[min(len(script.asked), len(answers)) - 1]
+                content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {**headers, "content-length": str(len(content))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    made: list[Scripted] = []
+
+    def make(*answers: Answer) -> Scripted:
+        made.append(Scripted(list(answers)))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+def client(url: str, waits: list[float]) -> VllmServer:
+    return VllmServer(url, sleep=waits.append, rng=random.Random(0))
+
+
+def test_passing_faults_are_tried_again_after_what_the_server_asks(scripted: Callable[..., Scripted]):
+    server = scripted(
+        (503, {"retry-after": "7"}, "busy"), (429, {"retry-after": "3"}, {}), (500, {}, {}), (200, {}, {"a": 1})
+    )
+    waits: list[float] = []
+    assert client(server.url, waits).post("/v1/completions", {}) == {"a": 1}
+    assert server.asked == ["/v1/completions"] * 4
+    assert waits[0] >= 7
+    assert waits[1] >= 3
+
+
+def test_server_that_keeps_failing_is_given_up(scripted: Callable[..., Scripted]):
+    server = scripted((500, {}, {"error": {"message": "out of memory"}}))
+    waits: list[float] = []
+    with pytest.raises(EndpointError, match="out of memory"):
+        client(server.url, waits).post("/v1/completions", {})
+    assert len(server.asked) == 8
+    assert len(waits) == 7
+
+
+def test_full_server_is_waited_for_longer_than_a_failing_one_and_not_for_ever(scripted: Callable[..., Scripted]):
+    server = scripted((429, {"retry-after": "60"}, {}))
+    waits: list[float] = []
+    with pytest.raises(EndpointError, match="HTTP 429"):
+        client(server.url, waits).post("/v1/completions", {})
+    assert 1800 <= sum(waits) <= 1920
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "remedy"),
+    [
+        ("/v1/load_lora_adapter", 404, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+        ("/v1/load_lora_adapter", 400, "--max-lora-rank"),
+        ("/collective_rpc", 404, "VLLM_SERVER_DEV_MODE=1"),
+        ("/v1/completions", 400, "--max-model-len"),
+    ],
+)
+def test_refusal_is_final_and_names_the_remedy(scripted: Callable[..., Scripted], path: str, status: int, remedy: str):
+    server = scripted((status, {}, {"error": {"message": "no"}}))
+    with pytest.raises(EndpointError, match=remedy):
+        client(server.url, []).post(path, {})
+    assert len(server.asked) == 1
+
+
+def test_refused_key_is_said(scripted: Callable[..., Scripted]):
+    server = scripted((401, {}, {"error": {"message": "no key"}}))
+    with pytest.raises(AuthenticationError, match="--api-key"):
+        client(server.url, []).post("/v1/completions", {})
+
+
+def test_server_that_is_not_there_is_named_with_the_ways_out(scripted: Callable[..., Scripted]):
+    server = scripted((200, {}, {}))
+    server.close()
+    with pytest.raises(EndpointError, match="engine_url, or set on_policy"):
+        client(server.url, []).post("/v1/completions", {})
