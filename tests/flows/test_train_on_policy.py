@@ -1,0 +1,63 @@
+"""On-policy distillation by itself, in every mode that has an example."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from stillhouse.config import DistillConfig, load_config
+from stillhouse.tracking.client import default_uri
+
+CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs" / "on_policy").glob("*.yaml"))
+SHORT = {
+    "prompts.max_prompts": 16,
+    "on_policy.num_steps": 2,
+    "on_policy.prompts_per_step": 4,
+    "on_policy.max_tokens": 16,
+    "on_policy.max_turns": 2,
+    "on_policy.log_every_steps": 1,
+    "runtime.launcher": "inline",
+}
+
+
+def shortened(path: Path, store: Path, **changes: Any) -> DistillConfig:
+    values = {**SHORT, "runtime.store": str(store), **changes}
+    return load_config(path, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_mode_trains(path: Path, tmp_path: Path) -> None:
+    from flows.train_on_policy import train_on_policy
+
+    config = shortened(path, tmp_path, **{"tracking.enabled": False})
+    student = train_on_policy(config).students["on_policy"]
+    final = student.facts["final"]
+    assert student.facts["steps"] == 2
+    assert all(math.isfinite(value) for value in final.values())
+    assert ("on_policy/teacher_kl" in final) is config.on_policy.needs_teacher
+    # Rewards alone teach nothing where all answers of a prompt are cut off.
+    assert final["on_policy/grad_norm"] > 0.0 or not config.on_policy.needs_teacher
+    assert final["on_policy/mean_turns"] <= (1.0 if config.on_policy.agentic == "off" else 2.0)
+
+
+def test_mlflow_has_the_metrics_and_a_page_of_trajectories(tmp_path: Path) -> None:
+    from flows.train_on_policy import train_on_policy
+
+    path = next(path for path in CONFIGS if path.stem == "pure_agentic")
+    student = train_on_policy(shortened(path, tmp_path)).students["on_policy"]
+    client = MlflowClient(default_uri(tmp_path))
+    run = client.get_run(student.facts["mlflow_run_id"])
+    assert {"on_policy/teacher_kl/teacher", "on_policy/reward", "on_policy/sample_s"} <= run.data.metrics.keys()
+    names = [entry.path for entry in client.list_artifacts(run.info.run_id, "trajectories")]
+    assert names == ["trajectories/step-00000000.html"]
+
+
+@pytest.mark.slow
+def test_every_mode_trains_as_it_is_shipped(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    for path in CONFIGS:
+        done = cli("on-policy", str(path), "--set", f"runtime.store={tmp_path / path.stem}")
+        assert done.returncode == 0, (path.name, done.stdout, done.stderr)
