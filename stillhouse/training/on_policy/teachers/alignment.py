@@ -103,4 +103,4 @@ def _sizes(known: Sequence[int], tokens: Sequence[int]) -> list[int]:
 
 def _shares(total: float, sizes: Sequence[int]) -> list[float]:
     whole = sum(sizes)
-    return [total * size / whole if whole else total / len(sizes) for size in sizes]
+    return [total * (size / whole) if whole else total / len(sizes) for size in sizes]

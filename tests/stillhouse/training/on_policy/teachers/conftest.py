@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import uvicorn
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -230,3 +231,26 @@ def own_server() -> Iterator[str]:
     thread.join()
     engine.stop()
     listener.close()
+
+
+@pytest.fixture(scope="session")
+def other() -> PreTrainedTokenizerBase:
+    """A byte-level tokenizer of another text, with the chat template of the embedded models and another end of turn."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<pad>", "<|begin|>", "<|stop|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(["Ben has eggs and finds more of them, 东京 café, done and done again. " * 20], trainer)
+    template = (
+        "{% for m in messages %}<|begin|>{{ m.role }}: {{ m.content or '' }}"
+        "{% for c in m.tool_calls or [] %}[call {{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+        "<|stop|>{% endfor %}{% if add_generation_prompt %}<|begin|>assistant: {% endif %}"
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|stop|>", pad_token="<pad>", chat_template=template
+    )

@@ -1,0 +1,123 @@
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
+from stillhouse.config import ToolsConfig
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.scored import TeacherView
+from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
+from stillhouse.training.on_policy.teachers.hint import Hint
+from stillhouse.training.on_policy.teachers.reading import OtherTokens, SameTokens
+from stillhouse.training.on_policy.teachers.runs import sampled_runs
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import Message, PromptMetadata
+
+QUESTION: Message = {"role": "user", "content": "Ben has 12 eggs. Ben finds 5 more. How many now?"}
+ABOUT = PromptMetadata("p", "17", "shop", "numeric", {"solution": "12 + 5 = 17", "empty": None})
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 + 5"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def toolbox() -> Toolbox:
+    return Toolbox.from_config(ToolsConfig(builtin=("calculator",)))
+
+
+@pytest.fixture
+def trajectory(tokenizer: PreTrainedTokenizerBase, toolbox: Toolbox) -> SampledTrajectory:
+    """A tool call, its result, an answer."""
+    system: Message = {"role": "system", "content": "Be brief."}
+    schemas = toolbox.schemas()
+    end = tokenizer.eos_token_id
+    arguments = {"name": "calculator", "arguments": '{"expression": "12 + 5"}'}
+    called: Message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_0", "type": "function", "function": arguments}],  # type: ignore[typeddict-item]
+    }
+    result: Message = {"role": "tool", "tool_call_id": "call_0", "content": "17"}
+    answer: Message = {"role": "assistant", "content": "Ben has 17 eggs."}
+    prompt = render(tokenizer, [system, QUESTION], schemas, add_generation_prompt=True)
+    first = [*tokenizer(CALL, add_special_tokens=False)["input_ids"], end]
+    between = next_turn_ids(tokenizer, first, [system, QUESTION, called], [result], schemas)
+    second = [*tokenizer("Ben has 17 eggs.", add_special_tokens=False)["input_ids"], end]
+    return SampledTrajectory(
+        prompt_id="p",
+        sample_index=0,
+        messages=[system, QUESTION, called, result, answer],
+        toolbox=toolbox,
+        token_ids=prompt + first + between + second,
+        loss_mask=[False] * len(prompt) + [True] * len(first) + [False] * len(between) + [True] * len(second),
+        sampling_logprobs=[],
+        num_turns=2,
+    )
+
+
+def sampled(one: SampledTrajectory | TeacherView) -> list[int]:
+    return [token for token, is_sampled in zip(one.token_ids, one.loss_mask, strict=True) if is_sampled]
+
+
+def test_without_a_hint_the_teacher_reads_the_students_tokens(
+    tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
+) -> None:
+    assert SameTokens(tokenizer).view(trajectory, ABOUT) is None
+
+
+def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_sampled(
+    tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
+) -> None:
+    reading = SameTokens(tokenizer, Hint("Solution ({{ tag }}): {{ solution }}, so {{ expected_answer }}.", "t"))
+    view = reading.view(trajectory, ABOUT)
+    assert view is not None
+    text = "Solution (shop): 12 + 5 = 17, so 17.\n\n"
+    hinted: Message = {"role": "user", "content": text + (QUESTION["content"] or "")}
+    prompt = render(
+        tokenizer, [trajectory.messages[0], hinted], trajectory.toolbox.schemas(), add_generation_prompt=True
+    )
+    first = trajectory.loss_mask.index(True)
+    assert view.token_ids == prompt + trajectory.token_ids[first:]
+    assert view.loss_mask[len(prompt) :] == trajectory.loss_mask[first:]
+    assert sampled(view) == sampled(trajectory)
+    added = len(view.token_ids) - len(trajectory.token_ids)
+    assert abs(added - reading.num_added("p", ABOUT)) <= 1
+
+
+@pytest.mark.parametrize("template", ["{{ proof }}", "{{ empty }}"])
+def test_a_hint_that_asks_for_what_a_prompt_does_not_have_names_it(template: str) -> None:
+    with pytest.raises(InputError, match=r"hint of teacher 't': prompt p does not have .*the prompt has .*'solution'"):
+        Hint(template, "t").text("p", ABOUT)
+    assert Hint("{% if proof is defined %}{{ proof }}{% endif %}", "t").text("p", None) == "\n\n"
+
+
+def test_a_hint_is_a_template_and_needs_a_question() -> None:
+    with pytest.raises(ConfigError, match="hint of teacher 't' is no Jinja template"):
+        Hint("{{ solution", "t")
+    with pytest.raises(InputError, match="prompt p has no user message"):
+        Hint("x", "t").into([{"role": "system", "content": "s"}], "x", "p")
+
+
+def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(
+    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, trajectory: SampledTrajectory
+) -> None:
+    ends = stop_token_ids(tokenizer)
+    view = OtherTokens(tokenizer, other, ends, Hint("{{ solution }}", "t")).view(trajectory, ABOUT)
+    text = other.decode(view.token_ids)
+    opening = "<|begin|>system: Be brief.<|stop|><|begin|>user: 12 + 5 = 17\n\nBen has 12 eggs."
+    assert text.startswith(opening)
+    assert text.endswith("<|stop|><|begin|>tool: 17<|stop|><|begin|>assistant: Ben has 17 eggs.<|stop|>")
+    turns = [other.decode(run) for run in sampled_runs(view)]
+    assert turns == [f"{CALL}<|stop|>", "Ben has 17 eggs.<|stop|>"]
+    logprobs = [-0.25] * sum(view.loss_mask)
+    own = TeacherView(trajectory.token_ids, trajectory.loss_mask)
+    aligned = ByteAlignment.between(tokenizer, other, ends).align(own, view, logprobs)
+    assert len(aligned) == sum(trajectory.loss_mask)
+    assert sum(aligned) == pytest.approx(sum(logprobs))
+
+
+def test_a_turn_that_was_cut_off_has_no_end_for_the_teacher_either(
+    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, trajectory: SampledTrajectory
+) -> None:
+    trajectory.token_ids.pop()
+    trajectory.loss_mask.pop()
+    view = OtherTokens(tokenizer, other, stop_token_ids(tokenizer)).view(trajectory, None)
+    assert other.decode(sampled_runs(view)[-1]) == "Ben has 17 eggs."

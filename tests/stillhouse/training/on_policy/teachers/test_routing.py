@@ -1,0 +1,109 @@
+from concurrent.futures import Future
+
+import pytest
+
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
+from stillhouse.types import Prompt, PromptMetadata
+
+
+class Constant:
+    """Gives every sampled token the same log-probability."""
+
+    def __init__(self, name: str, logprob: float = -1.0, max_context: int | None = None) -> None:
+        self.name, self.kl_coef, self.max_context = name, 1.0, max_context
+        self.logprob = logprob
+        self.is_closed = False
+
+    def start(self, requests: list[ScoreRequest]) -> Future[list[list[float]]]:
+        return finished([[self.logprob * sampled for sampled in request.loss_mask] for request in requests])
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Longer:
+    """Reads so many tokens more."""
+
+    def view(self, trajectory: object, metadata: object) -> None:
+        return None
+
+    def num_added(self, prompt_id: str, metadata: object) -> int:
+        return 7 if prompt_id == "long" else 3
+
+
+def about(tag: str | None, **more: object) -> PromptMetadata:
+    return PromptMetadata("p", None, tag, "exact", dict(more))
+
+
+MATHS, CODE, REST = Constant("maths"), Constant("code"), Constant("rest")
+
+
+def test_a_prompt_goes_to_the_teacher_of_its_tag_or_to_the_one_for_all_others() -> None:
+    teachers = Teachers([Route("maths", MATHS, ("algebra", "sums")), Route("rest", REST), Route("code", CODE, ("py",))])
+    tags = ["sums", "py", "poems", None]
+    assert [teachers.select(about(tag)) for tag in tags] == [MATHS, CODE, REST, REST]
+    assert teachers.select(None) is REST
+    assert list(teachers.by_name) == ["maths", "rest", "code"]
+
+
+def test_metadata_may_decide_in_place_of_the_tag() -> None:
+    teachers = Teachers([Route("maths", MATHS, ("3",))], route_by="dataset", unrouted="no_kl")
+    assert teachers.route(about("x", dataset=3)) == "3"
+    assert teachers.select(about("x", dataset=3)) is MATHS
+    assert teachers.select(about("3")) is None
+
+
+def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
+    prompts = [Prompt("a", []), Prompt("b", [])]
+    metadata = {"a": about("sums"), "b": about("poems")}
+    routes = [Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "js"))]
+    with pytest.raises(InputError, match=r"prompt b has no teacher: its tag is 'poems', .*: sums, 'code': py, js"):
+        Teachers(routes).check(prompts, metadata)
+    lenient = Teachers(routes, unrouted="no_kl")
+    lenient.check(prompts, metadata)
+    assert lenient.select(metadata["b"]) is None
+    Teachers([]).check(prompts, metadata)
+
+
+def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
+    teachers = Teachers([Route("maths", None, ("sums",)), Route("rest", REST)])
+    teachers.check([Prompt("a", [])], {"a": about("sums")})
+    assert teachers.select(about("sums")) is None
+    assert list(teachers.by_name) == ["rest"]
+
+
+def test_two_teachers_for_the_same_prompts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'maths' and 'code' are both for tag 'sums'"):
+        Teachers([Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "sums"))])
+    with pytest.raises(ConfigError, match="'maths' and 'code' are both for prompts without a teacher of their own"):
+        Teachers([Route("maths", MATHS), Route("code", CODE)])
+
+
+def test_the_context_leaves_room_for_the_longest_hint() -> None:
+    small = Constant("small", max_context=100)
+    teachers = Teachers([Route("small", small, ("s",), Longer()), Route("maths", Constant("maths", max_context=96))])
+    assert teachers.max_context == 96
+    teachers.check([Prompt("long", []), Prompt("short", [])], {"long": about("s"), "short": about("s")})
+    assert teachers.max_context == 93
+    assert Teachers([Route("rest", REST)]).max_context is None
+
+
+def test_routed_scores_are_those_of_each_teacher_by_itself() -> None:
+    requests = [ScoreRequest([5, 6, 7], [False, True, True], name) for name in ("a", "b", "c")]
+    tags = {"a": about("sums"), "b": about("py"), "c": about("poems")}
+    one, two = Constant("one", -1.0), Constant("two", -2.0)
+    teachers = Teachers([Route("one", one, ("sums",)), Route("two", two, ("py",))], unrouted="no_kl")
+    routed = {}
+    for request in requests:
+        teacher = teachers.select(tags[request.prompt_id])
+        routed[request.prompt_id] = None if teacher is None else teacher.start([request]).result()[0]
+    assert routed == {"a": one.start(requests).result()[0], "b": two.start(requests).result()[1], "c": None}
+
+
+def test_closing_closes_every_teacher() -> None:
+    one, two = Constant("one"), Constant("two")
+    Teachers([Route("one", one, ("x",)), Route("two", two)]).close()
+    assert one.is_closed
+    assert two.is_closed
