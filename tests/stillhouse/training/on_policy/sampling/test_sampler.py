@@ -1,17 +1,22 @@
+import copy
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
 
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
-from stillhouse.serving.generator import Generator
+from stillhouse.errors import TrainingError
+from stillhouse.serving.generator import Generation, Generator
 from stillhouse.serving.score import score_tokens
+from stillhouse.tools import tool
+from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
-from stillhouse.types import Prompt, StopReason
+from stillhouse.types import Prompt, PromptMetadata, StopReason
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +121,133 @@ def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, toolbo
     for trajectory in trajectories:
         assert "calculator(" not in student.tokenizer.decode(trajectory.token_ids).partition("<|im_end|>")[0]
         assert trajectory.num_tool_errors == trajectory.num_tool_calls
+
+
+def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
+    ratios = []
+    for trajectory in sample(student, toolbox, prompts[:6], group_size=2, max_concurrent=7):
+        with torch.no_grad():
+            logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1]
+        targets = torch.tensor(trajectory.token_ids[1:])
+        forced = logits.double().log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+        mask = torch.tensor(trajectory.loss_mask[1:])
+        ratios.append((forced - torch.tensor(trajectory.sampling_logprobs[1:]))[mask].exp())
+    off_one = (torch.cat(ratios) - 1.0).abs()
+    assert off_one.max() < 1e-4
+    assert off_one.mean() < 1e-5, "the importance ratio is 1 where sampler and trainer are one"
+
+
+def test_nucleus_log_probs_are_those_of_what_was_sampled_from(
+    student: Student, toolbox: Toolbox, prompts: list[Prompt], caplog: pytest.LogCaptureFixture
+):
+    for trajectory in sample(student, toolbox, prompts[:3], temperature=2.0, top_p=0.5, max_tokens=24):
+        with torch.no_grad():
+            logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1] / 2.0
+        probs, order = logits.softmax(-1).sort(descending=True)
+        kept = torch.where(probs.cumsum(-1) - probs < 0.5, probs, 0.0)
+        kept = kept / kept.sum(-1, keepdim=True)
+        for place, (token, mask) in enumerate(zip(trajectory.token_ids, trajectory.loss_mask, strict=True)):
+            if mask:
+                expected = kept[place - 1, order[place - 1] == token].log().item()
+                assert trajectory.sampling_logprobs[place] == pytest.approx(expected, abs=1e-3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "temperature 2 and top_p 0.5" in caplog.text
+
+
+def test_turns_that_would_be_tokenised_otherwise_are_counted_and_kept_as_sampled(
+    student: Student, toolbox: Toolbox, prompts: list[Prompt]
+):
+    wild = sample(student, toolbox, prompts[:4], temperature=4.0, max_tokens=24)
+    assert sum(trajectory.num_drifted_turns for trajectory in wild) > 0
+    for trajectory in wild:
+        first = trajectory.loss_mask.index(True)
+        sampled = trajectory.token_ids[first : first + 24]
+        again = student.tokenizer(student.tokenizer.decode(sampled), add_special_tokens=False)["input_ids"]
+        if trajectory.num_turns == 1:
+            assert trajectory.num_drifted_turns == (again != sampled)
+    greedy = sample(student, toolbox, prompts[:4], temperature=1e-3)
+    assert sum(trajectory.num_drifted_turns for trajectory in greedy) == 0
+
+
+def test_groups_are_handed_on_as_they_end_and_no_more_run_at_once_than_may(
+    student: Student, toolbox: Toolbox, prompts: list[Prompt]
+):
+    class Counting(Generator):
+        most = 0
+
+        def step(self) -> list[tuple[int, Generation]]:
+            self.most = max(self.most, self.num_active)
+            return super().step()
+
+    config = OnPolicyConfig.model_validate({"max_tokens": 48, "group_size": 3, "max_concurrent": 4})
+    generator = Counting(student.causal_lm, max_batch=64)
+    heard: list[tuple[list[SampledTrajectory], int]] = []
+    trajectories = Sampler(student.tokenizer, toolbox, config, 512).sample(
+        generator, prompts[:5], 0, lambda group: heard.append((group, generator.num_active))
+    )
+    assert generator.most == 4
+    groups = {group[0].prompt_id: group for group, _ in heard}
+    assert [groups[prompt.id] for prompt in prompts[:5]] == [trajectories[i : i + 3] for i in range(0, 15, 3)]
+    assert len(heard) == 5
+    assert all(trajectory.stop_reason is not None for group, _ in heard for trajectory in group)
+    assert any(others for _, others in heard[:-1]), "others still decode when the first groups have ended"
+
+
+def test_sampling_fewer_at_once_gives_the_same_tokens(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
+    few, many = (sample(student, toolbox, prompts[:3], group_size=2, max_concurrent=n) for n in (2, 64))
+    assert [one.token_ids for one in few] == [one.token_ids for one in many]
+
+
+def test_tools_of_a_turn_run_together_and_are_told_whose_call_it_is(
+    student: Student, prompts: list[Prompt], metadata: dict[str, PromptMetadata]
+):
+    meeting = threading.Barrier(2)
+    told: list[ToolArgs] = []
+
+    @tool
+    def calculator(expression: str, about: ToolArgs) -> str:
+        """Waits for another call.
+
+        Args:
+            expression: ignored.
+        """
+        told.append(about)
+        meeting.wait(10)
+        return "7"
+
+    config = OnPolicyConfig.model_validate({"max_tokens": 96, "max_turns": 2, "group_size": 2, "temperature": 1e-3})
+    known = {key: replace(entry, metadata={"shop": key}) for key, entry in metadata.items()}
+    sampler = Sampler(student.tokenizer, Toolbox([calculator]), config, 512, metadata=known)
+    trajectories = sampler.sample(Generator(student.causal_lm), prompts[:1], 0)
+    assert [trajectory.num_tool_calls for trajectory in trajectories] == [1, 1]
+    assert [trajectory.num_tool_errors for trajectory in trajectories] == [0, 0]
+    assert {about.sample_index for about in told} == {0, 1}
+    assert {(about.prompt_id, about.metadata["shop"]) for about in told} == {(prompts[0].id, prompts[0].id)}
+
+
+def test_calls_that_cannot_be_run_are_told_apart_from_tools_that_fail(student: Student, prompts: list[Prompt]):
+    @tool
+    def calculator(expression: str) -> str:
+        """Fails.
+
+        Args:
+            expression: ignored.
+        """
+        raise ValueError(expression)
+
+    failing = sample(student, Toolbox([calculator]), prompts[:4], temperature=1e-3)
+    assert sum(trajectory.num_tool_errors for trajectory in failing) > 0
+    assert sum(trajectory.num_invalid_tool_calls for trajectory in failing) == 0
+    unknown = sample(student, Toolbox([]), prompts[:4], temperature=1e-3)
+    calls = sum(trajectory.num_tool_calls for trajectory in unknown)
+    assert sum(trajectory.num_invalid_tool_calls for trajectory in unknown) == calls > 0
+
+
+def test_template_that_rewrites_an_earlier_turn_stops_the_training(
+    student: Student, toolbox: Toolbox, prompts: list[Prompt]
+):
+    tokenizer = copy.deepcopy(student.tokenizer)
+    tokenizer.chat_template = "{%- if messages | length > 2 %}go on{% endif -%}" + tokenizer.chat_template
+    config = OnPolicyConfig.model_validate({"max_tokens": 96, "temperature": 1e-3})
+    with pytest.raises(TrainingError, match=rf"prompt {prompts[0].id}, turn 2, after \d+ tokens: .*prefix preserving"):
+        Sampler(tokenizer, toolbox, config, 512).sample(Generator(student.causal_lm), prompts[:1], 0)
