@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loss_head import main
+from benchmarks.loss_head import Head, Loss, Setting, main
 
 V = 20000
 SIZE = ["--tokens", "64", "--vocabulary", str(V), "--hidden", "16", "--rounds", "1", "--threads", "1", "--mkl"]
@@ -23,3 +23,13 @@ def test_values_and_gradients_agree_and_chunks_save_memory(
     assert figures["naive_bytes"] > 64 * V * 4
     assert figures["our_bytes"] < 0.5 * figures["naive_bytes"]
     assert "trained   memory 0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("loss", ["reverse_kl", "jsd"])
+def test_naive_divergences_are_those_of_training(loss: Loss) -> None:
+    setting = Setting(loss, 16, 300, 8, "float32", is_trained=True, chunk_elements=5 * 300, num_threads=1, onednn=False)
+    head = Head(setting)
+    value, *_ = ours = head.run("ours")
+    assert value > 0.01
+    for seen, expected in zip(ours, head.run("naive"), strict=True):
+        assert (seen - expected).norm() < 1e-5 * expected.norm()

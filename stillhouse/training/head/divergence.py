@@ -61,12 +61,14 @@ class Pair:
 
 def divergences(pair: Pair, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor]:
     """The weighted sum of at least one term, [R], and its gradient by the student's logits, [R, S]."""
-    forms = [(term.weight, _FORMS[term.kind](pair, term)) for term in terms if term.top_k is None]
     values_R, gradients_RS = pair.p_RS.new_zeros(len(pair.p_RS)), None
-    for weight, (its_values_R, slopes_RS) in forms:
-        values_R += weight * its_values_R
-        slopes_RS *= weight
-        gradients_RS = slopes_RS if gradients_RS is None else gradients_RS.add_(slopes_RS)
+    for term in (term for term in terms if term.top_k is None):
+        its_values_R, slopes_RS = _FORMS[term.kind](pair, term)
+        values_R += term.weight * its_values_R
+        if gradients_RS is not None:
+            gradients_RS.add_(slopes_RS, alpha=term.weight)
+        else:
+            gradients_RS = slopes_RS if term.weight == 1.0 else slopes_RS.mul_(term.weight)
     if gradients_RS is None:
         gradients_RS = torch.zeros_like(pair.p_RS)
     else:

@@ -2,6 +2,7 @@
 
 The logits of a chunk live in one buffer, which their gradient then overwrites; those of a whole microbatch never exist,
 nothing is computed twice, and all that is kept for the backward pass are the gradients of hidden states and weight.
+A teacher's logits of the same chunk live in a second buffer, which the gradient of the divergence overwrites.
 
 Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
 """
