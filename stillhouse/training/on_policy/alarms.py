@@ -5,7 +5,7 @@ A figure is judged by its mean over 10 measurements, against that over its first
 - lengths explode: trajectories are three times as long as at first;
 - entropy collapses: it is below 5 % of what it was at first;
 - more than half of the trajectories are cut off, however it was before;
-- the KL to the teacher rises: it is twice its lowest mean and 0.1 nats a token above it, which near zero is no noise.
+- the KL to the teacher rises: it is twice its lowest mean and 0.2 nats a token above it, which near zero is no noise.
 
 None of them proves an error. A student may have to write more than it did, and one whose teacher is certain becomes
 certain too. So each is said once, with what may be behind it, and ends nothing unless that is asked for.
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW: Final = 10
 """Measurements that a mean is taken over."""
+_FEW: Final = 3
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class _Course:
     start: float = math.nan
     """Mean of the first window; NaN until it is full."""
     lowest: float = math.inf
-    """Lowest mean of a full window."""
+    """Lowest mean of a window, of which the first are short: what goes wrong at once has nothing else to be told by."""
 
     @property
     def mean(self) -> float:
@@ -44,9 +45,10 @@ class _Course:
 
     def add(self, value: float) -> None:
         self.recent.append(value)
-        if len(self.recent) == WINDOW:
-            self.start = self.mean if math.isnan(self.start) else self.start
+        if len(self.recent) >= _FEW:
             self.lowest = min(self.lowest, self.mean)
+        if len(self.recent) == WINDOW and math.isnan(self.start):
+            self.start = self.mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,14 @@ _ALARMS: Final = (
         "truncated_share",
         "at most",
         lambda course: 0.5,
-        "What is cut off has no end to learn from. Raise on_policy.max_tokens; where trajectories go on until they are "
-        "cut, see that student and teacher end their turns with the same token",
+        "What is cut off has no end to learn from. Raise on_policy.max_tokens, or lower learning_rate if it was not so "
+        "at step 0; where trajectories never end, see that student and teacher end their turns with the same token",
     ),
     _Alarm(
         "kl_rising",
         "teacher_kl",
         "at most",
-        lambda course: max(2.0 * course.lowest, course.lowest + 0.1),
+        lambda course: max(2.0 * course.lowest, course.lowest + 0.2),
         "Lower on_policy.learning_rate. Where rewards pull the student away from its teacher, raise kl_coef or lower "
         "reward_coef, unless that is what is wanted",
     ),

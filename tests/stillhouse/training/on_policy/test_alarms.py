@@ -49,6 +49,10 @@ def test_a_kl_that_is_nearly_nothing_may_be_many_times_its_lowest() -> None:
     assert feed(alarms, "teacher_kl", [0.3] * WINDOW) is not None
 
 
+def test_a_kl_that_rises_at_once_is_compared_with_the_first_few() -> None:
+    assert feed(RolloutAlarms(stops=True), "teacher_kl", [0.1] * 3 + [14.0] * WINDOW) == WINDOW - 1
+
+
 def test_nothing_is_judged_before_there_is_a_start() -> None:
     alarms = RolloutAlarms(stops=True)
     assert feed(alarms, "truncated_share", [1.0] * (WINDOW - 1)) is None
