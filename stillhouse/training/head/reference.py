@@ -4,10 +4,8 @@ Dimensions: N loss positions, R hidden size of the teacher.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from stillhouse.serving.logits import UNSCALED, LogitScaling
 
@@ -25,8 +23,3 @@ class Reference:
     of an embedding beyond the tokenizer's vocabulary thus play no part."""
     scaling: LogitScaling = UNSCALED
     """What the teacher does to its logits."""
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, hidden_NR: Tensor, vocabulary: int) -> Self:
-        """The reference of `model`, a causal language model, from hidden states it made."""
-        return cls(hidden_NR, model.get_output_embeddings(), vocabulary, LogitScaling.of(model))

@@ -119,7 +119,7 @@ class Following(Likelihood):
             ]
             for sample in samples
         ]
-        return Reference.of(teacher, torch.cat(hidden), teacher.config.vocab_size)
+        return Reference(torch.cat(hidden), teacher.get_output_embeddings(), teacher.config.vocab_size)
 
     def loss(self, scores: TokenScores, values: Mapping[str, torch.Tensor]) -> TokenLosses:
         assert scores.divergence_N is not None

@@ -312,10 +312,11 @@ def test_teacher_of_a_family_that_scales_its_logits_says_what_it_would_say_itsel
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0].log_softmax(-1).gather(1, inputs.targets[:, None])[:, 0]
         hidden = model.get_decoder()(input_ids=ids).last_hidden_state[0]
+    reference = Reference(hidden, model.get_output_embeddings(), V, LogitScaling.of(model))
 
     def says(scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         assert scores.reference_logprobs_N is not None
         return TokenLosses(scores.logprobs_N, means={"reference": scores.reference_logprobs_N})
 
-    seen = inputs.fused(says, reference=Reference.of(model, hidden, V), temperature=1.0)
+    seen = inputs.fused(says, reference=reference, temperature=1.0)
     assert_close(seen.sums["reference"], expected.sum())
