@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
+from stillhouse.serving.logits import UNSCALED, LogitScaling
 from stillhouse.training.head.divergence import Pair, divergences
 from stillhouse.training.head.layer import Layer
 from stillhouse.training.head.reference import Reference
@@ -65,9 +66,10 @@ class Comparison:
         wants: Set[ScoreName],
         like_CV: Tensor,
     ) -> None:
-        self._reference, self._targets_N, self._terms, self._temperature = reference, targets_N, terms, temperature
+        self._targets_N, self._terms, self._temperature = targets_N, terms, temperature
         self._wants_reverse_kl = "reverse_kl" in wants
         self._dtype = wide(like_CV.dtype)
+        self._layer: Layer | None = None
         if reference is None:
             return
         shared, head, device = reference.vocabulary, reference.head, like_CV.device
@@ -79,14 +81,15 @@ class Comparison:
             )
         bias_S = None if head.bias is None else head.bias[:shared].to(device)
         self._layer = Layer(reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype)
+        self._scaling = reference.scaling
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> Compared:
         """Compares a chunk, whose logits under the student it reads."""
-        if self._reference is None:
+        if self._layer is None:
             zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
             return Compared(zeros_C if self._terms else None, zeros_C.clone() if self._wants_reverse_kl else None)
-        reference_CS = self._reference.scaling.apply_(self._layer.logits(chunk, self._buffer_CS))
+        reference_CS = self._layer.logits(chunk, self._buffer_CS)
         num_rows = block_rows(reference_CS)
         blocks = zip(
             *(whole.split(num_rows) for whole in (logits_CV, reference_CS, self._targets_N[chunk])), strict=True
@@ -104,7 +107,8 @@ class Comparison:
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """Values of some rows, with the gradient in place of the teacher's logits."""
         shared = reference_RS.shape[1]
-        log_p_RS, log_q_RS = (self._log_probabilities(logits[:, :shared]) for logits in (logits_RV, reference_RS))
+        log_p_RS = self._log_probabilities(logits_RV[:, :shared], UNSCALED)
+        log_q_RS = self._log_probabilities(reference_RS, self._scaling)
         is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
         logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
         pair = Pair(log_p_RS, log_q_RS)
@@ -115,6 +119,6 @@ class Comparison:
             reference_RS.copy_(gradients_RS)
         return values_R, reverse_kl_R, logprobs_R
 
-    def _log_probabilities(self, logits_RS: Tensor) -> Tensor:
-        logits_RS = logits_RS.to(self._dtype)
+    def _log_probabilities(self, logits_RS: Tensor, scaling: LogitScaling) -> Tensor:
+        logits_RS = scaling.apply_(logits_RS.to(self._dtype))
         return (logits_RS if self._temperature == 1.0 else logits_RS / self._temperature).log_softmax(dim=-1)
