@@ -4,10 +4,9 @@ A synchronous state machine: `submit` queues requests, `step` advances every run
 waiting ones, and returns what finished. Nothing here is random but through a request's own seed, and nothing depends on
 time, so equal calls give equal bits on a CPU.
 
-Profiled with the embedded student (0.14 M parameters), 64 prompts of 100 tokens, 64 sampled tokens each, one CPU
-thread. Of a step, attention takes 27 %, linear layers 16 %, norms and rotary embedding about 35 % (many small
-operations, mostly dispatch), picking tokens 10 % and the state kept here 8 %. `benchmarks/decoding.py` measures it
-beside `model.generate`.
+Profiled on one CPU thread with 64 rows of 100 prompt tokens, 64 sampled each. Embedded student (0.14 M parameters):
+attention takes 40 % of a step, linear layers 18 %, the rest is dispatch of many small operations. Hidden size 512:
+linear layers take 67 %, attention 20 %. `benchmarks/decoding.py` measures it beside `model.generate`.
 """
 
 from collections import deque
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
-from stillhouse.serving.attention import slot_masks
+from stillhouse.serving.graphs import Recorder
+from stillhouse.serving.passes import SlotPasses
 from stillhouse.serving.prefixes import SlotTable
 from stillhouse.serving.sampling import pick_tokens
-from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,10 +71,6 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
 
-    def pending(self) -> list[int]:
-        """Tokens the next forward pass of this row takes in."""
-        return [self.completion[-1]] if self.completion else list(self.request.prompt_ids[self.cached :])
-
     def next_uniform(self) -> float:
         if not self.uniforms:
             block = torch.rand(_UNIFORMS_AT_ONCE, dtype=torch.float64, generator=self.rng)
@@ -96,23 +91,26 @@ class Generator:
     not change while a request is unfinished; where some are trainable they may change in between, so nothing is kept
     once no request is left.
 
+    Args:
+        model: In evaluation mode.
+        max_batch: Requests that run at once.
+        recorder: How decode passes are recorded to be replayed; None records them on CUDA, and nowhere else.
+
     Raises:
         ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
     """
 
-    def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
-        config = model.config.get_text_config()
-        self.context_length: int = config.max_position_embeddings
+    def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64, recorder: Recorder | None = None) -> None:
+        self.context_length: int = model.config.get_text_config().max_position_embeddings
         """Most tokens of prompt and completion together."""
         self._model = model
-        self._config = config
-        self._cache = SlotCache(config.num_hidden_layers, model.device)
+        self._passes = SlotPasses(model, recorder)
+        self._cache = self._passes.cache
         self._slots = SlotTable(self._cache, max_batch)
         self._max_batch = max_batch
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
         self._num_submitted = 0
-        slot_masks(config, torch.zeros(1, 1, dtype=torch.long), 1)
 
     @property
     def num_active(self) -> int:
@@ -156,7 +154,7 @@ class Generator:
         """Advances by one token and returns the requests that finished, in no particular order."""
         if self._model.training:
             raise ValueError("the model is in training mode, in which caching and dropout go wrong; call model.eval()")
-        logits = [self._forward(0, self._rows)] if self._rows else []
+        logits = [self._decode()] if self._rows else []
         admitted = self._admit()
         if admitted:
             logits.append(self._prefill(admitted))
@@ -194,6 +192,10 @@ class Generator:
             done.update(self.step())
         return [done[handle] for handle in handles]
 
+    def close(self) -> None:
+        """Gives back the memory of keys and values, and of recorded passes; nothing can be sampled any more."""
+        self._passes.close()
+
     def _admit(self) -> list[list[_Row]]:
         """Takes waiting requests, oldest first, in groups of one prompt."""
         room = self._max_batch - len(self._rows)
@@ -220,7 +222,10 @@ class Generator:
         """
         first_slot = len(self._rows)
         leaders = [group[0] for group in groups]
-        logits = self._forward(first_slot, leaders)
+        tokens = [list(row.request.prompt_ids[row.cached :]) for row in leaders]
+        logits = self._passes.feed(first_slot, tokens, [row.cached for row in leaders])
+        for row in leaders:
+            row.cached = len(row.request.prompt_ids)
         self._rows += leaders
         sources = [place for place, group in enumerate(groups) for _ in group[1:]]
         if not sources:
@@ -237,37 +242,12 @@ class Generator:
         self._rows += followers
         return logits[[*range(len(leaders)), *sources]]
 
-    def _forward(self, first_slot: int, rows: Sequence[_Row]) -> torch.Tensor:
-        """Feeds each row's pending tokens; logits [len(rows), V] after the last of them."""
-        pending = [row.pending() for row in rows]
-        starts = [row.cached for row in rows]
-        lengths = [len(tokens) for tokens in pending]
-        width = max(lengths)
-        self._cache.reserve(
-            first_slot + len(rows), max(start + length for start, length in zip(starts, lengths, strict=True))
-        )
-        self._cache.aim(first_slot, starts, lengths)
-        device = self._model.device
-        # A padding token takes position 0 and so sees its slot's first token: harmless, and never an empty softmax.
-        input_ids = torch.tensor([[0] * (width - len(tokens)) + tokens for tokens in pending], device=device)
-        positions = torch.tensor(
-            [
-                [0] * (width - length) + list(range(start, start + length))
-                for start, length in zip(starts, lengths, strict=True)
-            ],
-            device=device,
-        )
-        for row, length in zip(rows, lengths, strict=True):
-            row.cached += length
-        output = self._model(
-            input_ids=input_ids,
-            attention_mask=slot_masks(self._config, positions, self._cache.columns_in_use, self._model.dtype),
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+    def _decode(self) -> torch.Tensor:
+        """Feeds the last token of each running row; logits [rows, V] after it."""
+        starts = [row.cached for row in self._rows]
+        for row in self._rows:
+            row.cached += 1
+        return self._passes.decode([row.completion[-1] for row in self._rows], starts)
 
     def _release(self, index: int) -> None:
         """Removes a row; the last one takes its slot, and its own keys and values are parked behind the rows."""

@@ -5,8 +5,8 @@ no padding in the cache, a decode step writes one column a row, and a finished s
 being copied. transformers' own DynamicCache copies all keys and values at every step and has to be re-padded whenever a
 sequence joins or leaves.
 
-Shapes: K/V buffers are [slots, columns, heads, head_dim]; what a layer hands to attention is [batch, heads, columns,
-head_dim], a view.
+Shapes: K/V buffers are [slots + 1, columns, heads, head_dim], where the last slot is written and never read; what a
+layer hands to attention is [batch, heads, columns, head_dim], a view.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates buffers for states of these shapes [batch, heads, new, head_dim]."""
-        size = (self._cache.num_slots, self._cache.num_columns)
+        size = (self._cache.num_slots + 1, self._cache.num_columns)
         self.keys = key_states.new_zeros(*size, key_states.shape[1], key_states.shape[3])
         self.values = value_states.new_zeros(*size, value_states.shape[1], value_states.shape[3])
         self.is_initialized = True
@@ -54,8 +54,8 @@ class SlotLayer(CacheLayerMixin):
             return
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros(num_slots, num_columns, *old.shape[2:])
-            new[: old.shape[0], : old.shape[1]] = old
+            new = old.new_zeros(num_slots + 1, num_columns, *old.shape[2:])
+            new[: old.shape[0] - 1, : old.shape[1]] = old[:-1]
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -81,18 +81,28 @@ class SlotCache(Cache):
         self.columns_in_use = 0
         self.source: torch.Tensor | None = None
         self.target = torch.empty(0, dtype=torch.long, device=device)
-        self._device = device
+        self.device = device
         super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
 
-    def reserve(self, num_slots: int, num_columns: int) -> None:
-        """Makes room for at least so many slots and columns; columns at least double when they grow."""
+    @property
+    def spare_target(self) -> int:
+        """A place for keys and values that nobody reads."""
+        return self.num_slots * self.num_columns
+
+    def reserve(self, num_slots: int, num_columns: int) -> bool:
+        """Makes room for at least so many slots and columns; columns at least double when they grow.
+
+        Returns:
+            Whether there had been less, so that the buffers are others now.
+        """
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
-            return
+            return False
         if num_columns > self.num_columns:
             self.num_columns = max(_MIN_COLUMNS, num_columns, 2 * self.num_columns)
         self.num_slots = max(self.num_slots, num_slots)
         for layer in self.layers:
             layer.resize(self.num_slots, self.num_columns)
+        return True
 
     def aim(self, first_slot: int, starts: Sequence[int], lengths: Sequence[int]) -> None:
         """Directs the next forward pass.
@@ -109,13 +119,23 @@ class SlotCache(Cache):
             source.extend(range((row + 1) * width - length, (row + 1) * width))
             column = (first_slot + row) * self.num_columns + start
             target.extend(range(column, column + length))
-        self.target = torch.tensor(target, device=self._device)
+        self.target = torch.tensor(target, device=self.device)
         is_padded = len(source) < width * len(lengths)
-        self.source = torch.tensor(source, device=self._device) if is_padded else None
+        self.source = torch.tensor(source, device=self.device) if is_padded else None
+
+    def aim_at(self, targets: torch.Tensor, num_columns: int) -> None:
+        """Directs the next forward pass, of one token for each slot from the first on.
+
+        Args:
+            targets: [rows], slot * `num_columns` of the buffers + position; read when the pass writes.
+            num_columns: that attention sees.
+        """
+        self.first_slot, self.columns_in_use = 0, num_columns
+        self.source, self.target = None, targets
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
         """Overwrites the first columns of each slot of `targets` with those of the slot beside it in `sources`."""
-        rows = torch.tensor([sources, targets], device=self._device)
+        rows = torch.tensor([sources, targets], device=self.device)
         for layer in self.layers:
             for buffer in (layer.keys, layer.values):
                 buffer[rows[1], :num_columns] = buffer[rows[0], :num_columns]

@@ -177,18 +177,16 @@ class Engine:
             return
         self.adapters = self._model.folders
         # What is cached is of the weights as they were.
-        if work.adapter is None:
-            self._generators = {None: self._new_generator()}
-        else:
-            self._generators.pop(work.adapter, None)
+        stale = list(self._generators) if work.adapter is None else [work.adapter]
+        for adapter in stale:
+            if adapter in self._generators:
+                self._generators.pop(adapter).close()
         work.future.set_result(None)
 
-    def _new_generator(self) -> Generator:
-        return Generator(self._model.model, max_batch=self._max_batch)
-
     def _admit(self, work: _Sample) -> None:
-        generator = self._generators.get(work.adapter) or self._new_generator()
-        self._generators[work.adapter] = generator
+        if work.adapter not in self._generators:
+            self._generators[work.adapter] = Generator(self._model.model, max_batch=self._max_batch)
+        generator = self._generators[work.adapter]
         try:
             self._running[work.adapter, generator.submit(work.request)] = work.future
         except ValueError as error:
@@ -208,7 +206,7 @@ class Engine:
         except Exception as error:  # out of memory, above all: the callers' failure, not the thread's end
             failed = [place for place in self._running if place[0] == adapter]
             self._fail([self._running.pop(place) for place in failed], error)
-            self._generators[adapter] = self._new_generator()
+            self._generators.pop(adapter).close()
             return
         for handle, generation in finished:
             self._running.pop((adapter, handle)).set_result(generation)

@@ -29,7 +29,12 @@ class TransformersEngines:
             with self._student.precision(), sampling_weights(self._student):
                 # A new one each time: nothing of an earlier batch, such as the layout of its cache, can then tell a
                 # continued training from an uninterrupted one.
-                yield Generator(self._student.causal_lm, max_batch=self._max_concurrent)
+                generator = Generator(self._student.causal_lm, max_batch=self._max_concurrent)
+                try:
+                    yield generator
+                finally:
+                    # Its parts refer to each other: left to itself, it would be collected some time in the training.
+                    generator.close()
         finally:
             self._student.model.train(was_training)
 
