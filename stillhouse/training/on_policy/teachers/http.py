@@ -1,6 +1,7 @@
 """One POST to a teacher's server, and what is known of the server."""
 
 import json
+import logging
 import os
 from datetime import UTC, datetime
 from typing import Final
@@ -36,6 +37,8 @@ class ServerClient:
                 f"{base_url}: no API key: the environment variable {api_key_env} is not set. Put {api_key_env}=... "
                 "into .env or the environment, or leave out the teacher's api_key_env"
             )
+        # It tells of every request, which would bury the log of the training.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         self._timeout_s = timeout_s
         self._client = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),

@@ -37,6 +37,8 @@ class ScoreJournal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode = WAL")
+            # What is committed outlives the process; to outlive a loss of power would cost a wait for each answer.
+            self._file.execute("PRAGMA synchronous = NORMAL")
             with self._file:
                 self._file.execute(_TABLE)
         except (OSError, sqlite3.Error) as error:

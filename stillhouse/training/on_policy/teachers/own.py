@@ -1,7 +1,8 @@
 """Teachers that are the student itself: before training (`base`), or the running mean of its weights (`ema`).
 
-They hold no weights of their own. An adapter is left out while the base reads; the mean changes places with the weights
-while it reads. Both compute as the student does, in its precision, and without dropout.
+They hold no weights of their own, and so cannot score while the student samples. An adapter is left out while the base
+reads; the mean changes places with the weights while it reads. Both compute as the student does, in its precision, and
+without dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ class OwnTeacher:
         self._batch_tokens = batch_tokens
         self._packed = PackedModel(student.causal_lm, student.device, packing=student.packs_exactly())
         self._head_copy: nn.Linear | None = None
+        linears = [module for module in student.causal_lm.modules() if isinstance(module, nn.Linear)]
+        self._linears = [(module, module.weight) for module in linears]
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
         """See `Teacher`; finished when it returns."""
@@ -87,6 +90,8 @@ class OwnTeacher:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        # While the student samples, copies of its weights may stand in their places.
+        assert all(module.weight is weight for module, weight in self._linears), f"{self.name}: the student samples"
         model = self._student.model
         was_training = model.training
         model.eval()

@@ -12,6 +12,7 @@ from stillhouse.config import OnPolicyTeacher, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
+from stillhouse.training.on_policy.sampling.weights import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.own import OwnTeacher
@@ -235,6 +236,21 @@ def test_gradients_of_the_student_go_on_after_its_base_was_asked(requests: list[
     student.model.zero_grad()
     teacher.reference([sample(requests[1])])
     assert all(torch.equal(one, other) for one, other in zip(alone, gradients(), strict=True))
+
+
+def test_the_student_is_no_teacher_while_it_samples(requests: list[ScoreRequest]) -> None:
+    student = changed_student(LORA)
+    teacher = own(student, student.model.disable_adapter)
+    with sampling_weights(student), pytest.raises(AssertionError, match="own: the student samples"):
+        teacher.start(requests)
+    teacher.start(requests)
+
+
+def test_a_trajectory_longer_than_the_teachers_context_is_refused(model: PreTrainedModel) -> None:
+    places = model.config.max_position_embeddings
+    long = ScoreRequest([5] * (places + 1), [False] + [True] * places, "p")
+    with pytest.raises(TrainingError, match=f"is to read {places + 1} tokens, but has positions for {places}"):
+        local(model).start([long])
 
 
 @contextmanager
