@@ -117,10 +117,11 @@ class Routes:
             if body.max_tokens:
                 inputs = [prompts[index] for index in repeated]
                 generations = await self._sample(request, inputs, body.max_tokens, body)
+            ranked_prompts = await self._rank_prompts(request, body, prompts)
             choices = []
             for place, (index, generation) in enumerate(zip(repeated, generations, strict=True)):
                 text, ids = texts[index], prompts[index]
-                ranked = await self._ranked_text(request, body, ids, generation)
+                ranked = await self._ranked_text(request, body, ids, generation, ranked_prompts[index])
                 prompt = text if isinstance(text, str) else None
                 choices.append(text_choice(place, body, prompt, ids, generation, ranked, self._model.tokenizer))
         usage = self._desk.answered(generations, sum(len(ids) for ids in prompts))
@@ -163,19 +164,34 @@ class Routes:
         [ranked] = await self._desk.wait_all(request, [future])
         return ranked[len(prompt_ids) - 1 :]
 
-    async def _ranked_text(
-        self, request: Request, body: CompletionRequest, prompt_ids: list[int], generation: Generation
-    ) -> list[RankedToken] | None:
-        """Tokens 1, 2, ... of prompt and completion with alternatives; None when nobody asked."""
-        num_top = max(body.logprobs or 0, body.prompt_logprobs or 0)
+    async def _rank_prompts(
+        self, request: Request, body: CompletionRequest, prompts: Sequence[list[int]]
+    ) -> Sequence[list[RankedToken] | None]:
+        """Tokens 1, 2, ... of each prompt with alternatives; None when nobody asked."""
         wants_prompt = body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
         if not wants_prompt and not body.logprobs:
+            return [None] * len(prompts)
+        num_top, adapter = _num_top(body), self._adapter(body.model)
+        # Handed in together, they share passes.
+        futures = [self._desk.engine.score(ids, num_top=num_top, adapter=adapter) for ids in prompts]
+        return await self._desk.wait_all(request, futures)
+
+    async def _ranked_text(
+        self,
+        request: Request,
+        body: CompletionRequest,
+        prompt_ids: list[int],
+        generation: Generation,
+        ranked: list[RankedToken] | None,
+    ) -> list[RankedToken] | None:
+        """The prompt's tokens `ranked` and those of the completion behind them; None when nobody asked."""
+        if ranked is None:
             return None
-        adapter = self._adapter(body.model)
-        future = self._desk.engine.score(prompt_ids, num_top=num_top, adapter=adapter)
-        [ranked] = await self._desk.wait_all(request, [future])
         if generation.completion_ids and body.logprobs:
-            ranked = ranked + await self._rank(request, prompt_ids, generation, num_top, body.temperature, adapter)
+            adapter = self._adapter(body.model)
+            ranked = ranked + await self._rank(
+                request, prompt_ids, generation, _num_top(body), body.temperature, adapter
+            )
         elif generation.completion_ids:
             pairs = zip(generation.logprobs, range(len(generation.completion_ids)), strict=True)
             ranked = ranked + [RankedToken(logprob, 0, []) for logprob, _ in pairs]
@@ -215,6 +231,11 @@ class Routes:
                 code="context_length_exceeded",
                 param="messages",
             )
+
+
+def _num_top(body: CompletionRequest) -> int:
+    """Alternatives to rank for each token."""
+    return max(body.logprobs or 0, body.prompt_logprobs or 0)
 
 
 def _json(value: JsonObject) -> Response:
