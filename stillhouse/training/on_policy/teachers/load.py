@@ -174,7 +174,7 @@ class _Loading:
         self, settings: OnPolicyTeacher, ref: str, kl_coef: float, tokenizer: PreTrainedTokenizerBase | None
     ) -> LocalTeacher:
         student = self.student
-        device = student.device if settings.device is None else torch.device(settings.device)
+        device = student.device if settings.device is None else _device(settings.name, settings.device)
         dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
         model = load_local_model(ref, settings, device, dtype)
         if tokenizer is not None and settings.alignment == "ids":
@@ -195,6 +195,18 @@ class _Loading:
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=self._alignment(settings, tokenizer),
         )
+
+
+def _device(teacher: str, name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"teacher {teacher!r}: device {name!r} cannot be used: {error}. Name one that this machine has, such as "
+            "`cpu`, or leave `device` out to take the student's"
+        ) from error
+    return device
 
 
 def _probe_local(teacher: LocalTeacher, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -40,7 +40,7 @@ def probe(
                 f"teacher {name!r}: log-probabilities of the tokens {view.token_ids[1:]} are {logprobs}; expected as "
                 "many finite numbers of at most 0"
             )
-    difference = max(abs(one - other) for one, other in zip(alone, behind, strict=True))
+    difference = _largest_difference(alone, behind)
     if difference > _SELF_KL:
         raise EndpointError(
             f"teacher {name!r} differs from itself by {difference:.3g} nats for the same tokens in another request, "
@@ -59,8 +59,11 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
     ids = spelling_sample(tokenizer, _NUM_SPELT)
     check_spellings(teacher.name, ids, teacher.spellings(_all_but_first(ids)), tokenizer)
     probe(teacher.name, lambda views: teacher.ask(views, temperature), tokenizer)
+    if temperature == 1.0:
+        return
     view = probe_view(tokenizer)
-    if temperature != 1.0 and teacher.ask([view], temperature) == teacher.ask([view], 1.0):
+    tempered, plain = (teacher.ask([view], asked)[0] for asked in (temperature, 1.0))
+    if _largest_difference(tempered, plain) <= _SELF_KL:
         raise ConfigError(
             f"on_policy.temperature = {temperature}: teacher {teacher.name!r} gives the same log-probabilities at any "
             "temperature, so that they are not those of the distribution that the student samples from. Set it to 1, "
@@ -71,6 +74,10 @@ def probe_server(teacher: ServedTeacher, temperature: float, tokenizer: PreTrain
 def probe_view(tokenizer: PreTrainedTokenizerBase) -> TeacherView:
     """Five tokens of a text, of which all but the first are scored."""
     return _all_but_first(tokenizer(_TEXT, add_special_tokens=False)["input_ids"][:_NUM_TOKENS])
+
+
+def _largest_difference(ones: Sequence[float], others: Sequence[float]) -> float:
+    return max(abs(one - other) for one, other in zip(ones, others, strict=True))
 
 
 def _all_but_first(ids: list[int]) -> TeacherView:

@@ -208,6 +208,13 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_it_is_told_to(
     assert sum(scores) == pytest.approx(sum(known[sum(not sampled for sampled in view.loss_mask) :]), abs=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there_is_named(student: Student, tmp_path: Path, device: str) -> None:
+    refused = pytest.raises(ConfigError, match=f"teacher 'near': device '{device}' cannot be used")
+    with refused, loaded(student, tmp_path, teachers=[{**NEAR, "device": device}]):
+        pass
+
+
 def test_the_student_itself_has_no_other_tokens(student: Student, tmp_path: Path) -> None:
     settings = {"name": "self", "kind": "base", "alignment": "bytes"}
     refused = pytest.raises(ConfigError, match="'self' of kind 'base' has the student's own tokens")
