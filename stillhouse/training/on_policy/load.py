@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
@@ -18,6 +19,7 @@ from stillhouse.training.on_policy.rewards import Rewards
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.on_policy.trajectory_page import PAGES_FOLDER, TrajectoryPages
@@ -65,8 +67,10 @@ def load_on_policy(
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
     objective = Objective(config, list(teachers.by_name), _routes(teachers, prompts, metadata))
-    engines = _engines(config, student)
+    engines, served_context = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
+    places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, served_context)
+    max_context = min(count for count in places if count is not None)
     pages = TrajectoryPages(
         student.tokenizer,
         job.work_dir / PAGES_FOLDER,
@@ -78,7 +82,7 @@ def load_on_policy(
     maker = BatchMaker(
         prompts,
         metadata,
-        _sampler(job, config, student, teachers, metadata),
+        _sampler(job, config, student, max_context, metadata),
         engines,
         teachers,
         resources.enter_context(Rewards(job.tools)),
@@ -104,15 +108,19 @@ def _routes(teachers: Teachers, prompts: Sequence[Prompt], metadata: dict[str, P
     return routes if 1 < len(routes) <= _MOST_ROUTES else []
 
 
-def _engines(config: OnPolicyConfig, student: Student) -> Engines:
-    return TransformersEngines(student, config.max_concurrent)
+def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> tuple[Engines, int | None]:
+    """What samples, and the most tokens of a sequence that it holds, where it says so."""
+    if config.engine == "vllm":
+        served = VllmEngines(student, config, work_dir / "served_weights")
+        return served, served.max_context
+    return TransformersEngines(student, config.max_concurrent), None
 
 
 def _sampler(
     job: TrainJob,
     config: OnPolicyConfig,
     student: Student,
-    teachers: Teachers,
+    max_context: int,
     metadata: dict[str, PromptMetadata],
 ) -> Sampler:
     if config.agentic == "off":
@@ -122,8 +130,6 @@ def _sampler(
         raise ConfigError(
             "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
         )
-    places = [student.causal_lm.config.max_position_embeddings, teachers.max_context]
-    max_context = min(count for count in places if count is not None)
     return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata)
 
 

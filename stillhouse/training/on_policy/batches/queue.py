@@ -6,7 +6,7 @@ again, and so are batches that were sampled ahead of their turn, whose weights n
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,8 @@ class BatchQueue:
         for ahead in range(index, last + 1):
             if ahead in self._pending or self._path(ahead).exists():
                 continue
+            # What samples in the background still needs the weights that it was given.
+            wait(self._pending.values())
             maker = self._begin(ahead, policy_version)
             if self._worker is not None and ahead > index:
                 self._pending[ahead] = self._worker.submit(self._make, ahead, maker)

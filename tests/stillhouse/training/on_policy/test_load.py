@@ -1,0 +1,68 @@
+"""Whole trainings whose rollouts are sampled and scored elsewhere."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
+from stillhouse.processes import GuardedProcess
+from stillhouse.progress import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.run import run_job
+from stillhouse.training.watching.metrics import read_metrics
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    """Addresses of the student, which takes updates, and of the teacher, which gives log-probabilities."""
+    with ExitStack() as stack:
+        urls = {}
+        for name in ("student", "teacher"):
+            options = ["--name", name, "--device", "cpu", "--num-threads", "1", "--allow-updates"]
+            process = stack.enter_context(GuardedProcess("stillhouse.serving", [f"embedded:{name}", *options]))
+            urls[name] = json.loads(process.lines.readline())["url"]
+        yield urls
+
+
+def test_servers_sample_ahead_and_score_while_the_student_trains(
+    servers: dict[str, str],
+    prompts_file: Path,
+    metadata_file: Path,
+    calculator: ToolsConfig,
+    runtime: RuntimeConfig,
+    tmp_path: Path,
+) -> None:
+    teacher = {"name": "big", "kind": "vllm", "model": "teacher", "base_url": servers["teacher"]}
+    settings = {
+        "num_steps": 4,
+        "prompts_per_step": 4,
+        "max_tokens": 24,
+        "max_turns": 3,
+        "learning_rate": 1e-3,
+        "log_every_steps": 1,
+        "engine": "vllm",
+        "engine_url": servers["student"],
+        "max_staleness": 1,
+        "teachers": [teacher],
+    }
+    job = TrainJob(
+        method="on_policy",
+        student_ref="embedded:student",
+        student=StudentConfig(parameters="lora", lora_rank=4, dtype="float32", max_length=512),
+        on_policy=OnPolicyConfig.model_validate(settings),
+        prompts_file=prompts_file,
+        metadata_file=metadata_file,
+        tools=calculator,
+        work_dir=tmp_path / "work",
+        output_dir=tmp_path / "student",
+        runtime=runtime,
+    )
+    run_job(job, NoProgress())
+    rows = [row["metrics"] for row in read_metrics(tmp_path / "work" / "metrics.jsonl")]
+    assert [row["on_policy/staleness"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert rows[0]["on_policy/log_ratio_abs_max"] < 1e-3
+    assert all(row["on_policy/teacher_kl/big"] > 0.1 for row in rows)
+    assert (tmp_path / "student" / "adapter_model.safetensors").exists()
