@@ -105,12 +105,12 @@ class Bench:
     def our_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
         """This project's speed at the settings of that name."""
         job = replace(self._job(shape, precision, num_steps), settings=OURS[settings])
-        return Speed.of(run("ours", job, self._trl))
+        return Speed.of(run("ours", job, self._trl).marks)
 
     def trl_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
         """TRL's speed at the settings of that name."""
         job = self._job(shape, precision, num_steps)
-        return Speed.of(run("trl", replace(job, settings=trl_settings(settings, _BATCH_SIZE)), self._trl))
+        return Speed.of(run("trl", replace(job, settings=trl_settings(settings, _BATCH_SIZE)), self._trl).marks)
 
     def _job(self, shape: str, precision: Precision, num_steps: int) -> Job:
         """A training on the shape's workload, which is made when it is first needed."""

@@ -4,11 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks.sft.sides.job import Found, Job
+from benchmarks.sft.sides.job import Found, Job, Mark
 
 Side = Literal["ours", "trl"]
 _ROOT: Final = Path(__file__).parents[2]
@@ -33,14 +34,14 @@ class Speed:
     peak_bytes: int
 
     @classmethod
-    def of(cls, found: Found) -> "Speed":
-        """The speed of a training of two steps or more."""
-        first, last = found.marks[0], found.marks[-1]
+    def of(cls, marks: Sequence[Mark]) -> "Speed":
+        """The speed of a training of two steps or more, from the ends of its steps."""
+        first, last = marks[0], marks[-1]
         num_tokens, wall_s = last.num_tokens - first.num_tokens, last.wall_s - first.wall_s
         return cls(
             tokens_per_s=num_tokens / wall_s,
             tokens_per_cpu_s=num_tokens / (last.cpu_s - first.cpu_s),
-            s_per_step=wall_s / (len(found.marks) - 1),
+            s_per_step=wall_s / (len(marks) - 1),
             peak_bytes=last.peak_bytes,
         )
 
@@ -60,16 +61,32 @@ def run(side: Side, job: Job, trl: Path) -> Found:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     job.write(scratch / "job.json")
-    files = [str(scratch / name) for name in ("job.json", "found.json")]
-    command = [sys.executable, "-m", f"benchmarks.sft.sides.{side}", *files]
+    run_module(f"benchmarks.sft.sides.{side}", scratch, job.num_threads, trl)
+    found = Found.read(scratch / "found.json")
+    shutil.rmtree(scratch)
+    return found
+
+
+def run_module(module: str, scratch: Path, num_threads: int, trl: Path) -> None:
+    """Runs a side that reads `job.json` in the scratch folder and writes `found.json` there, in a process of its own.
+
+    Args:
+        module: its full name.
+        scratch: this run's own.
+        num_threads: of torch.
+        trl: folder that holds TRL.
+
+    Raises:
+        RuntimeError: it failed; the message ends with what it said.
+    """
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", module, str(scratch / "job.json"), str(scratch / "found.json")],
         cwd=_ROOT,
         env={
             **os.environ,
             **_ALLOCATOR,
             "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": str(job.num_threads),
+            "OMP_NUM_THREADS": str(num_threads),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), str(trl)]),
         },
         capture_output=True,
@@ -77,7 +94,4 @@ def run(side: Side, job: Job, trl: Path) -> Found:
         timeout=_LIMIT_S,
     )
     if done.returncode:
-        raise RuntimeError(f"{side}: exit {done.returncode}: {done.stderr[-3000:]}")
-    found = Found.read(scratch / "found.json")
-    shutil.rmtree(scratch)
-    return found
+        raise RuntimeError(f"{module}: exit {done.returncode}: {done.stderr[-3000:]}")

@@ -29,6 +29,8 @@ _SIGMA: Final = 0.6
 _MIN_TOKENS: Final = 40
 _SPECIALS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _WORDS: Final = ("[UNK]", "\n", "system", "user", "assistant")
+FIRST_WORD_ID: Final = len(_SPECIALS) + len(_WORDS)
+"""Token id of `w0`, which `w1` and so on follow."""
 _TOKENS_OF_A_TURN: Final = 4
 """`<|im_start|>`, the role, a newline before the text, `<|im_end|>`."""
 
@@ -90,7 +92,7 @@ def write_workload(folder: Path, shape: Shape, num_rows: int, seed: int = 0) -> 
 def conversations(num_rows: int, vocabulary: int, seed: int) -> Iterator[dict[str, Any]]:
     """Conversations of one to four exchanges, log-normally long, of which the assistant says about half."""
     generator = np.random.default_rng(seed)
-    words = vocabulary - len(_SPECIALS) - len(_WORDS)
+    words = vocabulary - FIRST_WORD_ID
     frequencies = 1.0 / np.arange(1, words + 1)
     frequencies /= frequencies.sum()
     for number in range(num_rows):

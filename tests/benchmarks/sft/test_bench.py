@@ -1,13 +1,13 @@
 import pytest
 
 from benchmarks.sft.bench import LossReport, SpeedReport
-from benchmarks.sft.sides.job import Found, Mark, fingerprint
+from benchmarks.sft.sides.job import Mark, fingerprint
 from benchmarks.sft.trial import Speed
 
 
 def test_the_first_step_is_no_part_of_the_speed() -> None:
     marks = [Mark(100.0, 50.0, 300, 1), Mark(102.0, 53.0, 800, 2), Mark(104.0, 56.0, 1300, 3)]
-    speed = Speed.of(Found(marks=marks))
+    speed = Speed.of(marks)
     assert speed == Speed(tokens_per_s=250.0, tokens_per_cpu_s=1000 / 6, s_per_step=2.0, peak_bytes=3)
 
 

@@ -1,0 +1,175 @@
+"""Trainings of both sides on the same workloads, and what they say of each other."""
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.on_policy.floor import Machine, floor_seconds
+from benchmarks.on_policy.settings import BEST, OURS, trl_settings
+from benchmarks.on_policy.sides.job import WORKS, Found, Job
+from benchmarks.on_policy.trial import Side, run
+from benchmarks.on_policy.workload import PAIRS, write_workload
+from benchmarks.rounds import Spread, ratio, spread
+from benchmarks.sft.sides.job import Precision
+from benchmarks.sft.trial import Speed
+
+_NUM_ROWS: Final = 256
+_TOLERANCE: Final = 1e-3
+_LEAST_RATIO: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """The same training by both: TRL samples, and both train on that."""
+
+    num_steps: int
+    first: float
+    last: float
+    largest_difference: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is the same training."""
+        return self.largest_difference <= _TOLERANCE
+
+    def line(self) -> str:
+        """As printed."""
+        return (
+            f"losses of {self.num_steps} steps, {self.first:.4f} to {self.last:.4f}, on the same trajectories differ "
+            f"by at most {self.largest_difference:.1e}: {'holds' if self.holds else 'DOES NOT HOLD'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One training."""
+
+    speed: Speed
+    """Its tokens are those that were sampled."""
+    split: dict[str, float]
+    """Seconds of a step, by `WORKS`: the median of those after the first."""
+    floor: dict[str, float] = field(default_factory=dict)
+    """The least seconds for what was sampled, likewise."""
+
+    @classmethod
+    def of(cls, found: Found, shape: str, machine: Machine) -> "Turn":
+        """What a training of two steps or more found."""
+        floors = [floor_seconds(PAIRS[shape], step, machine) for step in found.trajectories[1:]]
+        return cls(Speed.of(found.marks), _medians(found.splits()), _medians(floors))
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport:
+    """Rounds in which both ran, one after the other."""
+
+    workload: str
+    precision: Precision
+    ours: list[Turn]
+    trl: list[Turn]
+
+    def ratio(self, figure: str) -> Spread:
+        """Ours over TRL's of a figure of `Speed`."""
+        ours, trl = ([getattr(turn.speed, figure) for turn in side] for side in (self.ours, self.trl))
+        return ratio(ours, trl)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a sampled token takes at most a third of TRL's time."""
+        return self.ratio("tokens_per_s").median >= _LEAST_RATIO
+
+    def figures(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        names = ("tokens_per_s", "tokens_per_cpu_s", "s_per_step", "peak_bytes")
+        return {**asdict(self), "ratios": {name: asdict(self.ratio(name)) for name in names}, "holds": self.holds}
+
+    def lines(self) -> list[str]:
+        """As printed."""
+        ours, trl = (spread([turn.speed.tokens_per_s for turn in side]).median for side in (self.ours, self.trl))
+        our_step, trl_step = (spread([turn.speed.s_per_step for turn in side]).median for side in (self.ours, self.trl))
+        our_peak, trl_peak = (max(turn.speed.peak_bytes for turn in side) / 2**20 for side in (self.ours, self.trl))
+        return [
+            f"{self.workload:<12} {self.precision:<8} {our_step:6.2f} s a step, {ours:6,.0f} sampled tokens/s; TRL "
+            f"{trl_step:6.2f} s, {trl:6,.0f}; ratio of tokens/s {self.ratio('tokens_per_s')}, of CPU time "
+            f"{self.ratio('tokens_per_cpu_s')}; {our_peak:,.0f} MiB, TRL {trl_peak:,.0f}",
+            f"    ours {_split(self.ours)}",
+            f"    TRL  {_split(self.trl)}",
+        ]
+
+
+class Bench:
+    """Both sides.
+
+    Args:
+        folder: for workloads and scratch files.
+        trl: folder that holds TRL.
+        num_threads: of each training.
+    """
+
+    def __init__(self, folder: Path, trl: Path, num_threads: int) -> None:
+        self._folder = folder
+        self._trl = trl
+        self._num_threads = num_threads
+        self._machines: dict[Precision, Machine] = {}
+
+    def losses(self, shape: str, num_steps: int, batch_size: int) -> LossReport:
+        """The losses of both in float32 on what TRL samples."""
+        job = self._job(shape, "float32", num_steps, batch_size)
+        trl = run("trl", job, self._trl)
+        sampled = self._folder / "sampled.json"
+        sampled.write_text(json.dumps(trl.trajectories), encoding="utf-8")
+        ours = run("ours", replace(job, replay=str(sampled)), self._trl)
+        differences = [abs(a - b) for a, b in zip(ours.losses, trl.losses, strict=True)]
+        return LossReport(num_steps, ours.losses[0], ours.losses[-1], max(differences))
+
+    def speeds(
+        self, shape: str, precision: Precision, num_steps: int, batch_size: int, num_rounds: int, *, equal: bool = False
+    ) -> SpeedReport:
+        """Rounds of both in turn, each at the settings that were its fastest in that round."""
+        report = SpeedReport(f"{shape}{' equal' if equal else ''}", precision, [], [])
+        job = self._job(shape, precision, num_steps, batch_size, equal=equal)
+        for _ in range(num_rounds):
+            for side, turns, names in (("ours", report.ours, tuple(OURS)), ("trl", report.trl, BEST)):
+                tried = [self.turn(side, shape, job, name) for name in names]  # type: ignore[arg-type]
+                turns.append(max(tried, key=attrgetter("speed.tokens_per_s")))
+        return report
+
+    def trl_turn(self, shape: str, precision: Precision, num_steps: int, batch_size: int, settings: str) -> Turn:
+        """TRL at the settings of that name."""
+        return self.turn("trl", shape, self._job(shape, precision, num_steps, batch_size), settings)
+
+    def turn(self, side: Side, shape: str, job: Job, settings: str) -> Turn:
+        """One training of a side at its settings of that name."""
+        own = OURS[settings] if side == "ours" else trl_settings(settings, job.batch_size)
+        return Turn.of(run(side, replace(job, settings=own), self._trl), shape, self._machine(job.precision))
+
+    def _machine(self, precision: Precision) -> Machine:
+        if precision not in self._machines:
+            torch.set_num_threads(self._num_threads)
+            self._machines[precision] = Machine.measured(precision, torch.device("cpu"))
+        return self._machines[precision]
+
+    def _job(self, shape: str, precision: Precision, num_steps: int, batch_size: int, *, equal: bool = False) -> Job:
+        """A training on the shape's workload, which is made when it is first needed."""
+        folder = self._folder / f"{shape}{'-equal' if equal else ''}"
+        if not folder.exists():
+            write_workload(folder, PAIRS[shape], _NUM_ROWS, equal=equal)
+        scratch = str(self._folder / "scratch")
+        return Job(str(folder), scratch, num_steps, batch_size, precision, num_threads=self._num_threads)
+
+
+def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(step[name] for step in steps) for name in steps[0]}
+
+
+def _split(turns: list[Turn]) -> str:
+    parts = []
+    for work in WORKS:
+        seconds = spread([turn.split[work] for turn in turns]).median
+        least = turns[0].floor.get(work)
+        parts.append(f"{work} {seconds:.2f} s" + ("" if least is None else f" (floor {least:.2f})"))
+    return ", ".join(parts)

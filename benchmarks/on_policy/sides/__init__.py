@@ -1,0 +1,1 @@
+"""The programs compared, each run in a process of its own."""

@@ -1,0 +1,94 @@
+"""What a side is asked to do, and what it found: JSON files that the benchmark and its child share."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Self
+
+from benchmarks.sft.sides.job import Mark, Precision
+from stillhouse.training.batching.order import distinct_rows
+
+WORKS: Final = ("sample", "score", "train", "sync")
+"""What a step spends its time on; what is none of the others is training."""
+
+Trajectory = tuple[list[int], list[int]]
+"""Ids of a prompt and of what was sampled after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training. What decides its result means the same to both sides."""
+
+    folder: str
+    """Made by `write_workload`."""
+    scratch: str
+    """A folder of this run's own."""
+    num_steps: int
+    batch_size: int
+    """Prompts of one optimiser step, each with one completion."""
+    precision: Precision = "float32"
+    """Type of computation; the student's weights and the optimiser's state are float32."""
+    num_threads: int = 2
+    learning_rate: float = 3e-4
+    """At the start; a cosine leads it to zero."""
+    weight_decay: float = 0.01
+    replay: str = ""
+    """Ours: file of trajectories to train on instead of sampling some; empty samples."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The side's own, by the names it gives them."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The job in the file."""
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+    def write(self, path: Path) -> None:
+        """Writes the job to the file."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The prompts, as written."""
+        lines = (Path(self.folder) / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def step_rows(self, step: int, num_rows: int) -> list[int]:
+        """Which of the rows a step samples from."""
+        return distinct_rows(step, self.batch_size, num_rows, seed=0)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a training left."""
+
+    marks: list[Mark] = field(default_factory=list)
+    """At the end of each step; their tokens are those sampled."""
+    losses: list[float] = field(default_factory=list)
+    """Mean over the sampled tokens of each step."""
+    seconds: list[dict[str, float]] = field(default_factory=list)
+    """Of each step, by all of `WORKS` but `train`."""
+    trajectories: list[list[Trajectory]] = field(default_factory=list)
+    """Of each step, in no particular order."""
+
+    def splits(self) -> list[dict[str, float]]:
+        """Seconds of each step but the first, by `WORKS`."""
+        splits = []
+        for (before, after), spent in zip(pairwise(self.marks), self.seconds[1:], strict=True):
+            splits.append({**spent, "train": after.wall_s - before.wall_s - sum(spent.values())})
+        return splits
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What is in the file."""
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**stored, "marks": [Mark(*mark) for mark in stored["marks"]]})
+
+    def write(self, path: Path) -> None:
+        """Writes it to the file."""
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def num_sampled(trajectories: Sequence[Trajectory]) -> int:
+    """Tokens of all completions."""
+    return sum(len(completion_ids) for _, completion_ids in trajectories)

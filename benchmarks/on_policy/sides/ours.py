@@ -1,0 +1,207 @@
+"""This project's trainer with its on-policy method, put together as a training job puts them together.
+
+    python -m benchmarks.on_policy.sides.ours JOB.json FOUND.json
+
+Settings are fields of `OnPolicyConfig`. What is added here ends completions where their prompts say, or replays those
+that the other side sampled.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.on_policy.sides.job import Found, Job, Trajectory, num_sampled
+from benchmarks.on_policy.workload import wanted_tokens
+from benchmarks.sft.sides.job import Mark
+from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.assembly import build_trainer
+from stillhouse.training.float32 import use_fast_float32_products
+from stillhouse.training.head.reference import Reference
+from stillhouse.training.method import Batch
+from stillhouse.training.on_policy.batches.maker import BatchMaker
+from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import Rewards
+from stillhouse.training.on_policy.sampling.engine import Engine, Engines
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
+from stillhouse.training.on_policy.teachers.load import load_teachers
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
+from stillhouse.training.watching.listener import NoListener
+from stillhouse.types import Prompt, Sample
+
+
+class AsAsked:
+    """An engine whose completions have the tokens that their prompts ask for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.step = engine.step
+
+    def submit(self, request: GenerationRequest) -> int:
+        """See `Engine`."""
+        return self._engine.submit(replace(request, max_tokens=wanted_tokens(request.prompt_ids)))
+
+
+class Sampling:
+    """Engines over the student."""
+
+    def __init__(self, engines: TransformersEngines) -> None:
+        self._engines = engines
+        self.close = engines.close
+
+    @contextmanager
+    def engine(self, version: int) -> Iterator[Engine]:
+        """See `Engines`."""
+        with self._engines.engine(version) as engine:
+            yield AsAsked(engine)
+
+
+class Replay:
+    """Engines that give what was sampled elsewhere, step by step, with log-probabilities that nothing depends on."""
+
+    def __init__(self, steps: Sequence[Sequence[Trajectory]]) -> None:
+        self._steps = steps
+
+    def engine(self, version: int) -> AbstractContextManager[Engine]:
+        """See `Engines`."""
+        return nullcontext(ReplayedStep(self._steps[version]))
+
+    def close(self) -> None:
+        """See `Engines`."""
+
+
+class ReplayedStep:
+    """An engine that knows the completion of each prompt of one step."""
+
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        self._completions = {tuple(prompt_ids): completion_ids for prompt_ids, completion_ids in trajectories}
+        self._ready: list[tuple[int, Generation]] = []
+
+    def submit(self, request: GenerationRequest) -> int:
+        """See `Engine`."""
+        ids = self._completions[tuple(request.prompt_ids)]
+        handle = len(self._ready)
+        logprobs = [0.0] * len(ids)
+        self._ready.append((handle, Generation(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length")))
+        return handle
+
+    def step(self) -> list[tuple[int, Generation]]:
+        """See `Engine`."""
+        ready, self._ready = self._ready, []
+        return ready
+
+
+class Watched(OnPolicy):
+    """The method, which notes what was sampled and how long sampling and the teacher's passes take."""
+
+    def __init__(self, found: Found, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._found = found
+
+    def batch(self, step: int) -> Batch:
+        """See `Method`."""
+        started = time.perf_counter()
+        batch = super().batch(step)
+        sync_s = batch.metrics["sync_s"]
+        self._found.seconds.append({"sample": time.perf_counter() - started - sync_s, "score": 0.0, "sync": sync_s})
+        self._found.trajectories.append([_trajectory(sample) for sample in batch.samples])
+        return batch
+
+    def reference(self, samples: Sequence[Sample]) -> Reference | None:
+        """See `TokenLoss`."""
+        started = time.perf_counter()
+        reference = super().reference(samples)
+        self._found.seconds[-1]["score"] += time.perf_counter() - started
+        return reference
+
+
+class Marks(NoListener):
+    """Marks the end of each step, and notes its loss."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """A step has ended; what is saved after the last is not waited for."""
+        if "on_policy/loss" in metrics:
+            self._found.losses.append(metrics["on_policy/loss"])
+            self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
+
+
+def main(job: Job) -> Found:
+    """Trains."""
+    torch.set_num_threads(job.num_threads)
+    # As every training job on a CPU does.
+    use_fast_float32_products()
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    student_config = StudentConfig(parameters="full", dtype=job.precision)
+    student = load_student(f"{job.folder}/student", student_config, torch.device("cpu"), seed=0)
+    config, found = _config(job), Found()
+    with ExitStack() as resources:
+        method = _method(job, config, student, found, resources)
+        build_trainer(method, student, config, work_dir=Path(job.scratch), identity={}, listener=Marks(found)).run()
+    return found
+
+
+def _method(job: Job, config: OnPolicyConfig, student: Student, found: Found, resources: ExitStack) -> Watched:
+    """As `load_on_policy` makes it, but for the engines."""
+    prompts = [Prompt(row["id"], row["messages"], tools=[]) for row in job.rows()]
+    work_dir = Path(job.scratch)
+    teachers = load_teachers(
+        config, student, default_ref=f"{job.folder}/teacher", work_dir=work_dir, averaged=nullcontext
+    )
+    objective = Objective(config, list(teachers.by_name))
+    engines: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
+    if job.replay:
+        engines = Replay(json.loads(Path(job.replay).read_text(encoding="utf-8")))
+    assert teachers.max_context is not None
+    maker = BatchMaker(
+        prompts,
+        {},
+        Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, teachers.max_context),
+        engines,
+        teachers,
+        resources.enter_context(Rewards(ToolsConfig())),
+        objective,
+        config,
+        lambda *_: None,
+    )
+    queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
+    return Watched(found, student, objective, queue, teachers, config, work_dir / "checkpoints")
+
+
+def _trajectory(sample: Sample) -> Trajectory:
+    first = sample.loss_mask.index(True)
+    return sample.token_ids[:first], sample.token_ids[first:]
+
+
+def _config(job: Job) -> OnPolicyConfig:
+    settings = {
+        "num_steps": job.num_steps,
+        "prompts_per_step": job.batch_size,
+        "divergence": (Divergence(kind="reverse_kl"),),
+        "learning_rate": job.learning_rate,
+        "weight_decay": job.weight_decay,
+        "beta2": 0.999,
+        "schedule": "cosine",
+        "checkpoint_every_steps": job.num_steps,
+        "log_every_steps": 1,
+    }
+    return OnPolicyConfig.model_validate({**settings, **job.settings})
+
+
+if __name__ == "__main__":
+    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))

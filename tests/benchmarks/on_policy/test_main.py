@@ -1,0 +1,27 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.on_policy.__main__ import main
+from benchmarks.rollouts.venvs import NotInstallable
+from benchmarks.sft.peer import trl_folder
+
+
+@pytest.mark.slow
+def test_both_sides_distill_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        folder = trl_folder(tmp_path / "trl")
+    except NotInstallable as error:
+        pytest.skip(str(error))
+    main(["--quick", "--threads", "1", "--peer", str(folder), "--json", str(tmp_path / "found.json")])
+    assert capsys.readouterr().out.count(": holds") == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["losses"]["largest_difference"] < 1e-5
+    assert found["losses"]["first"] > found["losses"]["last"] > 0.0
+    (speed,) = found["speeds"]
+    for side in ("ours", "trl"):
+        (turn,) = speed[side]
+        assert turn["split"].keys() == {"sample", "score", "train", "sync"}
+        assert all(seconds >= 0.0 for seconds in turn["split"].values())
+        assert turn["speed"]["peak_bytes"] > 1e8
