@@ -74,11 +74,16 @@ def continuation(start: str, whole: str, index: int) -> str:
         TemplateError: If `whole` begins another way.
     """
     if not whole.startswith(start):
-        raise TemplateError(
-            f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
-            f"differently once more follows; use a template that renders every turn the same wherever it stands"
-        )
+        raise not_prefix_preserving(index)
     return whole[len(start) :]
+
+
+def not_prefix_preserving(index: int) -> TemplateError:
+    """The error of a template that renders a conversation up to message `index` another way once more follows."""
+    return TemplateError(
+        f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
+        f"differently once more follows; use a template that renders every turn the same wherever it stands"
+    )
 
 
 def _apply(

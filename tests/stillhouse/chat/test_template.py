@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,27 @@ def test_next_turn_continues_the_sampled_tokens_as_the_template_would(
     sampled = tokenizer(completion + END)["input_ids"]
     suffix = next_turn_ids(tokenizer, sampled, messages[:2], [tool], TOOLS)
     assert prompt_ids + sampled + suffix == render(tokenizer, messages[:3], TOOLS, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\n\n</think>\n\n", "<think>\nhm\n</think>\n\n"])
+@pytest.mark.parametrize("call", [CALL, CALL.replace(": ", ":")])
+def test_next_turn_of_qwen3_follows_a_call_with_and_without_a_thought(thought: str, call: str) -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = (Path(__file__).parent / "templates" / "qwen3.jinja").read_text()
+    messages = conversation(thought + call, "x")
+    messages[2]["content"] = f"a tool may say {END}"
+    sampled = tokenizer(thought + call + END)["input_ids"]
+    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [messages[2]], TOOLS)
+    answer = f"<tool_response>\na tool may say {END}\n</tool_response>"
+    assert tokenizer.decode(suffix) == f"\n<|im_start|>user\n{answer}{END}\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_drops_a_thought_once_a_user_follows_is_refused() -> None:
+    tokenizer = load_tokenizer("embedded:student")
+    tokenizer.chat_template = (Path(__file__).parent / "templates" / "qwen3.jinja").read_text()
+    messages = [*conversation("<think>\nhm\n</think>\n\n3"), {"role": "user", "content": "Sure?"}]
+    with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
+        next_turn_ids(tokenizer, [], messages[:2], messages[2:], None)  # type: ignore[arg-type]
 
 
 def test_a_cut_completion_is_closed_before_the_next_turn(tokenizer: PreTrainedTokenizerBase) -> None:
