@@ -9,7 +9,6 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
 from typing import Final, Generic, TypeVar
 
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
@@ -78,28 +77,28 @@ class Requests(Generic[ItemT, AnswerT]):
         return batches
 
     def _ask(self, batch: Sequence[ItemT]) -> list[AnswerT]:
-        attempts = 0
-        for number in count(1):
+        failures = attempts = 0
+        while True:
             try:
                 return self._send(batch)
             except RequestFailed as error:
                 failure = error.failure
+                failures += 1
                 attempts += failure.kind is not FailureKind.RATE
                 is_cut = len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
                 if not is_cut and (failure.kind in _HOPELESS or attempts >= _MAX_ATTEMPTS):
                     raise
-                self._wait(failure, number, len(batch))
+                self._wait(failure, failures, len(batch))
                 if self._stopped.is_set():
                     raise
             if is_cut:
                 middle = len(batch) // 2
                 return self._ask(batch[:middle]) + self._ask(batch[middle:])
-        raise AssertionError("unreachable")
 
-    def _wait(self, failure: Failure, number: int, num_items: int) -> None:
+    def _wait(self, failure: Failure, failures: int, num_items: int) -> None:
         if failure.kind is FailureKind.PERMANENT:
             return
-        seconds = backoff_s(number, failure.retry_after_s, self._rng)
+        seconds = backoff_s(failures, failure.retry_after_s, self._rng)
         logger.warning(
             "a teacher's server failed for %d sequences: %s; next try in %.1f s", num_items, failure.message, seconds
         )

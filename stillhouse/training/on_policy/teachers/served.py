@@ -1,6 +1,6 @@
 """A teacher behind a server."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -62,6 +62,7 @@ class ServedTeacher:
         client: the server; closed with the teacher.
         journal: of this teacher; closed with it.
         alignment: for a teacher with tokens of its own; None compares ids.
+        sleep: waits so many seconds between two tries; None waits for real.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class ServedTeacher:
         client: ServerClient,
         journal: ScoreJournal,
         alignment: "ByteAlignment | None" = None,
+        *,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.name = settings.name
         self.kl_coef = settings.kl_coef
@@ -85,6 +88,7 @@ class ServedTeacher:
             lambda view: len(view.token_ids),
             batch_tokens=settings.batch_tokens,
             max_in_flight=settings.max_in_flight,
+            sleep=sleep,
         )
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:

@@ -37,6 +37,8 @@ class Refusal(Exception):
 class ScoringServer:
     """A teacher's server on loopback. `/v1/completions` answers as vLLM's, with `echo` too, `/generate` as SGLang's."""
 
+    refusal = Refusal
+
     def __init__(self, spell: Callable[[int], str]) -> None:
         self.spell = spell
         self.url = ""

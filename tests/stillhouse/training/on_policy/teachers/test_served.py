@@ -1,6 +1,7 @@
 import logging
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
 from stillhouse.training.on_policy.teachers.connect import connect
-from stillhouse.training.on_policy.teachers.served import ServedTeacher
+from stillhouse.training.on_policy.teachers.http import ServerClient
+from stillhouse.training.on_policy.teachers.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
+from stillhouse.training.on_policy.teachers.vllm import VllmApi
 
 KINDS = ("vllm", "sglang", "echo")
 Settings = Callable[..., OnPolicyTeacher]
@@ -196,6 +200,70 @@ def test_a_trajectory_longer_than_the_servers_context_says_what_to_raise(
     num_asked = len(scoring_server.asked)
     score(again, requests)
     assert len(scoring_server.asked) == num_asked  # the others were scored by halves, and kept
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def unhurried(scoring_server: Any, tmp_path: Path, waits: list[float]) -> Iterator[ServedTeacher]:
+    """A teacher behind the fake server that notes how long it would wait."""
+    about = ServedSettings("far", 1.0, 1.0, batch_tokens=1000, max_in_flight=2, max_context=None)
+    client = ServerClient(scoring_server.url, None, timeout_s=1.0)
+    journal = ScoreJournal(tmp_path / "scores.sqlite", "far")
+    teacher = ServedTeacher(about, VllmApi("big"), client, journal, sleep=waits.append)
+    yield teacher
+    teacher.close()
+
+
+def test_a_busy_server_is_waited_for_as_long_as_it_says(
+    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher, waits: list[float]
+) -> None:
+    refused = scoring_server.refusal(429, "too many requests", {"Retry-After": "13"})
+    scoring_server.failures = [refused, refused]
+    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
+    assert len(waits) == 2
+    assert min(waits) >= 13.0
+    assert len(scoring_server.bodies) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 500, 503])
+def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
+    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher, status: int
+) -> None:
+    scoring_server.failures = [scoring_server.refusal(status, "no")]
+    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
+    assert [len(body["prompt"]) for body in scoring_server.bodies] == [3, 3]
+
+
+def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
+    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
+) -> None:
+    scoring_server.oom_tokens = 45
+    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
+    assert scoring_server.asked == [request.token_ids for request in requests]
+    scoring_server.oom_tokens = 1
+    with pytest.raises(EndpointError, match=r"out of memory.*--max-num-batched-tokens.*batch_tokens"):
+        unhurried.start([ScoreRequest([5, 6], [False, True], "p")]).result(20)
+
+
+def test_a_server_that_answers_late_is_asked_for_less(
+    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
+) -> None:
+    slow = [1.5]
+    scoring_server.spoil = lambda answer: (time.sleep(slow.pop() if slow else 0.0), answer)[1]
+    assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
+
+
+def test_no_more_requests_are_under_way_than_allowed(
+    scoring_server: Any, requests: list[ScoreRequest], settings: Settings, tmp_path: Path
+) -> None:
+    scoring_server.delay_s = 0.01
+    teacher = teacher_of(settings("vllm", batch_tokens=1, max_in_flight=3), tmp_path)
+    score(teacher, requests)
+    assert 1 < scoring_server.most_at_once <= 3
 
 
 def test_the_model_and_the_key_must_be_known(scoring_server: Any, settings: Settings, tmp_path: Path) -> None:
