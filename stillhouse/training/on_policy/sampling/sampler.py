@@ -7,11 +7,10 @@ Everything advances in lockstep: completions that finish in one decoding step ar
 submission, so that the same weights and seeds give the same trajectories bit for bit, unless a tool itself is random.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
@@ -25,34 +24,14 @@ from stillhouse.tools.calls import ToolErrorKind
 from stillhouse.tools.context import ToolContext
 from stillhouse.tools.toolbox import Toolbox, ToolResult
 from stillhouse.training.on_policy.sampling.engine import Engine
+from stillhouse.training.on_policy.sampling.settings import SamplingSettings, warn_of_another_distribution
 from stillhouse.training.on_policy.sampling.tool_calls import OpenTools, TurnCalls, call_all
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, ToolCall
 
-logger = logging.getLogger(__name__)
-
 OnGroup = Callable[[list[SampledTrajectory]], None]
 
 _INVALID: Final[frozenset[ToolErrorKind]] = frozenset({"unknown_tool", "malformed_arguments", "invalid_arguments"})
-
-
-class SamplingSettings(Protocol):
-    """What a sampler is told of how to sample: `OnPolicyConfig` says it, among other things."""
-
-    @property
-    def group_size(self) -> int: ...
-    @property
-    def max_concurrent(self) -> int: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def max_turns(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -88,14 +67,7 @@ class Sampler:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
-        if self.config.top_p < 1.0 or self.config.temperature not in (0.0, 1.0):
-            logger.warning(
-                "samples are drawn with temperature %g and top_p %g: what is learnt from them is about that "
-                "distribution and not the one the student has when it is used with 1 and 1, and with top_p below 1 "
-                "the log-probabilities of sampling and training differ by the mass that was cut off",
-                self.config.temperature,
-                self.config.top_p,
-            )
+        warn_of_another_distribution(self.config)
 
     def sample(
         self,
