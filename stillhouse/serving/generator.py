@@ -104,7 +104,7 @@ class Generator:
         self.context_length: int = model.config.get_text_config().max_position_embeddings
         """Most tokens of prompt and completion together."""
         self._model = model
-        self._passes = SlotPasses(model, recorder)
+        self._passes = SlotPasses(model, max_batch, recorder)
         self._cache = self._passes.cache
         self._slots = SlotTable(self._cache, max_batch)
         self._max_batch = max_batch

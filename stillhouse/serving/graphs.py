@@ -49,7 +49,7 @@ class RecordedDecoding:
         They are overwritten by the next call.
         """
         count = len(token_ids)
-        num_rows = 1 << (count - 1).bit_length()
+        num_rows = padded_rows(count)
         num_columns = -(-(max(positions) + 1) // _COLUMNS) * _COLUMNS
         if self._cache.reserve(num_rows, num_columns):
             self._passes.clear()
@@ -86,6 +86,11 @@ class RecordedDecoding:
             return self._decode(token_ids[:, None], positions[:, None])
 
         return run
+
+
+def padded_rows(count: int) -> int:
+    """Rows of the pass that decodes `count` rows: the next power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def cuda_recorder() -> Recorder:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from stillhouse.serving.attention import slot_masks
-from stillhouse.serving.graphs import RecordedDecoding, Recorder, cuda_recorder
+from stillhouse.serving.graphs import RecordedDecoding, Recorder, cuda_recorder, padded_rows
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
@@ -21,20 +21,25 @@ class SlotPasses:
 
     Args:
         model: In evaluation mode.
+        max_batch: Rows at most.
         recorder: How decode passes are recorded to be replayed; None records them on CUDA, and nowhere else.
 
     Raises:
         ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
     """
 
-    def __init__(self, model: "PreTrainedModel", recorder: Recorder | None) -> None:
+    def __init__(self, model: "PreTrainedModel", max_batch: int, recorder: Recorder | None) -> None:
         self._model = model
         self._config = model.config.get_text_config()
         slot_masks(self._config, torch.zeros(1, 1, dtype=torch.long), 1)
         self.cache = SlotCache(self._config.num_hidden_layers, model.device)
         if recorder is None and model.device.type == "cuda":
             recorder = cuda_recorder()
-        self._recorded = None if recorder is None else RecordedDecoding(self._run, self.cache, recorder)
+        self._recorded: RecordedDecoding | None = None
+        if recorder is not None:
+            # At once, since passes are recorded anew whenever the buffers grow.
+            self.cache.reserve(padded_rows(max_batch), 1)
+            self._recorded = RecordedDecoding(self._run, self.cache, recorder)
 
     def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """Logits [B, V] after one more token of each of the first slots, overwritten by the next call."""
