@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.serving.generator import Generation, GenerationRequest
@@ -26,9 +24,12 @@ from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.student import Student
 
 _COMPLETIONS: Final = "/v1/completions"
+_PROBE: Final = (1, 2, 3, 4)
+"""Tokens of any vocabulary, which no model is sure how to continue."""
 _NUM_PROBED: Final = 16
 _MAX_MEAN_DIFFERENCE: Final = 0.1
 """In nats a token: kernels in bfloat16 differ by a hundredth, another model by far more."""
+_ZERO: Final = 1e-3
 
 
 class VllmEngine:
@@ -163,28 +164,27 @@ class VllmEngines:
         Raises:
             EndpointError: they are of another distribution, or of another model.
         """
-        prompt = [int(token) for token in torch.arange(1, 5)]
-        asked = GenerationRequest(
-            prompt, _NUM_PROBED, self._config.temperature, self._config.top_p, seed=1, processed_logprobs=True
-        )
-        if asked.temperature != 1.0 or asked.top_p < 1.0:
-            # Of one token alone, so that its log-probability is 0 where it is that of what was sampled from.
-            one = engine.complete(GenerationRequest(prompt, 1, asked.temperature, top_p=1e-6, seed=1))
-            if abs(one.logprobs[0]) > 1e-3:
-                raise EndpointError(
-                    f"the vLLM server at {self._server.root} gives log-probabilities {one.logprobs[0]:.3g} of a token "
-                    "that was the only one to sample, so they do not show temperature and top_p: start it with "
-                    "--logprobs-mode processed_logprobs, or set on_policy.temperature and top_p to 1"
-                )
-            asked = GenerationRequest(prompt, _NUM_PROBED, asked.temperature, seed=1)
-        sampled = engine.complete(asked)
-        own = self._own_logprobs([*prompt, *sampled.completion_ids], asked.temperature)[len(prompt) :]
+        temperature = self._config.temperature
+        if temperature != 1.0 or self._config.top_p < 1.0:
+            self._probe_nucleus(engine)
+        sampled = engine.complete(GenerationRequest(_PROBE, _NUM_PROBED, temperature, seed=1))
+        own = self._own_logprobs([*_PROBE, *sampled.completion_ids], temperature)[len(_PROBE) :]
         difference = math.fsum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
         if not difference < _MAX_MEAN_DIFFERENCE:
             raise EndpointError(
                 f"the vLLM server at {self._server.root} samples as {self._name!r} with log-probabilities that differ "
                 f"from the student's by {difference:.3g} a token, expected less than {_MAX_MEAN_DIFFERENCE}. Start it "
                 f"with the student's base model, {self._student.base_ref!r}, in the same type of numbers"
+            )
+
+    def _probe_nucleus(self, engine: VllmEngine) -> None:
+        """Samples from a nucleus of one token, whose log-probability is 0 where it is that of what was sampled from."""
+        [logprob] = engine.complete(GenerationRequest(_PROBE, 1, self._config.temperature, top_p=1e-6)).logprobs
+        if abs(logprob) > _ZERO:
+            raise EndpointError(
+                f"the vLLM server at {self._server.root} gives a log-probability of {logprob:.3g} to a token that was "
+                "the only one to sample, so it shows neither temperature nor top_p: start it with --logprobs-mode "
+                "processed_logprobs, or set on_policy.temperature and top_p to 1"
             )
 
     def _own_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
