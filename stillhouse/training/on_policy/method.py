@@ -5,13 +5,13 @@ steps. What is minimised is said by `objective.py`, how a batch comes about by `
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.serving.score import score_tokens
 from stillhouse.training.checkpoints.pruning import saved_steps
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
@@ -21,8 +21,9 @@ from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.measures import staleness
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.routing import Teachers
-from stillhouse.training.on_policy.teachers.teacher import ExactTeacher
+from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Sample
 
@@ -112,14 +113,16 @@ class OnPolicy:
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        self._student.model.eval()
-        with self._student.precision():
-            scores = score_tokens(
-                self._student.causal_lm,
-                [sample.token_ids for sample in samples],
-                temperature=self._config.temperature,
-                microbatch_tokens=self._config.microbatch_tokens,
-            )
+        itself = OwnTeacher(
+            "student",
+            0.0,
+            self._student,
+            nullcontext,
+            temperature=self._config.temperature,
+            batch_tokens=self._config.microbatch_tokens,
+        )
+        requests = [ScoreRequest(sample.token_ids, sample.loss_mask, sample.prompt_id) for sample in samples]
+        scores = itself.start(requests).result()
         found = iter(scores)
         parts = [[replace(sample, old_logprobs=next(found)) for sample in part] for part in rollouts.parts]
         rollouts = replace(rollouts, parts=parts)

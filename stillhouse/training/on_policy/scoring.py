@@ -1,13 +1,12 @@
 """From sampled trajectories to scored samples: each group is handed to its teacher as soon as it has ended.
 
-Teachers behind servers score while the student still samples. Those in this process are handed as much at once as one
-forward pass takes, since they score no faster for being asked early.
+Teachers behind servers score while the student still samples. Those in this process are asked when all is sampled: they
+would only keep the student waiting, and some are the student itself with other weights.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
 
 from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
@@ -15,9 +14,6 @@ from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata
-
-_TOKENS_AT_ONCE: Final = 65_536
-"""For a teacher in this process: some forward passes' worth, so that they can be filled well."""
 
 
 @dataclass(slots=True)
@@ -28,7 +24,6 @@ class _Pending:
     requests: list[ScoreRequest] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     """Where the trajectories stand among all that were taken."""
-    num_tokens: int = 0
 
 
 class Scoring:
@@ -70,7 +65,7 @@ class Scoring:
                 request = ScoreRequest(trajectory.token_ids, trajectory.loss_mask, trajectory.prompt_id, view)
                 self._ask(teacher, request)
         for pending in list(self._pending.values()):
-            if not isinstance(pending.teacher, ExactTeacher) or pending.num_tokens >= _TOKENS_AT_ONCE:
+            if not isinstance(pending.teacher, ExactTeacher):
                 self._start(pending)
 
     def finish(self) -> list[ScoredSample]:
@@ -92,7 +87,6 @@ class Scoring:
         pending = self._pending.setdefault(teacher.name, _Pending(teacher))
         pending.requests.append(request)
         pending.places.append(len(self._taken) - 1)
-        pending.num_tokens += len(request.token_ids)
 
     def _start(self, pending: _Pending) -> None:
         if pending.requests:
