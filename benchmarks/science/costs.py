@@ -1,0 +1,85 @@
+"""What a training has used: trajectories, tokens, and floating-point operations.
+
+Operations are those of the mathematics, as `stillhouse.training.watching.flops` counts them. A forward pass costs a
+third of a training step over all weights. Sampling is counted as one forward pass over each trajectory, prompt
+included, although trajectories of one prompt share its pass; so is a teacher's scoring.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from stillhouse.config import StudentConfig
+from stillhouse.training.job import TrainJob
+from stillhouse.training.student.load import load_student
+from stillhouse.training.watching.flops import ModelFlops, model_flops
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Of some optimiser steps together."""
+
+    tokens: float = 0.0
+    """Trained on, prompts included."""
+    targets: float = 0.0
+    """Tokens with a loss: those sampled by the student, or written by whoever wrote the rows."""
+    student_flops: float = 0.0
+    """Training, and sampling where the student samples."""
+    teacher_flops: float = 0.0
+    """Scoring; nothing where rows came from elsewhere."""
+
+    @property
+    def flops(self) -> float:
+        """Of both."""
+        return self.student_flops + self.teacher_flops
+
+    def __add__(self, other: "StepCosts") -> "StepCosts":
+        return StepCosts(
+            self.tokens + other.tokens,
+            self.targets + other.targets,
+            self.student_flops + other.student_flops,
+            self.teacher_flops + other.teacher_flops,
+        )
+
+
+def costs_of(
+    start: Path, teacher: Path | None, job: TrainJob, metrics: Mapping[str, float], num_steps: int
+) -> StepCosts:
+    """Costs of `num_steps` steps of a training, of which `metrics` are the means.
+
+    Args:
+        start: model that is trained.
+        teacher: model that scores; None for none.
+        job: says what is trained of it, and how many sequences a step takes.
+        metrics: of the trainer, by bare name.
+        num_steps: since the row of metrics before.
+    """
+    tokens = metrics["tokens_per_s"] * metrics["step_s"]
+    targets = metrics["supervised_share"] * tokens
+    num_rows = _rows_of_a_step(job)
+    lengths = [tokens / num_rows] * num_rows
+    training = _flops(start, job.student).of_step(lengths, round(targets))
+    student, scoring = training, 0.0
+    if job.method == "on_policy":
+        student += _flops(start, None).of_step(lengths, round(targets)) / 3
+    if teacher is not None:
+        scoring = _flops(teacher, None).of_step(lengths, round(targets)) / 3
+    return StepCosts(num_steps * tokens, num_steps * targets, num_steps * student, num_steps * scoring)
+
+
+def _rows_of_a_step(job: TrainJob) -> int:
+    if job.sft is not None:
+        return job.sft.batch_size
+    assert job.on_policy is not None
+    return job.on_policy.prompts_per_step * job.on_policy.group_size // job.on_policy.num_substeps
+
+
+@cache
+def _flops(folder: Path, trained: StudentConfig | None) -> ModelFlops:
+    """Of a training step over what `trained` says, or over all weights."""
+    config = trained or StudentConfig(parameters="full", dtype="float32")
+    student = load_student(str(folder), config, torch.device("cpu"), seed=0)
+    return model_flops(student.step.backbone, student.head, student.causal_lm.config)

@@ -1,0 +1,56 @@
+"""How often a model is right on questions it was not trained on, sampled as it is trained: at temperature 1."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.science.tasks.rows import Question
+from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.store import digest
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.student.load import load_student
+from stillhouse.training.student.student import Student
+from stillhouse.training.watching.generations import Generations
+from stillhouse.training.watching.listener import NoListener
+from stillhouse.types import JsonObject, Prompt, PromptMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """Prompts with what is right, always answered with the same seeds."""
+
+    prompts: Sequence[Prompt]
+    metadata: Sequence[PromptMetadata]
+    max_tokens: int
+    max_turns: int = 1
+    tools: ToolsConfig = ToolsConfig()
+
+    @classmethod
+    def of(cls, questions: Sequence[Question], max_tokens: int) -> "Exam":
+        """Of questions that are answered without tools."""
+        return cls([one.prompt for one in questions], [one.metadata for one in questions], max_tokens)
+
+    def identity(self) -> JsonObject:
+        """All that the accuracy of a model depends on."""
+        about = [[one.prompt_id, one.expected_answer, one.verifier] for one in self.metadata]
+        limits = [self.max_tokens, self.max_turns]
+        return {"questions": digest(about), "limits": limits, "tools": self.tools.model_dump(mode="json")}
+
+    def accuracy(self, student: Student) -> float:
+        """The share of right answers."""
+        settings = OnPolicyConfig(max_tokens=self.max_tokens, max_turns=self.max_turns, seed=1)
+        places = student.causal_lm.config.max_position_embeddings
+        sampler = Sampler(student.tokenizer, Toolbox.from_config(self.tools), settings, places)
+        metadata = {one.prompt_id: one for one in self.metadata}
+        generations = Generations(
+            student, sampler, self.prompts, metadata, every_steps=1, work_dir=None, listener=NoListener()
+        )
+        return generations.measure(0)["generation_accuracy"]
+
+    def accuracy_of(self, folder: Path) -> float:
+        """The same of the model in a folder."""
+        config = StudentConfig(parameters="full", dtype="float32")
+        return self.accuracy(load_student(str(folder), config, torch.device("cpu"), seed=0))

@@ -1,0 +1,67 @@
+"""Questions with their answers, as files that trainings read."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stillhouse.store import digest
+from stillhouse.store.fingerprint import prompt_id
+from stillhouse.store.records import write_jsonl
+from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to ask, and how an answer is told to be right."""
+
+    text: str
+    pattern: str
+    """Found in a right answer: an expression of the verifier `regex`."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation up to the answer."""
+        return [{"role": "user", "content": self.text}]
+
+    @property
+    def prompt(self) -> Prompt:
+        """To sample from; no tools."""
+        return Prompt(prompt_id(self.messages, []), self.messages, [])
+
+    @property
+    def metadata(self) -> PromptMetadata:
+        """Goes with `prompt`."""
+        return PromptMetadata(self.prompt.id, self.pattern, None, "regex", {})
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFiles:
+    """Prompts and their metadata on disk."""
+
+    prompts: Path
+    metadata: Path
+
+
+def write_questions(folder: Path, questions: Sequence[Question]) -> PromptFiles:
+    """Files with the questions, each once, under a name that their content decides."""
+    distinct = {question.prompt.id: question for question in questions}.values()
+    name = digest([[question.text, question.pattern] for question in distinct])[:16]
+    files = PromptFiles(folder / f"{name}.prompts.jsonl", folder / f"{name}.metadata.jsonl")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_jsonl(files.metadata, [question.metadata for question in distinct])
+    write_jsonl(files.prompts, [question.prompt for question in distinct])
+    return files
+
+
+def answered(question: str, answer: str) -> JsonObject:
+    """A row to fine-tune on."""
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def write_rows(folder: Path, rows: Iterable[JsonObject]) -> Path:
+    """A file with the rows, under a name that their content decides."""
+    listed = list(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{digest(listed)[:16]}.rows.jsonl"
+    write_jsonl(path, listed)
+    return path
