@@ -13,7 +13,7 @@ from benchmarks.on_policy.floor import Machine, floor_seconds
 from benchmarks.on_policy.settings import BEST, OURS, trl_settings
 from benchmarks.on_policy.sides.job import WORKS, Found, Job
 from benchmarks.on_policy.trial import Side, run
-from benchmarks.on_policy.workload import PAIRS, write_workload
+from benchmarks.on_policy.workload import PAIRS, Pair, write_workload
 from benchmarks.rounds import Spread, ratio, spread
 from benchmarks.sft.sides.job import Precision
 from benchmarks.sft.trial import Speed
@@ -57,9 +57,9 @@ class Turn:
     """The least seconds for what was sampled, likewise."""
 
     @classmethod
-    def of(cls, found: Found, shape: str, machine: Machine) -> "Turn":
+    def of(cls, found: Found, pair: Pair, machine: Machine) -> "Turn":
         """What a training of two steps or more found."""
-        floors = [floor_seconds(PAIRS[shape], step, machine) for step in found.trajectories[1:]]
+        floors = [floor_seconds(pair, step, machine) for step in found.trajectories[1:]]
         return cls(Speed.of(found.marks), _medians(found.splits()), _medians(floors))
 
 
@@ -145,7 +145,7 @@ class Bench:
     def turn(self, side: Side, shape: str, job: Job, settings: str) -> Turn:
         """One training of a side at its settings of that name."""
         own = OURS[settings] if side == "ours" else trl_settings(settings, job.batch_size)
-        return Turn.of(run(side, replace(job, settings=own), self._trl), shape, self._machine(job.precision))
+        return Turn.of(run(side, replace(job, settings=own), self._trl), PAIRS[shape], self._machine(job.precision))
 
     def _machine(self, precision: Precision) -> Machine:
         if precision not in self._machines:
@@ -167,9 +167,14 @@ def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _split(turns: list[Turn]) -> str:
+    medians = {work: spread([turn.split[work] for turn in turns]).median for work in WORKS}
+    return split_words(medians, turns[0].floor)
+
+
+def split_words(split: dict[str, float], floor: dict[str, float]) -> str:
+    """Seconds of each kind of work beside the least possible, as printed."""
     parts = []
     for work in WORKS:
-        seconds = spread([turn.split[work] for turn in turns]).median
-        least = turns[0].floor.get(work)
-        parts.append(f"{work} {seconds:.2f} s" + ("" if least is None else f" (floor {least:.2f})"))
+        least = f" (floor {floor[work]:.2f})" if work in floor else ""
+        parts.append(f"{work} {split[work]:.2f} s{least}")
     return ", ".join(parts)

@@ -20,7 +20,7 @@ from benchmarks.sft.workload import Shape
 from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.watching.peak import measure_peak_flops
 
-_READ_ELEMENTS: Final = 1 << 26
+_READ_ELEMENTS: Final = {"cpu": 1 << 26, "cuda": 1 << 30}
 _READ_TIMES: Final = 5
 
 
@@ -91,7 +91,7 @@ def _head(shape: Shape) -> int:
 
 
 def _bytes_per_s(device: torch.device) -> float:
-    numbers = torch.ones(_READ_ELEMENTS, device=device)
+    numbers = torch.ones(_READ_ELEMENTS[device.type], device=device)
     best = float("inf")
     for _ in range(_READ_TIMES):
         started = time.perf_counter()

@@ -18,15 +18,27 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.sft.workload import FIRST_WORD_ID, SHAPES, Shape, word_tokenizer
 
-_PROMPT_MEDIAN: Final = 48
-_PROMPT_RANGE: Final = (8, 192)
-_COMPLETION_MEDIAN: Final = 96
-_COMPLETION_RANGE: Final = (8, 400)
 _SIGMA: Final = 0.6
 _LENGTH_PLACE: Final = 3
 """Behind `<|im_start|>`, `user` and a newline."""
 _LOGIT_SCALE: Final = 3.0
 """Of the last norm: with it logits differ by some one to two nats, so that teacher and student are worth comparing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Log-normal lengths in tokens: medians and bounds."""
+
+    prompt: int = 48
+    prompt_bounds: tuple[int, int] = (8, 192)
+    """Of the words of the user."""
+    completion: int = 96
+    completion_bounds: tuple[int, int] = (8, 400)
+
+    @property
+    def mean_completion(self) -> int:
+        """Tokens of a completion on average, but for the bounds."""
+        return round(self.completion * float(np.exp(_SIGMA**2 / 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ def twice_as_wide(shape: Shape) -> Shape:
     )
 
 
+_LENGTHS: Final = Lengths()
 PAIRS: Final = {name: Pair(SHAPES[name], twice_as_wide(SHAPES[name])) for name in ("tiny", "narrow", "small", "middle")}
 
 
@@ -74,18 +87,19 @@ def write_workload(folder: Path, pair: Pair, num_rows: int, *, equal: bool = Fal
             file.write(json.dumps(row) + "\n")
 
 
-def prompts(num_rows: int, vocabulary: int, seed: int, *, equal: bool = False) -> Iterator[dict[str, Any]]:
-    """Prompts of log-normal length, each with the length of its completion as its first word."""
+def prompts(
+    num_rows: int, vocabulary: int, seed: int, *, equal: bool = False, lengths: Lengths = _LENGTHS
+) -> Iterator[dict[str, Any]]:
+    """Prompts, each with the length of its completion as its first word."""
     generator = np.random.default_rng(seed)
     words = vocabulary - FIRST_WORD_ID
     frequencies = 1.0 / np.arange(1, words + 1)
     frequencies /= frequencies.sum()
-    mean = round(_COMPLETION_MEDIAN * float(np.exp(_SIGMA**2 / 2)))
     for number in range(num_rows):
-        drawn = _length(generator, _COMPLETION_MEDIAN, _COMPLETION_RANGE)
-        size = _length(generator, _PROMPT_MEDIAN, _PROMPT_RANGE)
+        drawn = _length(generator, lengths.completion, lengths.completion_bounds)
+        size = _length(generator, lengths.prompt, lengths.prompt_bounds)
         rest = generator.choice(words, size=size, p=frequencies)
-        content = " ".join(f"w{word}" for word in (mean if equal else drawn, *rest))
+        content = " ".join(f"w{word}" for word in (lengths.mean_completion if equal else drawn, *rest))
         yield {"id": f"row-{number}", "messages": [{"role": "user", "content": content}]}
 
 

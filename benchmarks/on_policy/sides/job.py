@@ -1,11 +1,14 @@
 """What a side is asked to do, and what it found: JSON files that the benchmark and its child share."""
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
+
+import torch
 
 from benchmarks.sft.sides.job import Mark, Precision
 from stillhouse.training.batching.order import distinct_rows
@@ -92,3 +95,10 @@ class Found:
 def num_sampled(trajectories: Sequence[Trajectory]) -> int:
     """Tokens of all completions."""
     return sum(len(completion_ids) for _, completion_ids in trajectories)
+
+
+def clock() -> float:
+    """Seconds that never go back, when all that a GPU was asked to do is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -8,16 +8,15 @@ that the other side sampled.
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.on_policy.sides.job import Found, Job, Trajectory, num_sampled
+from benchmarks.on_policy.sides.job import Found, Job, Trajectory, clock, num_sampled
 from benchmarks.on_policy.workload import wanted_tokens
 from benchmarks.sft.sides.job import Mark
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
@@ -36,6 +35,7 @@ from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
+from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import NoListener
@@ -112,32 +112,44 @@ class Watched(OnPolicy):
 
     def batch(self, step: int) -> Batch:
         """See `Method`."""
-        started = time.perf_counter()
+        started = clock()
         batch = super().batch(step)
         sync_s = batch.metrics["sync_s"]
-        self._found.seconds.append({"sample": time.perf_counter() - started - sync_s, "score": 0.0, "sync": sync_s})
+        self._found.seconds.append({"sample": clock() - started - sync_s, "score": 0.0, "sync": sync_s})
         self._found.trajectories.append([_trajectory(sample) for sample in batch.samples])
         return batch
 
     def reference(self, samples: Sequence[Sample]) -> Reference | None:
         """See `TokenLoss`."""
-        started = time.perf_counter()
+        started = clock()
         reference = super().reference(samples)
-        self._found.seconds[-1]["score"] += time.perf_counter() - started
+        self._found.seconds[-1]["score"] += clock() - started
         return reference
 
 
-class Marks(NoListener):
-    """Marks the end of each step, and notes its loss."""
+class Enough(Exception):
+    """Every step is done; what a trainer does at its end would write all weights."""
 
-    def __init__(self, found: Found) -> None:
+
+class Marks(NoListener):
+    """Marks the end of each step, and notes its loss.
+
+    Raises:
+        Enough: it was the last one.
+    """
+
+    def __init__(self, found: Found, num_steps: int) -> None:
         self._found = found
+        self._num_steps = num_steps
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """A step has ended; what is saved after the last is not waited for."""
+        """A step has ended."""
         if "on_policy/loss" in metrics:
             self._found.losses.append(metrics["on_policy/loss"])
+            clock()
             self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
+        if step == self._num_steps:
+            raise Enough
 
 
 def main(job: Job) -> Found:
@@ -149,58 +161,79 @@ def main(job: Job) -> Found:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     student_config = StudentConfig(parameters="full", dtype=job.precision)
     student = load_student(f"{job.folder}/student", student_config, torch.device("cpu"), seed=0)
-    config, found = _config(job), Found()
-    with ExitStack() as resources:
-        method = _method(job, config, student, found, resources)
-        build_trainer(method, student, config, work_dir=Path(job.scratch), identity={}, listener=Marks(found)).run()
-    return found
-
-
-def _method(job: Job, config: OnPolicyConfig, student: Student, found: Found, resources: ExitStack) -> Watched:
-    """As `load_on_policy` makes it, but for the engines."""
-    prompts = [Prompt(row["id"], row["messages"], tools=[]) for row in job.rows()]
-    work_dir = Path(job.scratch)
+    settings = {
+        "learning_rate": job.learning_rate,
+        "weight_decay": job.weight_decay,
+        "schedule": "cosine",
+        "num_steps": job.num_steps,
+        "prompts_per_step": job.batch_size,
+        **job.settings,
+    }
+    config, work_dir = distillation_config(settings), Path(job.scratch)
     teachers = load_teachers(
         config, student, default_ref=f"{job.folder}/teacher", work_dir=work_dir, averaged=nullcontext
     )
-    objective = Objective(config, list(teachers.by_name))
-    engines: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
-    if job.replay:
-        engines = Replay(json.loads(Path(job.replay).read_text(encoding="utf-8")))
+    replayed = json.loads(Path(job.replay).read_text(encoding="utf-8")) if job.replay else None
+    return train(student, teachers, job.rows(), config, work_dir, replayed)
+
+
+def distillation_config(settings: Mapping[str, Any]) -> OnPolicyConfig:
+    """The exact reverse KL, and what else both sides agree on."""
+    common = {
+        "divergence": (Divergence(kind="reverse_kl"),),
+        "beta2": 0.999,
+        "checkpoint_every_steps": settings["num_steps"],
+        "log_every_steps": 1,
+    }
+    return OnPolicyConfig.model_validate({**common, **settings})
+
+
+def train(
+    student: Student,
+    teachers: Teachers,
+    rows: Sequence[Mapping[str, Any]],
+    config: OnPolicyConfig,
+    work_dir: Path,
+    replayed: Sequence[Sequence[Trajectory]] | None = None,
+) -> Found:
+    """A training by the method as `load_on_policy` makes it, but for the engines.
+
+    Args:
+        student: trained.
+        teachers: the one that scores.
+        rows: prompts.
+        config: of the method.
+        work_dir: its own.
+        replayed: trained on instead of what the student samples, step by step; None samples.
+    """
+    found = Found()
+    sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
     assert teachers.max_context is not None
-    maker = BatchMaker(
-        prompts,
-        {},
-        Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, teachers.max_context),
-        engines,
-        teachers,
-        resources.enter_context(Rewards(ToolsConfig())),
-        objective,
-        config,
-        lambda *_: None,
-    )
-    queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
-    return Watched(found, student, objective, queue, teachers, config, work_dir / "checkpoints")
+    with ExitStack() as resources:
+        objective = Objective(config, list(teachers.by_name))
+        maker = BatchMaker(
+            [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
+            {},
+            Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, teachers.max_context),
+            sampled if replayed is None else Replay(replayed),
+            teachers,
+            resources.enter_context(Rewards(ToolsConfig())),
+            objective,
+            config,
+            lambda *_: None,
+        )
+        queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
+        method = Watched(found, student, objective, queue, teachers, config, work_dir / "checkpoints")
+        marks = Marks(found, config.num_steps)
+        trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)
+        with suppress(Enough):
+            trainer.run()
+    return found
 
 
 def _trajectory(sample: Sample) -> Trajectory:
     first = sample.loss_mask.index(True)
     return sample.token_ids[:first], sample.token_ids[first:]
-
-
-def _config(job: Job) -> OnPolicyConfig:
-    settings = {
-        "num_steps": job.num_steps,
-        "prompts_per_step": job.batch_size,
-        "divergence": (Divergence(kind="reverse_kl"),),
-        "learning_rate": job.learning_rate,
-        "weight_decay": job.weight_decay,
-        "beta2": 0.999,
-        "schedule": "cosine",
-        "checkpoint_every_steps": job.num_steps,
-        "log_every_steps": 1,
-    }
-    return OnPolicyConfig.model_validate({**settings, **job.settings})
 
 
 if __name__ == "__main__":
