@@ -1,8 +1,9 @@
 """The student's weights in the form that decoding reads fastest.
 
-A decode step multiplies a few rows by every weight, so that it costs what reading the weights costs. An adapter beside
-them doubles the time of a step on a CPU (hidden size 512, rank 16, 64 rows: 11.7 s instead of 5.9 s for 64 tokens), and
-autocast, which keeps no converted copies where gradients are off, converts all weights at every step.
+A decode step multiplies a few rows by every weight, so that it costs what reading and launching the products costs. An
+adapter beside the weights adds two small products to each, and autocast, which keeps no converted copies where
+gradients are off, converts all weights at every step. CPU time of sampling 64 rows of 48 tokens (hidden size 512, eight
+layers, one thread): merging an adapter of float32 saves 11 % (7.4 s to 6.6 s), converting a bfloat16 student once 6 %.
 """
 
 from collections.abc import Iterator
