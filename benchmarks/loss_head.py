@@ -7,13 +7,12 @@ Claim
     float32 and bfloat16, trained or frozen, with the accuracy of each token measured besides.
 
 Measured
-    Ours over naive, both with float32 products by oneDNN, on two cores that others used as well; memory, then CPU time
-    of four alternating rounds:
-        float32   trained  0.20   1.56 (1.07..1.75)      frozen  0.03   1.39 (1.07..2.30)
-        bfloat16  trained  0.25   1.54 (1.45..1.62)      frozen  0.02   1.51 (1.28..1.74)
-    Losses differ by 2e-7 and gradients by 4e-7 in float32; in bfloat16 gradients by 6e-4. On one thread, and with no
-    zeros made before the weight's gradient, the time of 768 trained tokens is 0.68 (0.65..0.71) in float32 and 0.77
-    (0.76..0.78) in bfloat16, in two rounds.
+    Ours over naive, both with float32 products by oneDNN, beside other work on two cores; memory at 2,048 tokens, then
+    CPU time of one thread (`--threads 1 --rounds 2`):
+        float32   trained  0.20   0.85 (0.82..0.88); 768 tokens 0.68 (0.65..0.71)      frozen  0.03
+        bfloat16  trained  0.25   768 tokens 0.77 (0.76..0.78)                         frozen  0.02
+    On two busy threads it was slower, 1.4 to 1.6, before the first chunk wrote the weight's gradient instead of adding
+    to zeros. Losses differ by 2e-7 and gradients by 4e-7 in float32; in bfloat16 gradients by 7e-4.
 
     Exact divergences from a teacher of the same width (`--losses reverse_kl jsd --tokens 512 --dtypes float32 --weights
     trained --threads 1`, two rounds beside other work), where the weight's gradient is a third of the naive memory:
