@@ -127,6 +127,8 @@ class OnPolicyConfig(TrainerConfig):
     """Where the student samples: in the training process, or on a vLLM server that is given each update."""
     engine_url: str | None = None
     """Address of the vLLM server that samples, such as `http://127.0.0.1:8000/v1`."""
+    engine_api_key_env: str | None = None
+    """Name of the environment variable that holds that server's key; None sends none."""
     max_concurrent: int = Field(default=256, ge=1)
     """Trajectories sampled at once; what ends makes room for the next."""
     max_tokens: int = Field(default=512, ge=1)

@@ -25,6 +25,7 @@ _NO_EFFECT: Final = {
     "watch",
     "show_every_steps",
     "engine_url",
+    "engine_api_key_env",
 }
 """Fields that change what is seen of a training or what it needs, not what comes of it."""
 _NO_EFFECT_OF_A_TEACHER: Final = (

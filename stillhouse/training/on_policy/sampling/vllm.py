@@ -98,7 +98,7 @@ class VllmEngines:
             raise ConfigError(
                 "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
             )
-        self._server = server or VllmServer(config.engine_url)
+        self._server = server or VllmServer(config.engine_url, config.engine_api_key_env)
         served = self._server.get("/v1/models")["data"]
         base = next((entry for entry in served if not entry.get("parent")), served[0])
         self._base: str = base["id"]

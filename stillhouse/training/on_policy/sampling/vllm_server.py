@@ -1,6 +1,7 @@
 """Requests to a vLLM server that samples: retries of passing faults, and errors that name the remedy."""
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -42,18 +43,34 @@ class VllmServer:
 
     Args:
         base_url: its address with `/v1`.
+        api_key_env: the environment variable that holds its key; None sends none.
         sleep: waits so many seconds.
         rng: draws the jitter of waits.
+
+    Raises:
+        AuthenticationError: the variable is not set.
     """
 
     def __init__(
-        self, base_url: str, *, sleep: Callable[[float], None] = time.sleep, rng: random.Random | None = None
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
     ) -> None:
+        key = None if api_key_env is None else os.environ.get(api_key_env)
+        if api_key_env is not None and not key:
+            raise AuthenticationError(
+                f"on_policy.engine_url {base_url}: the environment variable {api_key_env} is not set. Put "
+                f"{api_key_env}=... into .env or the environment, or leave out on_policy.engine_api_key_env"
+            )
         self.root = base_url.rstrip("/").removesuffix("/v1")
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._client = httpx.Client(
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
             limits=httpx.Limits(max_connections=None),
             # A proxy of the environment is never meant for this machine itself.
             trust_env=urlsplit(base_url).hostname not in _LOOPBACK,
@@ -117,5 +134,8 @@ class VllmServer:
                 "on_policy.engine_url, or set on_policy.engine to `transformers`"
             )
         if failure.kind is FailureKind.AUTH:
-            return AuthenticationError(f"{where} wants a key: {failure.message}. Start it without --api-key")
+            return AuthenticationError(
+                f"{where} wants another key: {failure.message}. Name the variable that holds it in "
+                "on_policy.engine_api_key_env"
+            )
         return EndpointError(f"{where} does not do what is asked: {failure.message}. {_REMEDIES.get(path, '')}")

@@ -18,12 +18,14 @@ class Scripted:
 
     def __init__(self, answers: list[Answer]) -> None:
         self.asked: list[str] = []
+        self.keys: list[str | None] = []
         script = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 script.asked.append(self.path)
+                script.keys.append(self.headers.get("authorization"))
                 status, headers, body = answers[min(len(script.asked), len(answers)) - 1]
                 content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
                 self.send_response(status)
@@ -104,14 +106,16 @@ def test_refusal_is_final_and_names_the_remedy(scripted: Callable[..., Scripted]
     assert len(server.asked) == 1
 
 
+def test_key_is_read_from_the_environment_and_sent(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch):
+    server = scripted((200, {}, {}))
+    with pytest.raises(AuthenticationError, match="the environment variable SAMPLER_KEY is not set"):
+        VllmServer(server.url, "SAMPLER_KEY")
+    monkeypatch.setenv("SAMPLER_KEY", "secret")
+    VllmServer(server.url, "SAMPLER_KEY").post("/v1/completions", {})
+    assert server.keys == ["Bearer secret"]
+
+
 def test_refused_key_is_said(scripted: Callable[..., Scripted]):
     server = scripted((401, {}, {"error": {"message": "no key"}}))
-    with pytest.raises(AuthenticationError, match="--api-key"):
-        client(server.url, []).post("/v1/completions", {})
-
-
-def test_server_that_is_not_there_is_named_with_the_ways_out(scripted: Callable[..., Scripted]):
-    server = scripted((200, {}, {}))
-    server.close()
-    with pytest.raises(EndpointError, match="engine_url, or set on_policy"):
+    with pytest.raises(AuthenticationError, match="engine_api_key_env"):
         client(server.url, []).post("/v1/completions", {})
