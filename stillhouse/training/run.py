@@ -17,9 +17,9 @@ from stillhouse.training.assembly import build_trainer
 from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob
 from stillhouse.training.method import Method
-from stillhouse.training.on_policy.alarms import alarms_of
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.watching.alarms import alarms_of
 from stillhouse.training.optimisation.weights import Weights
 from stillhouse.training.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.results.write import write_results

@@ -28,8 +28,8 @@ from stillhouse.training.head.reference import Reference
 from stillhouse.training.method import Batch
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import Rewards
 from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler

@@ -13,8 +13,8 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
+from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.rewards import Rewards
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
@@ -22,7 +22,7 @@ from stillhouse.training.on_policy.sampling.transformers import TransformersEngi
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.routing import Teachers
-from stillhouse.training.on_policy.trajectory_page import PAGES_FOLDER, TrajectoryPages
+from stillhouse.training.on_policy.watching.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
 from stillhouse.types import Prompt, PromptMetadata

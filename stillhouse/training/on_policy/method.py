@@ -1,7 +1,7 @@
 """On-policy distillation: the student samples, teachers and rewards judge, the student follows.
 
 A batch of rollouts is `prompts_per_step * group_size` trajectories, which serve `num_substeps * num_passes` optimiser
-steps. What is minimised is said by `objective.py`, how a batch comes about by `batches/`.
+steps. What is minimised is said by `loss/objective.py`, how a batch comes about by `batches/`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.method import Batch, TokenLosses
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
-from stillhouse.training.on_policy.measures import staleness
-from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
+from stillhouse.training.on_policy.watching.measures import staleness
 from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Sample
 

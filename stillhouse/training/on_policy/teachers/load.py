@@ -15,7 +15,6 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.connect import connect
 from stillhouse.training.on_policy.teachers.hint import Hint
@@ -24,6 +23,7 @@ from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.probe import probe
 from stillhouse.training.on_policy.teachers.reading import OtherTokens, Reading, SameTokens
 from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
 from stillhouse.training.student.student import Student

@@ -14,7 +14,7 @@ from stillhouse.training.checkpoints.checkpoint import load_newest_checkpoint
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.on_policy.alarms import RolloutAlarms
+from stillhouse.training.on_policy.watching.alarms import RolloutAlarms
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.trainer import Trainer

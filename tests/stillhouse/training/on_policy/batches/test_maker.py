@@ -10,7 +10,7 @@ from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generator import Generation, GenerationRequest, Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.batches.maker import BatchMaker
-from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.rewards import Rewards
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines

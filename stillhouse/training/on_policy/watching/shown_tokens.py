@@ -7,9 +7,9 @@ from typing import Final, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.training.on_policy.measures import sampled_advantages
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.token_texts import token_texts
+from stillhouse.training.on_policy.watching.measures import sampled_advantages
+from stillhouse.training.on_policy.watching.token_texts import token_texts
 
 LEVELS: Final = 5
 """Colours of either sign. Their squares are proportional to the advantage, since most advantages are small."""

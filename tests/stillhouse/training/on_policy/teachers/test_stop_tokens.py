@@ -2,7 +2,7 @@ import pytest
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.training.on_policy.stop_tokens import stop_token_warning
+from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 
 END_OF_TEXT, END_OF_TURN = 0, 2
 

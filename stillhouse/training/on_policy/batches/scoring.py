@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest, Teacher

@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy import trajectory_page
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.on_policy.trajectory_page import Chosen, Rollout, TrajectoryPages, choose, write_page
+from stillhouse.training.on_policy.watching import trajectory_page
+from stillhouse.training.on_policy.watching.trajectory_page import Chosen, Rollout, TrajectoryPages, choose, write_page
 from stillhouse.types import JsonObject, StopReason
 
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.store.atomic import write_atomic
-from stillhouse.training.on_policy.measures import sampled_advantages
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.shown_tokens import LEVELS, full_scale, level_value, sampled_kls, segments
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.on_policy.watching.measures import sampled_advantages
+from stillhouse.training.on_policy.watching.shown_tokens import LEVELS, full_scale, level_value, sampled_kls, segments
 from stillhouse.training.watching.listener import Listener
 
 PAGES_FOLDER: Final = "trajectories"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.aggregation import weighted
+from stillhouse.training.on_policy.loss.aggregation import weighted
 from stillhouse.training.on_policy.scored import ScoredSample
 
 Losses = list[list[float]]

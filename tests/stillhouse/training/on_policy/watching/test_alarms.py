@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.alarms import WINDOW, RolloutAlarms, alarms_of
+from stillhouse.training.on_policy.watching.alarms import WINDOW, RolloutAlarms, alarms_of
 from stillhouse.training.watching.alarms import Alarms, NoAlarms
 
 

@@ -1,6 +1,6 @@
 from contextlib import suppress
 
-from stillhouse.training.on_policy.time_split import TimeSplit
+from stillhouse.training.on_policy.batches.time_split import TimeSplit
 
 
 class Clock:

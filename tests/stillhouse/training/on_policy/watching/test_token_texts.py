@@ -2,7 +2,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.training.on_policy.token_texts import token_texts
+from stillhouse.training.on_policy.watching.token_texts import token_texts
 
 
 @pytest.fixture(scope="module")

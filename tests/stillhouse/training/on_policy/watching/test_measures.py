@@ -3,7 +3,10 @@ from typing import Any
 import pytest
 
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.on_policy.measures import (
+from stillhouse.training.on_policy.rewards import TrajectoryReward
+from stillhouse.training.on_policy.scored import ScoredSample
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.on_policy.watching.measures import (
     measure_credit,
     measure_rewards,
     measure_routes,
@@ -13,9 +16,6 @@ from stillhouse.training.on_policy.measures import (
     sampled_advantages,
     staleness,
 )
-from stillhouse.training.on_policy.rewards import TrajectoryReward
-from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import StopReason
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.advantages import (
+from stillhouse.training.on_policy.loss.advantages import (
     AdvEstimator,
     compared,
     credited,

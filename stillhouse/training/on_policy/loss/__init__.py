@@ -1,0 +1,1 @@
+"""From the scores and rewards of a batch to the loss of each token."""
