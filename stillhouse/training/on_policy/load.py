@@ -71,13 +71,7 @@ def load_on_policy(
     resources.callback(engines.close)
     places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, served_context)
     max_context = min(count for count in places if count is not None)
-    pages = TrajectoryPages(
-        student.tokenizer,
-        job.work_dir / PAGES_FOLDER,
-        listener,
-        every_steps=config.show_every_steps,
-        updates_per_batch=config.updates_per_batch,
-    )
+    pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, config)
     batches = job.work_dir / "rollouts"
     maker = BatchMaker(
         prompts,

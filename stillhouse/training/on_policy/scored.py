@@ -38,3 +38,13 @@ class ScoredSample(Sample):
     """Factor of its losses, of which the sum over the batch is divided by the batch's number of loss positions."""
     policy_version: int = 0
     """Optimiser updates of the weights that sampled it."""
+
+    @property
+    def sampled_kl(self) -> list[float] | None:
+        """Log p_student - log p_teacher of each token as it was sampled; None where no teacher gave a probability."""
+        if self.teacher_logprobs is None:
+            return None
+        assert self.sampling_logprobs is not None
+        return [
+            student - teacher for student, teacher in zip(self.sampling_logprobs, self.teacher_logprobs, strict=True)
+        ]

@@ -89,7 +89,7 @@ class BatchMaker:
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
             **measure_routes(trajectories, rewards, self.config.route_by, routes),
-            **measure_credit(samples),
+            **measure_credit(samples, self.config),
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, self._parts(work.prompts, samples), metrics)

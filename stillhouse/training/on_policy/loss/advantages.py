@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Final, Literal, NamedTuple
 
 from stillhouse.config import OnPolicyConfig
@@ -93,14 +94,18 @@ def credited(
 
 
 def sampled_advantages(sample: ScoredSample, config: OnPolicyConfig) -> list[float]:
-    """The advantages under the weights that sampled, aligned with `token_ids`: to look at, never to train on."""
-    fixed = sample.advantages or [0.0] * len(sample.token_ids)
-    if not (config.kl_in_reward or config.divergence or sample.teacher_logprobs is None):
-        now = _at_sampled_tokens(_reverse_kls(sample), sample.loss_mask)
-        fixed = [advantage - sample.kl_coef * value for advantage, value in zip(fixed, now, strict=True)]
+    """The advantages under the weights that sampled, aligned with `token_ids`: to look at, never to train on.
+
+    Training takes the KL under the weights being trained unless on_policy.advantage_against says otherwise, which is
+    the same until the first update. Where distributions are compared exactly there is the fixed part alone.
+    """
+    advantages = sample.advantages or [0.0] * len(sample.token_ids)
+    kls = None if config.kl_in_reward else sample.sampled_kl
+    if kls is not None:
+        advantages = [fixed - sample.kl_coef * kl for fixed, kl in zip(advantages, kls, strict=True)]
     if config.adv_clip is None:
-        return fixed
-    return [min(max(advantage, -config.adv_clip), config.adv_clip) for advantage in fixed]
+        return advantages
+    return [min(max(advantage, -config.adv_clip), config.adv_clip) for advantage in advantages]
 
 
 def _apart(group: Sequence[ScoredSample], rewards: Sequence[float | None], config: OnPolicyConfig) -> list[list[float]]:
@@ -148,11 +153,8 @@ def _compared_where_known(rewards: Sequence[float | None], estimator: AdvEstimat
 
 def _reverse_kls(sample: ScoredSample) -> list[float]:
     """The reverse KL of each sampled token as it was sampled; 0.0 where no teacher scored it."""
-    if sample.teacher_logprobs is None:
-        return [0.0] * sum(sample.loss_mask)
-    assert sample.sampling_logprobs is not None
-    both = zip(sample.sampling_logprobs, sample.teacher_logprobs, sample.loss_mask, strict=True)
-    return [student - teacher for student, teacher, is_sampled in both if is_sampled]
+    kls = sample.sampled_kl
+    return [0.0] * sum(sample.loss_mask) if kls is None else list(compress(kls, sample.loss_mask))
 
 
 def _at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> list[float]:

@@ -13,6 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -130,9 +132,9 @@ def measure_routes(
     return metrics
 
 
-def measure_credit(samples: Sequence[ScoredSample]) -> dict[str, float]:
+def measure_credit(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> dict[str, float]:
     """sampled_advantage and sampled_advantage_std over the sampled tokens, see `sampled_advantages`."""
-    sampled = [np.compress(sample.loss_mask, sampled_advantages(sample)) for sample in samples]
+    sampled = [np.compress(sample.loss_mask, sampled_advantages(sample, config)) for sample in samples]
     if not any(map(len, sampled)):
         return {}
     advantages = np.concatenate(sampled)
@@ -152,23 +154,6 @@ def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str,
     if not samples:
         return {}
     return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}
-
-
-def sampled_advantages(sample: ScoredSample) -> list[float]:
-    """The advantage of each token under the weights that sampled it; 0.0 where the mask is False.
-
-        A_t = fixed_t - kl_coef (log p_sampling(y_t) - log p_teacher(y_t))
-
-    In training the KL is taken under the weights being trained unless on_policy.advantage_against says otherwise, which
-    is the same until the first update. With an exact divergence, or without a teacher, there is the fixed part alone.
-    """
-    fixed = sample.advantages or [0.0] * len(sample.token_ids)
-    if sample.teacher_logprobs is None or sample.sampling_logprobs is None:
-        return list(fixed)
-    return [
-        one - sample.kl_coef * (sampling - teacher)
-        for one, sampling, teacher in zip(fixed, sample.sampling_logprobs, sample.teacher_logprobs, strict=True)
-    ]
 
 
 def metric_part(value: str) -> str:

@@ -1,14 +1,13 @@
 """The tokens of one trajectory as a page shows them: in runs, each with its colour and its figures."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.watching.measures import sampled_advantages
 from stillhouse.training.on_policy.watching.token_texts import token_texts
 
 LEVELS: Final = 5
@@ -42,14 +41,13 @@ class Segment(NamedTuple):
     num_left_out: int = 0
 
 
-def full_scale(samples: Sequence[ScoredSample]) -> float:
-    """The absolute advantage at which colours are fullest: few are above it, and none of them drowns the rest."""
-    sizes = sorted(
-        abs(advantage)
-        for sample in samples
-        for advantage, is_sampled in zip(sampled_advantages(sample), sample.loss_mask, strict=True)
-        if is_sampled
-    )
+def full_scale(advantages: Iterable[float]) -> float:
+    """The absolute advantage at which colours are fullest: few are above it, and none of them drowns the rest.
+
+    Args:
+        advantages: of all sampled tokens of a page.
+    """
+    sizes = sorted(map(abs, advantages))
     return (sizes[int(_SCALE_SHARE * (len(sizes) - 1))] or sizes[-1] or 1.0) if sizes else 1.0
 
 
@@ -58,9 +56,18 @@ def level_value(level: int, scale: float) -> float:
     return math.copysign(scale * (level / LEVELS) ** 2, level)
 
 
-def segments(sample: ScoredSample, start: int, scale: float, tokenizer: PreTrainedTokenizerBase) -> Iterator[Segment]:
-    """What follows the prompt; of very much of it the middle is left out."""
-    end = len(sample.token_ids)
+def segments(
+    sample: ScoredSample, advantages: Sequence[float], scale: float, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[Segment]:
+    """What follows the prompt; of very much of it the middle is left out.
+
+    Args:
+        sample: with a sampled token.
+        advantages: aligned with its tokens.
+        scale: see `full_scale`.
+        tokenizer: the student's.
+    """
+    start, end = sample.loss_mask.index(True), len(sample.token_ids)
     num_left_out = end - start - _HEAD - _TAIL
     parts = [range(start, end)]
     if num_left_out > 0:
@@ -68,13 +75,15 @@ def segments(sample: ScoredSample, start: int, scale: float, tokenizer: PreTrain
     for number, places in enumerate(parts):
         if number:
             yield Segment("left out", num_left_out=num_left_out)
-        tokens = _tokens(sample, places, scale, tokenizer)
+        tokens = _tokens(sample, advantages, places, scale, tokenizer)
         for is_sampled, run in groupby(zip(places, tokens, strict=True), key=lambda one: sample.loss_mask[one[0]]):
             yield Segment("sampled" if is_sampled else "read", [token for _, token in run])
 
 
-def _tokens(sample: ScoredSample, places: range, scale: float, tokenizer: PreTrainedTokenizerBase) -> list[Token]:
-    advantages, kls = sampled_advantages(sample), sampled_kls(sample)
+def _tokens(
+    sample: ScoredSample, advantages: Sequence[float], places: range, scale: float, tokenizer: PreTrainedTokenizerBase
+) -> list[Token]:
+    kls = sample.sampled_kl
     texts = token_texts(tokenizer, sample.token_ids[places.start : places.stop])
     tokens = []
     for place, text in zip(places, texts, strict=True):
@@ -88,12 +97,3 @@ def _tokens(sample: ScoredSample, places: range, scale: float, tokenizer: PreTra
         size = round(LEVELS * min(1.0, math.sqrt(abs(advantage) / scale)))
         tokens.append(Token(text, int(math.copysign(size, advantage)), note))
     return tokens
-
-
-def sampled_kls(sample: ScoredSample) -> list[float] | None:
-    """The sampled KL of each token; None where there is none."""
-    if sample.teacher_logprobs is None or sample.sampling_logprobs is None:
-        return None
-    return [
-        sampling - teacher for sampling, teacher in zip(sample.sampling_logprobs, sample.teacher_logprobs, strict=True)
-    ]

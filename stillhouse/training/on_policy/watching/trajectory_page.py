@@ -9,17 +9,19 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.config import OnPolicyConfig
 from stillhouse.store.atomic import write_atomic
+from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.on_policy.watching.measures import sampled_advantages
-from stillhouse.training.on_policy.watching.shown_tokens import LEVELS, full_scale, level_value, sampled_kls, segments
+from stillhouse.training.on_policy.watching.shown_tokens import LEVELS, full_scale, level_value, segments
 from stillhouse.training.watching.listener import Listener
 
 PAGES_FOLDER: Final = "trajectories"
@@ -35,11 +37,13 @@ class Rollout(NamedTuple):
     trajectory: SampledTrajectory
     sample: ScoredSample
     reward: TrajectoryReward
+    advantages: Sequence[float]
+    """Of its tokens, see `sampled_advantages`."""
 
     @property
     def mean_advantage(self) -> float:
         """Over its sampled tokens, of which it has one at least."""
-        return math.fsum(sampled_advantages(self.sample)) / sum(self.sample.loss_mask)
+        return math.fsum(self.advantages) / sum(self.sample.loss_mask)
 
 
 class TrajectoryPages:
@@ -49,24 +53,16 @@ class TrajectoryPages:
         tokenizer: the student's.
         folder: where the pages are written.
         listener: gets each of them as an artifact.
-        every_steps: optimiser steps between two pages.
-        updates_per_batch: optimiser steps that train on one batch of rollouts.
+        config: how often, and what the advantage is made of.
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        folder: Path,
-        listener: Listener,
-        *,
-        every_steps: int,
-        updates_per_batch: int,
+        self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, config: OnPolicyConfig
     ) -> None:
         self._tokenizer = tokenizer
         self._folder = folder
         self._listener = listener
-        self._every_steps = every_steps
-        self._updates_per_batch = updates_per_batch
+        self._config = config
 
     def show(
         self,
@@ -86,12 +82,14 @@ class TrajectoryPages:
         Raises:
             StoreError: the page cannot be written.
         """
-        step = index * self._updates_per_batch
-        if -step % self._every_steps >= self._updates_per_batch or not samples:
+        num_steps = self._config.updates_per_batch
+        step = index * num_steps
+        if -step % self._config.show_every_steps >= num_steps or not samples:
             return
         sampled = [(one, reward) for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
         rollouts = [
-            Rollout(trajectory, sample, reward) for (trajectory, reward), sample in zip(sampled, samples, strict=True)
+            Rollout(trajectory, sample, reward, sampled_advantages(sample, self._config))
+            for (trajectory, reward), sample in zip(sampled, samples, strict=True)
         ]
         path = self._folder / f"step-{step:08d}.html"
         write_page(path, f"Trajectories of step {step}", choose(rollouts, seed=index), self._tokenizer)
@@ -146,13 +144,14 @@ def write_page(path: Path, title: str, chosen: Sequence[Chosen], tokenizer: PreT
         lstrip_blocks=True,
     )
     style = (_FOLDER / "trajectory_page.css").read_text(encoding="utf-8")
-    scale = full_scale([one.rollout.sample for one in chosen])
+    rollouts = [one.rollout for one in chosen]
+    scale = full_scale(chain.from_iterable(compress(one.advantages, one.sample.loss_mask) for one in rollouts))
     html = environment.get_template("trajectory_page.html.j2").render(
         title=title,
         style=style,
         style_hash="sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
         levels=[(level, f"{level_value(level, scale):+.2g}") for level in range(-LEVELS, LEVELS + 1)],
-        compares_tokens=any(one.rollout.sample.teacher_logprobs is not None for one in chosen),
+        compares_tokens=any(one.sample.teacher_logprobs is not None for one in rollouts),
         trajectories=[_view(one, scale, tokenizer) for one in chosen],
     )
     write_atomic(path, html.encode("utf-8", errors="replace"))
@@ -160,9 +159,9 @@ def write_page(path: Path, title: str, chosen: Sequence[Chosen], tokenizer: PreT
 
 def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """What the template shows of one trajectory."""
-    trajectory, sample, reward = chosen.rollout
+    trajectory, sample, reward, advantages = chosen.rollout
     start, num_sampled = sample.loss_mask.index(True), sum(sample.loss_mask)
-    kls = sampled_kls(sample)
+    kls = sample.sampled_kl
     facts = {
         "stopped": str(trajectory.stop_reason).replace("_", " "),
         "turns": trajectory.num_turns,
@@ -182,7 +181,7 @@ def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> d
         "facts": facts,
         "num_prompt_tokens": start,
         "prompt": tokenizer.decode(sample.token_ids[:start]),
-        "segments": list(segments(sample, start, scale, tokenizer)),
+        "segments": list(segments(sample, advantages, scale, tokenizer)),
     }
 
 

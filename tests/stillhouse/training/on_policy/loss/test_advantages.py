@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,22 @@ def test_tool_output_between_sampled_tokens_takes_no_step_of_the_discount():
     assert sampled_advantages(made[0], config(kl_discount_factor=0.5))[1] == pytest.approx(
         -(first + 0.5 * second + 0.25 * third)
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, [0.3, 0.6]), ({"adv_clip": 0.4}, [0.3, 0.4]), ({"kl_in_reward": True}, [0.5, 0.5])],
+    ids=["apart", "clipped", "in reward"],
+)
+def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl_unless_that_is_within_it(
+    settings: dict[str, Any], expected: list[float]
+):
+    sample = ScoredSample(
+        [7, 8, 9], [False, True, True], "p", sampling_logprobs=[0.0, -1.0, -2.0], kl_coef=0.1,
+        teacher_logprobs=[0.0, -3.0, -1.0], advantages=[0.0, 0.5, 0.5],
+    )  # fmt: skip
+    assert sampled_advantages(sample, config(**settings)) == pytest.approx([0.0, *expected])
+    assert sampled_advantages(replace(sample, teacher_logprobs=None), config()) == [0.0, 0.5, 0.5]
 
 
 def test_the_kl_of_one_trajectory_never_counts_for_another():

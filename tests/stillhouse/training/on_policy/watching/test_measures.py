@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from stillhouse.config import OnPolicyConfig
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -13,7 +14,6 @@ from stillhouse.training.on_policy.watching.measures import (
     measure_trajectories,
     metric_part,
     repetition_rate,
-    sampled_advantages,
     staleness,
 )
 from stillhouse.types import StopReason
@@ -110,16 +110,14 @@ def test_a_users_word_keeps_its_letters_in_a_metrics_name() -> None:
     assert metric_part("größe 3-events, 50%") == "größe 3-events_ 50_"
 
 
-def test_the_advantage_at_sampling_is_the_fixed_part_less_the_kl() -> None:
+def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
     sample = scored(advantages=[0.0, 0.5, 0.5], teacher_logprobs=[0.0, -3.0, -1.0], kl_coef=0.1)
-    assert sampled_advantages(sample) == pytest.approx([0.0, 0.5 - 0.1 * 2.0, 0.5 + 0.1 * 1.0])
-    assert sampled_advantages(scored(advantages=[0.0, 0.5, 0.5])) == [0.0, 0.5, 0.5]
-    metrics = measure_credit([sample, ScoredSample([1], [False], "q")])
+    metrics = measure_credit([sample, ScoredSample([1], [False], "q")], OnPolicyConfig())
     assert metrics == {
         "sampled_advantage": pytest.approx(0.45),
         "sampled_advantage_std": pytest.approx(0.15),
     }
-    assert measure_credit([]) == {}
+    assert measure_credit([], OnPolicyConfig()) == {}
 
 
 def test_staleness_counts_updates_since_sampling() -> None:

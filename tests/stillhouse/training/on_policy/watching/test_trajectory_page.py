@@ -1,5 +1,6 @@
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import OnPolicyConfig
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -48,7 +51,8 @@ def rollout(
         teacher_logprobs=teacher,
     )  # fmt: skip
     parts_of_reward = {} if reward is None else {"correct": reward}
-    return Rollout(trajectory, sample, TrajectoryReward(reward, parts_of_reward))
+    reward_of = TrajectoryReward(reward, parts_of_reward)
+    return Rollout(trajectory, sample, reward_of, sampled_advantages(sample, OnPolicyConfig()))
 
 
 class Page(HTMLParser):
@@ -111,11 +115,13 @@ def test_with_an_exact_divergence_there_are_no_figures_of_the_teacher(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     one = rollout(tokenizer, advantage=-0.25)
-    exact = ScoredSample(one.sample.token_ids, one.sample.loss_mask, "p", advantages=one.sample.advantages)
-    write_page(tmp_path / "page.html", "Step 1", [Chosen("best", one._replace(sample=exact))], tokenizer)
+    exact = replace(one.sample, teacher_logprobs=None)
+    advantages = sampled_advantages(exact, OnPolicyConfig())
+    chosen = [Chosen("best", one._replace(sample=exact, advantages=advantages))]
+    write_page(tmp_path / "page.html", "Step 1", chosen, tokenizer)
     page = Page(tmp_path / "page.html")
     assert {kind for _, kind, _ in page.of("t")} == {"t n5"}
-    assert page.of("t")[0][2].endswith("advantage -0.250")
+    assert page.of("t")[0][2].endswith("advantage -0.250  student -1.000")
     assert "compared over the whole vocabulary" in page.text
 
 
@@ -190,7 +196,8 @@ def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
 ) -> None:
     heard, one = Heard(), rollout(tokenizer)
     overlong = SampledTrajectory("q", 0, [], Toolbox([]), [1], [False], [0.0], stop_reason=StopReason.CONTEXT_OVERFLOW)
-    pages = TrajectoryPages(tokenizer, tmp_path, heard, every_steps=every_steps, updates_per_batch=updates_per_batch)
+    config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
+    pages = TrajectoryPages(tokenizer, tmp_path, heard, config)
     for index in range(0, 12 // updates_per_batch):
         trajectories = [overlong, one.trajectory]
         pages.show(index, trajectories, [one.sample], [TrajectoryReward(None), one.reward])
@@ -199,7 +206,7 @@ def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
 
 def test_a_batch_that_sampled_nothing_has_no_page(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     heard = Heard()
-    TrajectoryPages(tokenizer, tmp_path, heard, every_steps=1, updates_per_batch=1).show(0, [], [], [])
+    TrajectoryPages(tokenizer, tmp_path, heard, OnPolicyConfig()).show(0, [], [], [])
     assert heard.files == []
 
 
