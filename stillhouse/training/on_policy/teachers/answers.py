@@ -40,7 +40,7 @@ def choices_of(answer: object, count: int) -> list[JsonObject]:
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise WrongAnswer("it has no `choices`")
-    ordered = sorted(choices, key=lambda choice: choice.get("index", 0))
-    if [choice.get("index") for choice in ordered] != list(range(count)):
-        raise WrongAnswer(f"it has choices {[choice.get('index') for choice in ordered]} for {count} prompts")
-    return ordered
+    places = [choice.get("index") for choice in choices]
+    if len(places) != count or any(place not in places for place in range(count)):
+        raise WrongAnswer(f"it has choices {places} for {count} prompts")
+    return [choices[places.index(place)] for place in range(count)]

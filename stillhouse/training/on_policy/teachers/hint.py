@@ -45,11 +45,11 @@ class Hint:
         known = {name: value for name, value in known.items() if value is not None}
         try:
             return self._template.render(known) + _SEPARATOR
-        except TemplateError as error:
+        except Exception as error:  # the user's template may compute anything
             raise InputError(
-                f"hint of teacher {self._teacher!r}: prompt {prompt_id} does not have what it asks for: {error}; the "
-                f"prompt has {sorted(known)}. Give every prompt what the hint needs, or ask for it with "
-                "`{% if NAME is defined %}`"
+                f"hint of teacher {self._teacher!r}: prompt {prompt_id} does not have what it asks for: "
+                f"{type(error).__name__}: {error}; the prompt has {sorted(known)}. Give every prompt what the hint "
+                "needs, or ask for it with `{% if NAME is defined %}`"
             ) from error
 
     def into(self, messages: Sequence[Message], text: str, prompt_id: str) -> list[Message]:

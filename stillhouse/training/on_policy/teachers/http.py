@@ -15,6 +15,7 @@ from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, cl
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0
 _VERSIONED: Final = "/v1"
+_SHOWN_CHARACTERS: Final = 200
 
 
 class ServerClient:
@@ -68,7 +69,10 @@ class ServerClient:
             content = json.loads(answer.content)
         except ValueError:
             content = answer.text
-        if answer.status_code != 200 or isinstance(content, str):
+            if answer.status_code == 200:
+                told = f"HTTP 200, but its body is no JSON: {content[:_SHOWN_CHARACTERS] or 'nothing'}"
+                raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200)) from None
+        if answer.status_code != 200:
             headers = {name.lower(): value for name, value in answer.headers.items()}
             raise RequestFailed(classify(answer.status_code, headers, content, datetime.now(UTC)))
         return content
@@ -77,7 +81,7 @@ class ServerClient:
         """Most tokens of a request by `/v1/models`; None where the server does not say.
 
         Raises:
-            EndpointError: nobody answers there, or the server has no model of this name.
+            EndpointError: nobody answers there, or no server of models, or it has no model of this name.
         """
         url = f"{self.root}/v1/models"
         try:
@@ -90,12 +94,19 @@ class ServerClient:
             raise AuthenticationError(f"{url}: HTTP {answer.status_code}: the key is refused; see api_key_env")
         if answer.status_code != 200:
             return None
-        served = {entry["id"]: entry.get("max_model_len") for entry in answer.json().get("data", [])}
+        try:
+            served = {entry["id"]: entry.get("max_model_len") for entry in answer.json()["data"]}
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise EndpointError(
+                f"{url}: no list of models: {answer.text[:_SHOWN_CHARACTERS]!r}. Check base_url: it is the address of "
+                "a server with OpenAI's API, such as http://127.0.0.1:8000/v1"
+            ) from error
         if model not in served:
             raise EndpointError(
                 f"{url}: does not serve {model!r}; expected one of {sorted(served)} as the teacher's `model`"
             )
-        return served[model]
+        length = served[model]
+        return length if type(length) is int and length > 0 else None
 
     def close(self) -> None:
         """Closes the connections."""

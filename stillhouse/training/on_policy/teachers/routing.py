@@ -1,14 +1,20 @@
 """Which teacher scores which prompt."""
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.reading import Reading, Sampled
 from stillhouse.training.on_policy.teachers.teacher import Teacher
 from stillhouse.types import Prompt, PromptMetadata
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_VALUES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +98,15 @@ class Teachers:
         return route.reading.view(trajectory, metadata)
 
     def check(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> None:
-        """Every prompt has a teacher, and what the teacher's hint asks for.
+        """Every prompt has a teacher, and what the teacher's hint asks for. Warns of routes that no prompt has.
 
         Raises:
-            InputError: one has not, unless the config trains such prompts on rewards alone.
+            InputError: one has not, unless the config trains such prompts on rewards alone; or none has.
         """
+        seen: Counter[str | None] = Counter()
         for prompt in prompts:
             about = metadata.get(prompt.id)
+            seen[self.route(about)] += 1
             route = self._find(about)
             if route is None:
                 if self._routes and self._unrouted == "error":
@@ -106,20 +114,40 @@ class Teachers:
             elif route.reading is not None:
                 added = route.reading.num_added(prompt.id, about)
                 self._num_added[route.name] = max(added, self._num_added.get(route.name, 0))
+        self._check_routes(seen)
 
     def close(self) -> None:
         """Closes all teachers."""
         for teacher in self.by_name.values():
             teacher.close()
 
+    def _check_routes(self, seen: Counter[str | None]) -> None:
+        shown = ", ".join(repr(value) for value, _ in seen.most_common(_SHOWN_VALUES))
+        if self._routes and seen and None not in self._by_value and not seen.keys() & self._by_value.keys():
+            raise InputError(
+                f"none of the {seen.total()} prompts has a teacher: their {self._route_by} is {shown}, and teachers "
+                f"are for these: {self._known()}. Mend `routes` or on_policy.route_by, or set kl_coef to 0"
+            )
+        for value, route in self._by_value.items():
+            if value is not None and value not in seen:
+                logger.warning(
+                    "no prompt has the %s %r, which teacher %r is for; prompts have %s",
+                    self._route_by,
+                    value,
+                    route.name,
+                    shown,
+                )
+
+    def _known(self) -> str:
+        return ", ".join(f"{route.name!r}: {', '.join(route.values)}" for route in self._routes)
+
     def _find(self, metadata: PromptMetadata | None) -> Route | None:
         value = self.route(metadata)
         return self._by_value.get(value) or self._by_value.get(None)
 
     def _nobody_for(self, prompt: Prompt, metadata: PromptMetadata | None) -> str:
-        known = ", ".join(f"{route.name!r}: {', '.join(route.values)}" for route in self._routes)
         return (
             f"prompt {prompt.id} has no teacher: its {self._route_by} is {self.route(metadata)!r}, and teachers are "
-            f"for these: {known}. Give one of them that value in `routes`, leave out the routes of one for all others, "
-            "or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
+            f"for these: {self._known()}. Give one of them that value in `routes`, leave out the routes of one for all "
+            "others, or set on_policy.unrouted to `no_kl`, which trains such prompts on rewards alone"
         )

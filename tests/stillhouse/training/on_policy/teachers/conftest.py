@@ -56,6 +56,8 @@ class ScoringServer:
         self.tempers = False
         self.takes_token_ids = True
         self.delay_s = 0.0
+        self.models: bytes | None = None
+        """What `/v1/models` answers in place of the truth."""
         self.most_at_once = 0
         self._at_once = 0
         self._lock = threading.Lock()
@@ -148,7 +150,8 @@ def _handler(server: ScoringServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             entry = {"id": MODEL, "object": "model", "max_model_len": server.max_model_len}
-            self._send(200, {"object": "list", "data": [entry]}, {})
+            body = {"object": "list", "data": [entry]}
+            self._send(200, body if server.models is None else server.models, {})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -159,7 +162,7 @@ def _handler(server: ScoringServer) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, status: int, body: Any, headers: dict[str, str]) -> None:
             # NaN and -Infinity as Python's servers write them.
-            content = json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             for name, value in {**headers, "content-length": str(len(content))}.items():
                 self.send_header(name, value)

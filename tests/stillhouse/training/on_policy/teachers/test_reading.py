@@ -89,6 +89,12 @@ def test_a_hint_that_asks_for_what_a_prompt_does_not_have_names_it(template: str
     assert Hint("{% if proof is defined %}{{ proof }}{% endif %}", "t").text("p", None) == "\n\n"
 
 
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ tag + 1 }}"])
+def test_a_hint_that_cannot_be_computed_names_teacher_prompt_and_reason(template: str) -> None:
+    with pytest.raises(InputError, match=r"hint of teacher 't': prompt p .*(ZeroDivision|Type)Error"):
+        Hint(template, "t").text("p", ABOUT)
+
+
 def test_a_hint_is_a_template_and_needs_a_question() -> None:
     with pytest.raises(ConfigError, match="hint of teacher 't' is no Jinja template"):
         Hint("{{ solution", "t")

@@ -67,6 +67,22 @@ def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     Teachers([]).check(prompts, metadata)
 
 
+def test_routes_that_no_prompt_has_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    routes = [Route("maths", MATHS, ("sums", "algebre")), Route("rest", REST)]
+    Teachers(routes).check([Prompt("a", []), Prompt("b", [])], {"a": about("sums"), "b": about("algebra")})
+    assert (
+        "no prompt has the tag 'algebre', which teacher 'maths' is for; prompts have 'sums', 'algebra'" in caplog.text
+    )
+
+
+def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
+    teachers = Teachers([Route("maths", MATHS, ("algebre",))], unrouted="no_kl")
+    with pytest.raises(
+        InputError, match=r"none of the 1 prompts has a teacher: their tag is 'algebra'.*'maths': algebre"
+    ):
+        teachers.check([Prompt("a", [])], {"a": about("algebra")})
+
+
 def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
     teachers = Teachers([Route("maths", None, ("sums",)), Route("rest", REST)])
     teachers.check([Prompt("a", [])], {"a": about("sums")})

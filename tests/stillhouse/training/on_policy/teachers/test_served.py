@@ -126,6 +126,7 @@ def each_result(change: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
         ("vllm", each_choice("prompt_logprobs", lambda entries: None), "has no `prompt_logprobs`"),
         ("vllm", lambda answer: {"choices": []}, r"has choices \[\] for 1 prompts"),
         ("vllm", lambda answer: {"choices": None}, "no `choices`"),
+        ("vllm", each_choice("index", lambda index: "a" if index else 0), r"choices .*'a'.* for 2 prompts"),
         ("sglang", each_result(lambda triples: triples[1:]), "those of 63 other tokens than the 64 asked"),
         ("sglang", each_result(lambda triples: [[-1.0, *t[1:]] for t in triples]), "expected None"),
         ("sglang", each_result(lambda triples: [t[:2] for t in triples]), "no triples"),
@@ -273,6 +274,31 @@ def test_the_model_and_the_key_must_be_known(scoring_server: Any, settings: Sett
         teacher_of(settings("vllm", api_key_env="TEACHER_KEY_NOBODY_SET"), tmp_path)
     with pytest.raises(EndpointError, match="Check that the teacher's server runs"):
         teacher_of(settings("vllm", base_url="http://127.0.0.1:9/v1"), tmp_path)
+
+
+def test_an_answer_that_is_no_json_is_shown(scoring_server: Any, settings: Settings, tmp_path: Path) -> None:
+    scoring_server.spoil = lambda answer: b"<html>Welcome</html>"
+    with pytest.raises(EndpointError, match="HTTP 200, but its body is no JSON: <html>Welcome"):
+        teacher_of(settings("vllm"), tmp_path)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"null", b"[]", b'{"data": null}', b'{"data": [{}]}', b'{"data": [7]}'])
+def test_what_is_no_list_of_models_is_no_server_of_models(
+    scoring_server: Any, settings: Settings, tmp_path: Path, body: bytes
+) -> None:
+    scoring_server.models = body
+    with pytest.raises(EndpointError, match=r"/v1/models: no list of models: .* Check base_url"):
+        teacher_of(settings("vllm"), tmp_path)
+
+
+@pytest.mark.parametrize("length", ['"4096"', "0", "null", "true"])
+def test_a_length_that_is_none_is_not_known(
+    scoring_server: Any, settings: Settings, tmp_path: Path, length: str
+) -> None:
+    scoring_server.models = b'{"data": [{"id": "big", "max_model_len": %s}]}' % length.encode()
+    teacher = teacher_of(settings("vllm"), tmp_path)
+    teacher.close()
+    assert teacher.max_context is None
 
 
 def test_nothing_is_asked_twice(
