@@ -1,41 +1,24 @@
 """Whole trainings whose rollouts are sampled and scored elsewhere."""
 
-import json
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
-from stillhouse.processes import GuardedProcess
 from stillhouse.progress import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.run import run_job
 from stillhouse.training.watching.metrics import read_metrics
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[dict[str, str]]:
-    """Addresses of the student, which takes updates, and of the teacher, which gives log-probabilities."""
-    with ExitStack() as stack:
-        urls = {}
-        for name in ("student", "teacher"):
-            options = ["--name", name, "--device", "cpu", "--num-threads", "1", "--allow-updates"]
-            process = stack.enter_context(GuardedProcess("stillhouse.serving", [f"embedded:{name}", *options]))
-            urls[name] = json.loads(process.lines.readline())["url"]
-        yield urls
-
-
 def test_servers_sample_ahead_and_score_while_the_student_trains(
-    servers: dict[str, str],
+    serve: Callable[[str, str], str],
     prompts_file: Path,
     metadata_file: Path,
     calculator: ToolsConfig,
     runtime: RuntimeConfig,
     tmp_path: Path,
 ) -> None:
-    teacher = {"name": "big", "kind": "vllm", "model": "teacher", "base_url": servers["teacher"]}
+    teacher = {"name": "big", "kind": "vllm", "model": "teacher", "base_url": serve("embedded:teacher", "teacher")}
     settings = {
         "num_steps": 4,
         "prompts_per_step": 4,
@@ -44,7 +27,7 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
         "learning_rate": 1e-3,
         "log_every_steps": 1,
         "engine": "vllm",
-        "engine_url": servers["student"],
+        "engine_url": serve("embedded:student", "student"),
         "max_staleness": 1,
         "teachers": [teacher],
     }

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.processes import GuardedProcess
 from stillhouse.serving.generator import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
@@ -27,11 +25,8 @@ REQUEST = GenerationRequest([5, 9, 40], 4)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server of the embedded student that takes updates, as vLLM does."""
-    args = ["embedded:student", "--name", "base", "--device", "cpu", "--num-threads", "1", "--allow-updates"]
-    with GuardedProcess("stillhouse.serving", args) as process:
-        yield json.loads(process.lines.readline())["url"]
+def server(serve: Callable[[str, str], str]) -> str:
+    return serve("embedded:student", "base")
 
 
 def vllm_engines(student: Student, server: str, folder: Path, **settings: object) -> VllmEngines:

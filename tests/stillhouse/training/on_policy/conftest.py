@@ -1,0 +1,45 @@
+"""Our own servers of the embedded models, over real HTTP."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import uvicorn
+
+from stillhouse.chat.template import stop_token_ids
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.serving.app import create_app
+from stillhouse.serving.desk import Desk
+from stillhouse.serving.models import load_model
+from stillhouse.serving.routes import ServedModel
+from stillhouse.serving.worker import Engine
+
+
+@contextmanager
+def serving(ref: str, name: str) -> Iterator[str]:
+    """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
+    tokenizer = load_tokenizer(ref)
+    model = load_model(ref, device="cpu", num_threads=1)
+    engine = Engine(model, max_batch=64)
+    served = ServedModel(name, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, engine.context_length)
+    app = create_app(served, Desk(engine, max_batch=64, max_pending=64), allow_updates=True)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        engine.start()
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            thread.join()
+            engine.stop()
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[str, str], str]]:
+    """Serves the model of a ref under a name, as vLLM does with updates allowed, until the end of the module."""
+    with ExitStack() as stack:
+        yield lambda ref, name: stack.enter_context(serving(ref, name))
