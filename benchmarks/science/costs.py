@@ -59,8 +59,7 @@ def costs_of(
     """
     tokens = metrics["tokens_per_s"] * metrics["step_s"]
     targets = metrics["supervised_share"] * tokens
-    num_rows = _rows_of_a_step(job)
-    lengths = [tokens / num_rows] * num_rows
+    lengths = _lengths(round(tokens), _rows_of_a_step(job))
     training = _flops(start, job.student).of_step(lengths, round(targets))
     student, scoring = training, 0.0
     if job.method == "on_policy":
@@ -68,6 +67,12 @@ def costs_of(
     if teacher is not None:
         scoring = _flops(teacher, None).of_step(lengths, round(targets)) / 3
     return StepCosts(num_steps * tokens, num_steps * targets, num_steps * student, num_steps * scoring)
+
+
+def _lengths(num_tokens: int, num_rows: int) -> list[int]:
+    """Rows that share the tokens out evenly."""
+    each, left = divmod(num_tokens, num_rows)
+    return [each + 1] * left + [each] * (num_rows - left)
 
 
 def _rows_of_a_step(job: TrainJob) -> int:

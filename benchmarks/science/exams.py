@@ -1,7 +1,7 @@
 """How often a model is right on questions it was not trained on, sampled as it is trained: at temperature 1."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ class Exam:
     metadata: Sequence[PromptMetadata]
     max_tokens: int
     max_turns: int = 1
-    tools: ToolsConfig = ToolsConfig()
+    tools: ToolsConfig = field(default_factory=ToolsConfig)
 
     @classmethod
     def of(cls, questions: Sequence[Question], max_tokens: int) -> "Exam":

@@ -84,7 +84,8 @@ class SeedResult:
         """What `write` wrote."""
         told: dict[str, Any] = json.loads(path.read_bytes())
         curves = {
-            name: Curve([CurvePoint(**point) for point in curve["points"]]) for name, curve in told.pop("curves").items()
+            name: Curve([CurvePoint(**point) for point in curve["points"]])
+            for name, curve in told.pop("curves").items()
         }
         return cls(curves=curves, **told)
 
@@ -148,8 +149,10 @@ class Experiment:
 
 
 def times(above: float, below: float) -> float:
-    """How many times as much; 0 where the divisor was never reached, since then nothing was gained."""
-    return 0.0 if math.isinf(below) else above / below
+    """How many times as much; 0 where the divisor was never reached, infinite where it took nothing at all."""
+    if math.isinf(below):
+        return 0.0
+    return above / below if below else math.inf
 
 
 def figures_of(results: Sequence[SeedResult]) -> Mapping[str, Spread]:

@@ -17,7 +17,7 @@ from benchmarks.science.costs import StepCosts, costs_of
 from benchmarks.science.exams import Exam
 from benchmarks.science.tasks.rows import PromptFiles
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig
 from stillhouse.progress import NoProgress
 from stillhouse.store import digest, file_sha256
 from stillhouse.store.atomic import write_atomic
@@ -52,7 +52,6 @@ class Training:
     """On-policy: what is sampled from."""
     teacher: Path | None = None
     """On-policy: who scores; None where nobody does."""
-    tools: ToolsConfig = ToolsConfig()
 
     def job(self, folder: Path) -> TrainJob:
         """As the trainer is told."""
@@ -72,7 +71,6 @@ class Training:
             prompts_file=self.prompts.prompts if self.prompts else None,
             metadata_file=self.prompts.metadata if self.prompts else None,
             teacher_ref=str(self.teacher) if self.teacher else None,
-            tools=self.tools,
             work_dir=folder / "work",
             output_dir=folder / "student",
             # A peak that is given is not measured; nothing here looks at MFU.

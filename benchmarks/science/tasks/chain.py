@@ -33,8 +33,7 @@ def _tables(rng: random.Random) -> dict[str, list[int]]:
 
 def _wrong_tables(rng: random.Random) -> dict[str, list[int]]:
     return {
-        letter: [(right + rng.randrange(1, NUM_DIGITS)) % NUM_DIGITS for right in TABLES[letter]]
-        for letter in DOUBTFUL
+        letter: [(right + rng.randrange(1, NUM_DIGITS)) % NUM_DIGITS for right in TABLES[letter]] for letter in DOUBTFUL
     }
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stillhouse.store import digest
+from stillhouse.store.atomic import replaced_atomically
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
@@ -47,9 +49,8 @@ def write_questions(folder: Path, questions: Sequence[Question]) -> PromptFiles:
     distinct = {question.prompt.id: question for question in questions}.values()
     name = digest([[question.text, question.pattern] for question in distinct])[:16]
     files = PromptFiles(folder / f"{name}.prompts.jsonl", folder / f"{name}.metadata.jsonl")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_jsonl(files.metadata, [question.metadata for question in distinct])
-    write_jsonl(files.prompts, [question.prompt for question in distinct])
+    _write(files.metadata, [question.metadata for question in distinct])
+    _write(files.prompts, [question.prompt for question in distinct])
     return files
 
 
@@ -61,7 +62,13 @@ def answered(question: str, answer: str) -> JsonObject:
 def write_rows(folder: Path, rows: Iterable[JsonObject]) -> Path:
     """A file with the rows, under a name that their content decides."""
     listed = list(rows)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{digest(listed)[:16]}.rows.jsonl"
-    write_jsonl(path, listed)
+    _write(path, listed)
     return path
+
+
+def _write(path: Path, rows: Sequence[Any]) -> None:
+    """Leaves alone what is there: its name says what it holds, and another process may be reading it."""
+    if not path.exists():
+        with replaced_atomically(path) as work:
+            write_jsonl(work, rows)
