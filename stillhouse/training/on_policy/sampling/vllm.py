@@ -79,16 +79,13 @@ class VllmEngines:
         student: whose weights it is given.
         config: the server's address, and how it samples.
         folder: where weights are handed over, which the server sees under the same path; emptied at the end.
-        server: for another client than that of the address.
 
     Raises:
         ConfigError: vLLM cannot have the student's adapter.
         EndpointError: the server cannot be reached.
     """
 
-    def __init__(
-        self, student: Student, config: OnPolicyConfig, folder: Path, *, server: VllmServer | None = None
-    ) -> None:
+    def __init__(self, student: Student, config: OnPolicyConfig, folder: Path) -> None:
         assert config.engine_url is not None
         self._student = student
         self._config = config
@@ -98,7 +95,7 @@ class VllmEngines:
             raise ConfigError(
                 "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
             )
-        self._server = server or VllmServer(config.engine_url, config.engine_api_key_env)
+        self._server = VllmServer(config.engine_url, config.engine_api_key_env)
         served = self._server.get("/v1/models")["data"]
         base = next((entry for entry in served if not entry.get("parent")), served[0])
         self._base: str = base["id"]

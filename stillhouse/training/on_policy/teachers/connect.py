@@ -7,11 +7,12 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher
+from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.rollouts.failures import RequestFailed
 from stillhouse.store import digest
+from stillhouse.training.on_policy.http import ModelServer, read_key
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.echo import EchoApi
-from stillhouse.training.on_policy.teachers.http import ServerClient
 from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served import ScoringApi, ServedSettings, ServedTeacher
@@ -20,6 +21,7 @@ from stillhouse.training.on_policy.teachers.vllm import VllmApi
 
 JOURNAL_FILE: Final = "teacher_scores.sqlite"
 """In the folder of the training; one file for all its teachers."""
+_SHOWN_CHARACTERS: Final = 200
 
 
 def connect(
@@ -50,10 +52,11 @@ def connect(
     assert settings.base_url is not None
     assert settings.model is not None
     with ExitStack() as opened:
-        client = ServerClient(settings.base_url, settings.api_key_env, settings.request_timeout_s)
-        opened.callback(client.close)
-        length = client.context_length(settings.model)
-        identity = digest([settings.kind, settings.model, client.root, temperature])
+        key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
+        server = ModelServer(settings.base_url, key, settings.request_timeout_s)
+        opened.callback(server.close)
+        length = _context_length(server, settings.model)
+        identity = digest([settings.kind, settings.model, server.root, temperature])
         journal = ScoreJournal(work_dir / JOURNAL_FILE, identity)
         opened.callback(journal.close)
         about = ServedSettings(
@@ -65,13 +68,13 @@ def connect(
             # One token is generated behind those that are scored.
             max_context=None if length is None else length - 1,
         )
-        teacher = ServedTeacher(about, _api(settings, client, tokenizer), client, journal, alignment)
+        teacher = ServedTeacher(about, _api(settings, server, tokenizer), server, journal, alignment)
         probe_server(teacher, temperature, tokenizer)
         opened.pop_all()
     return teacher
 
 
-def _api(settings: OnPolicyTeacher, client: ServerClient, tokenizer: PreTrainedTokenizerBase) -> ScoringApi:
+def _api(settings: OnPolicyTeacher, server: ModelServer, tokenizer: PreTrainedTokenizerBase) -> ScoringApi:
     assert settings.model is not None
     if settings.kind == "vllm":
         return VllmApi(settings.model)
@@ -79,8 +82,42 @@ def _api(settings: OnPolicyTeacher, client: ServerClient, tokenizer: PreTrainedT
         return SglangApi()
     with_ids = EchoApi(settings.model)
     try:
-        client.post(with_ids.path, with_ids.body([probe_view(tokenizer)], 1.0))
+        server.post(with_ids.path, with_ids.body([probe_view(tokenizer)], 1.0))
     except RequestFailed:
         # What else may be wrong with it, the form without ids meets too.
         return EchoApi(settings.model, with_ids=False)
     return with_ids
+
+
+def _context_length(server: ModelServer, model: str) -> int | None:
+    """Most tokens of a request by `/v1/models`; None where the server does not say.
+
+    Raises:
+        AuthenticationError: the key is refused.
+        EndpointError: nobody answers there, or no server of models, or it has no model of this name.
+    """
+    url = f"{server.root}/v1/models"
+    try:
+        answer = server.get("/v1/models")
+    except RequestFailed as error:
+        failure = error.failure
+        if failure.status in (401, 403):
+            raise AuthenticationError(f"{url}: {failure.message}: the key is refused; see api_key_env") from error
+        if failure.status is None:
+            raise EndpointError(
+                f"{url}: {failure.message}. Check that the teacher's server runs, and its base_url"
+            ) from error
+        return None
+    try:
+        served = {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
+    except (TypeError, LookupError, AttributeError) as error:
+        raise EndpointError(
+            f"{url}: no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}. Check base_url: it is the address of a "
+            "server with OpenAI's API, such as http://127.0.0.1:8000/v1"
+        ) from error
+    if model not in served:
+        raise EndpointError(
+            f"{url}: does not serve {model!r}; expected one of {sorted(served)} as the teacher's `model`"
+        )
+    length = served[model]
+    return length if type(length) is int and length > 0 else None

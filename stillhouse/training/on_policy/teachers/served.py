@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.answers import WrongAnswer
-from stillhouse.training.on_policy.teachers.http import ServerClient
 from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.requests import Requests
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, placed
@@ -22,6 +22,7 @@ _WAY_OUT: Final = (
     "A server that gives no log-probabilities of given tokens can be learnt from by its text alone: sample rollouts "
     "from it and train by SFT"
 )
+_SHOWN_CHARACTERS: Final = 200
 
 
 class ScoringApi(Protocol):
@@ -59,7 +60,7 @@ class ServedTeacher:
     Args:
         settings: its name, sizes and the sampling temperature.
         api: the form of requests.
-        client: the server; closed with the teacher.
+        server: closed with the teacher.
         journal: of this teacher; closed with it.
         alignment: for a teacher with tokens of its own; None compares ids.
         sleep: waits so many seconds between two tries; None waits for real.
@@ -69,7 +70,7 @@ class ServedTeacher:
         self,
         settings: ServedSettings,
         api: ScoringApi,
-        client: ServerClient,
+        server: ModelServer,
         journal: ScoreJournal,
         alignment: "ByteAlignment | None" = None,
         *,
@@ -80,7 +81,7 @@ class ServedTeacher:
         self.max_context = settings.max_context
         self._temperature = settings.temperature
         self._api = api
-        self._client = client
+        self._server = server
         self._journal = journal
         self._alignment = alignment
         self._requests = Requests(
@@ -135,7 +136,7 @@ class ServedTeacher:
     def close(self) -> None:
         """Waits for the requests under way, and asks nothing more."""
         self._requests.stop()
-        self._client.close()
+        self._server.close()
         self._journal.close()
 
     def _send(self, views: Sequence[TeacherView]) -> list[list[float]]:
@@ -144,10 +145,14 @@ class ServedTeacher:
         return answers
 
     def _post(self, views: Sequence[TeacherView], temperature: float, *, spelt: bool = False) -> object:
-        return self._client.post(self._api.path, self._api.body(views, temperature, spelt=spelt))
+        answer = self._server.post(self._api.path, self._api.body(views, temperature, spelt=spelt))
+        if isinstance(answer, str):
+            told = f"HTTP 200, but its body is no JSON: {answer[:_SHOWN_CHARACTERS] or 'nothing'}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200))
+        return answer
 
     def _told(self, error: BaseException) -> BaseException:
-        where = f"teacher {self.name!r} at {self._client.root}{self._api.path}"
+        where = f"teacher {self.name!r} at {self._server.root}{self._api.path}"
         if isinstance(error, WrongAnswer):
             return EndpointError(f"{where}: the answer cannot be used: {error}. {_WAY_OUT}")
         if isinstance(error, RequestFailed):
@@ -169,5 +174,6 @@ def _final(where: str, failure: Failure) -> StillhouseError:
         return EndpointError(f"{where}: {failure.message}. Check base_url and the teacher's kind. {_WAY_OUT}")
     return EndpointError(
         f"{where}: {failure.message}. What was answered is kept: mend the server (out of memory: lower its "
-        "--max-num-batched-tokens and the teacher's batch_tokens) and run the same command again"
+        "--max-num-batched-tokens and the teacher's batch_tokens; late: raise the teacher's request_timeout_s) and run "
+        "the same command again"
     )

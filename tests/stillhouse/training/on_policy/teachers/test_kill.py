@@ -10,7 +10,7 @@ import pytest
 SCORE = """
 import sys
 from pathlib import Path
-from stillhouse.training.on_policy.teachers.http import ServerClient
+from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
@@ -18,7 +18,7 @@ from stillhouse.training.on_policy.teachers.vllm import VllmApi
 
 settings = ServedSettings("far", 1.0, 1.0, batch_tokens=40, max_in_flight=2, max_context=None)
 journal = ScoreJournal(Path(sys.argv[2]), "far")
-teacher = ServedTeacher(settings, VllmApi("big"), ServerClient(sys.argv[1], None, 10.0), journal)
+teacher = ServedTeacher(settings, VllmApi("big"), ModelServer(sys.argv[1], None, 10.0), journal)
 requests = [ScoreRequest([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
 print(sum(map(sum, teacher.start(requests).result())), flush=True)
 teacher.close()

@@ -10,8 +10,8 @@ import pytest
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
+from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.training.on_policy.teachers.connect import connect
-from stillhouse.training.on_policy.teachers.http import ServerClient
 from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
@@ -212,7 +212,7 @@ def waits() -> list[float]:
 def unhurried(scoring_server: Any, tmp_path: Path, waits: list[float]) -> Iterator[ServedTeacher]:
     """A teacher behind the fake server that notes how long it would wait."""
     about = ServedSettings("far", 1.0, 1.0, batch_tokens=1000, max_in_flight=2, max_context=None)
-    client = ServerClient(scoring_server.url, None, timeout_s=1.0)
+    client = ModelServer(scoring_server.url, None, timeout_s=1.0)
     journal = ScoreJournal(tmp_path / "scores.sqlite", "far")
     teacher = ServedTeacher(about, VllmApi("big"), client, journal, sleep=waits.append)
     yield teacher
@@ -253,7 +253,7 @@ def test_a_server_that_runs_out_of_memory_is_asked_for_less_until_it_has_enough(
 def test_a_server_that_answers_late_is_asked_for_less(
     scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher
 ) -> None:
-    slow = [1.5]
+    slow = [1.2]
     scoring_server.spoil = lambda answer: (time.sleep(slow.pop() if slow else 0.0), answer)[1]
     assert unhurried.start(requests).result(20) == truths(scoring_server, requests)
 

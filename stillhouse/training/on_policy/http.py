@@ -1,0 +1,94 @@
+"""One request to a server of models, as teachers and samplers send it; what is tried again is theirs to decide."""
+
+import json
+import logging
+import os
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from stillhouse.errors import AuthenticationError
+from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_CONNECT_TIMEOUT_S: Final = 30.0
+
+
+class ModelServer:
+    """A server's root and a pool of connections to it. Safe to use from several threads.
+
+    Args:
+        base_url: its address, with `/v1` or without.
+        key: sent with every request; None sends none.
+        timeout_s: longest wait for one answer.
+    """
+
+    def __init__(self, base_url: str, key: str | None, timeout_s: float) -> None:
+        self.root = base_url.rstrip("/").removesuffix("/v1")
+        # It tells of every request, which would bury the log of the training.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        self._timeout_s = timeout_s
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            limits=httpx.Limits(max_connections=None),
+            # A proxy of the environment is never meant for this machine itself.
+            trust_env=urlsplit(base_url).hostname not in _LOOPBACK,
+        )
+
+    def get(self, path: str) -> Any:
+        """As `post`, without a body."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: object) -> Any:
+        """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
+
+        Raises:
+            RequestFailed: it did not.
+        """
+        return self._ask("POST", path, body)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def _ask(self, method: str, path: str, body: object) -> Any:
+        try:
+            answer = self._client.request(method, f"{self.root}{path}", json=body)
+        except httpx.TimeoutException as error:
+            unreachable = isinstance(error, httpx.ConnectTimeout)
+            told = f"no answer within {self._timeout_s:g} s ({type(error).__name__})"
+            raise RequestFailed(Failure(FailureKind.STALL, told, unreachable=unreachable)) from error
+        except httpx.HTTPError as error:
+            unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
+            told = f"{type(error).__name__}: {error}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)) from error
+        try:
+            content = json.loads(answer.content)
+        except ValueError:
+            content = answer.text
+        if answer.status_code != 200:
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            raise RequestFailed(classify(answer.status_code, headers, content, datetime.now(UTC)))
+        return content
+
+
+def read_key(variable: str | None, setting: str) -> str | None:
+    """The key that an environment variable holds; None where there is no variable.
+
+    Args:
+        variable: its name.
+        setting: where the name was given.
+
+    Raises:
+        AuthenticationError: the variable is not set.
+    """
+    key = None if variable is None else os.environ.get(variable)
+    if variable is not None and not key:
+        raise AuthenticationError(
+            f"{setting}: the environment variable {variable} is not set. Put {variable}=... into .env or the "
+            "environment, or leave the setting out"
+        )
+    return key
