@@ -1,10 +1,8 @@
 """On-policy distillation put together from its parts."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
 from stillhouse.errors import ConfigError
@@ -20,17 +18,11 @@ from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
-from stillhouse.training.on_policy.teachers.load import load_teachers
-from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
 from stillhouse.training.on_policy.watching.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
-from stillhouse.types import Prompt, PromptMetadata
-
-_MOST_ROUTES: Final = 32
-"""Values of route_by whose KL is reported by itself; more of them would be a wall of charts."""
-
-Averaged = Callable[[], AbstractContextManager[object]]
+from stillhouse.types import PromptMetadata
 
 
 def load_on_policy(
@@ -66,7 +58,7 @@ def load_on_policy(
     teachers = load_teachers(config, student, default_ref=job.teacher_ref, work_dir=job.work_dir, averaged=averaged)
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
-    objective = Objective(config, list(teachers.by_name), _routes(teachers, prompts, metadata))
+    objective = Objective(config, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines, served_context = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
     places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, served_context)
@@ -94,12 +86,6 @@ def load_on_policy(
     )
     resources.callback(queue.close)
     return OnPolicy(student, objective, queue, teachers, config, job.work_dir / "checkpoints")
-
-
-def _routes(teachers: Teachers, prompts: Sequence[Prompt], metadata: dict[str, PromptMetadata]) -> list[str]:
-    found = {teachers.route(metadata.get(prompt.id)) for prompt in prompts}
-    routes = sorted(route for route in found if route is not None)
-    return routes if 1 < len(routes) <= _MOST_ROUTES else []
 
 
 def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> tuple[Engines, int | None]:

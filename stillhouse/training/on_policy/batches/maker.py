@@ -84,11 +84,12 @@ class BatchMaker:
         totals = [reward.total for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
         samples = credited(samples, totals, self.config)
         self.show(index, trajectories, samples, rewards)
-        routes = {prompt.id: self.teachers.route(self.metadata.get(prompt.id)) for prompt in work.prompts}
+        labels = {prompt.id: self.teachers.label(self.metadata.get(prompt.id)) for prompt in work.prompts}
+        reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
         metrics = {
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
-            **measure_routes(trajectories, rewards, self.config.route_by, routes),
+            **measure_routes(trajectories, rewards, self.config.route_by, reported),
             **measure_credit(samples, self.config),
             **split.metrics(),
         }

@@ -106,6 +106,6 @@ class Scoring:
             kl_coef=teacher.kl_coef if teacher else 0.0,
             teacher_logprobs=teacher_logprobs,
             teacher_view=view,
-            route=self._teachers.route(about),
+            route=self._teachers.label(about),
             policy_version=trajectory.policy_version,
         )

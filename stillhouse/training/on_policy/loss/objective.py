@@ -49,13 +49,14 @@ class Objective:
     Args:
         config: the mode and its coefficients.
         teachers: names of those that score; none for rewards alone.
-        routes: values of on_policy.route_by to report the KL by; none for no such report.
+        routes: labels of the samples to report the KL by (`ScoredSample.route`); none for no such report.
     """
 
     def __init__(self, config: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
         self._config = config
         self._teachers = list(teachers)
-        self._routes = list(routes)
+        self.routes = list(routes)
+        """Labels that figures are reported by."""
         self._has_fixed = has_fixed_advantages(config)
         self.divergence: tuple[Divergence, ...] = config.divergence if teachers else ()
         """Terms that the head computes."""
@@ -88,8 +89,8 @@ class Objective:
             values["teacher"] = [NOBODY if sample.teacher is None else self._teachers.index(sample.teacher)] * size
             if not self.is_exact:
                 values["teacher_logprob"] = (sample.teacher_logprobs or []) if sample.teacher else [0.0] * size
-        if self._teachers and self._routes:
-            values["route"] = [self._routes.index(sample.route) if sample.route in self._routes else NOBODY] * size
+        if self._teachers and self.routes:
+            values["route"] = [self.routes.index(sample.route) if sample.route in self.routes else NOBODY] * size
         return values
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
@@ -160,7 +161,7 @@ class Objective:
         made = {name: (sums_N * weights_N, weights_N) for name, sums_N in summed.items()}
         groups = [("teacher_kl", values["teacher"], self._teachers)]
         if "route" in values:
-            groups.append((f"teacher_kl_by_{self._config.route_by}", values["route"], self._routes))
+            groups.append((f"teacher_kl_by_{self._config.route_by}", values["route"], self.routes))
         for prefix, indices_N, names in groups:
             for index, name in enumerate(names):
                 of_name_N = weights_N * (indices_N == index)

@@ -1,6 +1,7 @@
 """Which teacher scores which prompt."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from stillhouse.types import Prompt, PromptMetadata
 logger = logging.getLogger(__name__)
 
 _SHOWN_VALUES: Final = 10
+_MOST_LABELS: Final = 32
+"""More of them would be a wall of charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,17 @@ class Teachers:
             return None
         value = metadata.tag if self._route_by == "tag" else metadata.metadata.get(self._route_by)
         return None if value is None else str(value)
+
+    def label(self, metadata: PromptMetadata | None) -> str | None:
+        """The route as part of a metric's name, where MLflow takes letters, digits and a few signs."""
+        route = self.route(metadata)
+        return None if route is None else re.sub(r"[^\w. -]", "_", route)
+
+    def labels(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> list[str]:
+        """What figures are reported by; nothing where it does not tell prompts apart, or does too well."""
+        found = {self.label(metadata.get(prompt.id)) for prompt in prompts}
+        labels = sorted(label for label in found if label is not None)
+        return labels if len(found) > 1 and len(labels) <= _MOST_LABELS else []
 
     def select(self, metadata: PromptMetadata | None) -> Teacher | None:
         """Who scores a prompt; None for nobody."""

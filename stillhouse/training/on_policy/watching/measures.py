@@ -4,7 +4,6 @@ A share or mean whose denominator is empty is left out: nothing was measured, wh
 """
 
 import math
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,6 @@ from stillhouse.types import StopReason
 _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
 _NGRAM: Final = 4
 _BY_ROUTE: Final = ("reward", "mean_completion_tokens", "truncated_share")
-_MOST_ROUTES: Final = 32
-"""Values of route_by that have figures of their own; more of them would be a wall of charts."""
 
 
 def measure_trajectories(trajectories: Sequence[SampledTrajectory]) -> dict[str, float]:
@@ -107,7 +104,7 @@ def measure_routes(
     trajectories: Sequence[SampledTrajectory],
     rewards: Sequence[TrajectoryReward],
     route_by: str,
-    routes: Mapping[str, str | None],
+    labels: Mapping[str, str | None],
 ) -> dict[str, float]:
     """Reward, length and truncation by the value of `on_policy.route_by`, as `reward_by_tag/algebra`.
 
@@ -115,20 +112,18 @@ def measure_routes(
         trajectories: those of the batch.
         rewards: aligned with them.
         route_by: names the metrics.
-        routes: the value by prompt id, of all prompts; with more than 32 different ones there are no such metrics.
+        labels: the value by prompt id, as part of a metric's name; None for prompts that are not reported by it.
     """
-    if len({value for value in routes.values() if value is not None}) > _MOST_ROUTES:
-        return {}
-    by_value: defaultdict[str, list[tuple[SampledTrajectory, TrajectoryReward]]] = defaultdict(list)
+    by_label: defaultdict[str, list[tuple[SampledTrajectory, TrajectoryReward]]] = defaultdict(list)
     for trajectory, reward in zip(trajectories, rewards, strict=True):
-        value = routes.get(trajectory.prompt_id)
-        if value is not None:
-            by_value[metric_part(value)].append((trajectory, reward))
+        label = labels[trajectory.prompt_id]
+        if label is not None:
+            by_label[label].append((trajectory, reward))
     metrics: dict[str, float] = {}
-    for value, scored in sorted(by_value.items()):
+    for label, scored in sorted(by_label.items()):
         mine = [trajectory for trajectory, _ in scored]
         figures = measure_trajectories(mine) | measure_rewards(mine, [reward for _, reward in scored])
-        metrics |= {f"{name}_by_{route_by}/{value}": figures[name] for name in _BY_ROUTE if name in figures}
+        metrics |= {f"{name}_by_{route_by}/{label}": figures[name] for name in _BY_ROUTE if name in figures}
     return metrics
 
 
@@ -154,11 +149,6 @@ def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str,
     if not samples:
         return {}
     return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}
-
-
-def metric_part(value: str) -> str:
-    """A user's word as part of a metric's name, where MLflow takes letters, digits and a few signs."""
-    return re.sub(r"[^\w. -]", "_", value)
 
 
 def _completions(trajectory: SampledTrajectory) -> Iterator[list[int]]:

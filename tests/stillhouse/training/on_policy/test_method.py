@@ -180,19 +180,21 @@ def _failing_after(update: Callable[[float], None], num_steps: int) -> Callable[
 
 
 def test_each_prompt_is_scored_by_the_teacher_of_its_route(new_method: NewMethod, metadata: dict[str, PromptMetadata]):
-    tags = {key: replace(entry, tag="ab"[number % 2]) for number, (key, entry) in enumerate(metadata.items())}
+    tags = {key: replace(entry, tag=("a%", "b")[number % 2]) for number, (key, entry) in enumerate(metadata.items())}
     teachers = [
-        {"name": "one", "model": "embedded:teacher", "routes": ["a"], "kl_coef": 0.5},
+        {"name": "one", "model": "embedded:teacher", "routes": ["a%"], "kl_coef": 0.5},
         {"name": "two", "model": "embedded:student", "routes": ["b"]},
     ]
     method = new_method(answers=tags, teachers=teachers, prompts_per_step=8)
     for sample in method.batch(0).samples:
         assert isinstance(sample, ScoredSample)
-        expected = {"a": ("one", 0.5), "b": ("two", 1.0)}[str(sample.tag)]
+        expected = {"a%": ("one", 0.5), "b": ("two", 1.0)}[str(sample.tag)]
         assert (sample.teacher, sample.kl_coef) == expected
     final = trainer_of(method).run()["final"]
     assert abs(final["on_policy/teacher_kl/two"]) < 0.1 < final["on_policy/teacher_kl/one"]
+    assert final["on_policy/teacher_kl_by_tag/a_"] == final["on_policy/teacher_kl/one"]
     assert final["on_policy/teacher_kl_by_tag/b"] == final["on_policy/teacher_kl/two"]
+    assert {"on_policy/reward_by_tag/a_", "on_policy/reward_by_tag/b"} <= final.keys()
     with pytest.raises(InputError, match=r"has no teacher: its tag is 'b'"):
         new_method(answers=tags, teachers=teachers[:1])
 
@@ -228,6 +230,7 @@ def test_metrics_count_shares_over_the_batch(new_method: NewMethod, metadata: di
     )
     assert batch.metrics["reward"] in {count / 8 for count in range(9)}
     assert 0.0 <= batch.metrics["valid_tool_call_share"] <= 1.0
+    assert not any("_by_tag/" in name for name in batch.metrics), "all prompts have one tag"
 
 
 def test_shares_without_a_denominator_are_left_out(new_method: NewMethod):

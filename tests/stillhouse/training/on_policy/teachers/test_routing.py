@@ -55,6 +55,25 @@ def test_metadata_may_decide_in_place_of_the_tag() -> None:
     assert teachers.select(about("3")) is None
 
 
+def test_a_route_keeps_its_letters_in_a_metrics_name() -> None:
+    teachers = Teachers([Route("rest", REST)])
+    assert teachers.label(about("größe 3-events, 50%/x")) == "größe 3-events_ 50__x"
+    assert teachers.label(about(None)) is None
+
+
+def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_many() -> None:
+    teachers = Teachers([Route("rest", REST)])
+    prompts = [Prompt(str(number), []) for number in range(33)]
+
+    def labels(*tags: str) -> list[str]:
+        return teachers.labels(prompts, {str(number): about(tag) for number, tag in enumerate(tags)})
+
+    assert labels(*["sums", "py"] * 16, "sums") == ["py", "sums"]
+    assert labels("sums") == ["sums"]  # the other prompts have none
+    assert labels(*["sums"] * 33) == []
+    assert labels(*map(str, range(33))) == []
+
+
 def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     prompts = [Prompt("a", []), Prompt("b", [])]
     metadata = {"a": about("sums"), "b": about("poems")}

@@ -12,7 +12,6 @@ from stillhouse.training.on_policy.watching.measures import (
     measure_rewards,
     measure_routes,
     measure_trajectories,
-    metric_part,
     repetition_rate,
     staleness,
 )
@@ -87,27 +86,21 @@ def test_what_nobody_rewarded_has_no_reward_and_no_group_to_compare() -> None:
     assert measure_rewards([sampled([1])], [TrajectoryReward(None)]) == {"reward_error_share": 0.0}
 
 
-def test_figures_by_route_have_names_that_mlflow_takes() -> None:
+def test_figures_are_reported_by_route_where_prompts_have_one() -> None:
     batch = [
         sampled([1, 2], prompt_id="a"),
         sampled([1], prompt_id="b", stop_reason=StopReason.LENGTH),
         sampled([1], prompt_id="c"),
     ]
     rewards = [TrajectoryReward(1.0), TrajectoryReward(None), TrajectoryReward(0.0)]
-    metrics = measure_routes(batch, rewards, "tag", {"a": "maths/easy", "b": "code", "c": None})
+    metrics = measure_routes(batch, rewards, "tag", {"a": "maths", "b": "code", "c": None})
     assert metrics == {
-        "reward_by_tag/maths_easy": 1.0,
-        "mean_completion_tokens_by_tag/maths_easy": 2.0,
-        "truncated_share_by_tag/maths_easy": 0.0,
+        "reward_by_tag/maths": 1.0,
+        "mean_completion_tokens_by_tag/maths": 2.0,
+        "truncated_share_by_tag/maths": 0.0,
         "mean_completion_tokens_by_tag/code": 1.0,
         "truncated_share_by_tag/code": 1.0,
     }
-    many = {str(number): str(number) for number in range(33)} | {"a": "0"}
-    assert measure_routes(batch, rewards, "tag", many) == {}
-
-
-def test_a_users_word_keeps_its_letters_in_a_metrics_name() -> None:
-    assert metric_part("größe 3-events, 50%") == "größe 3-events_ 50_"
 
 
 def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
