@@ -15,6 +15,7 @@ from itertools import compress
 from typing import Final, Literal, NamedTuple
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample
 
 AdvEstimator = Literal["grpo", "mean", "rloo", "reinforce"]
@@ -89,7 +90,7 @@ def credited(
         known = [rewards[index] if config.reward_coef > 0.0 else None for index in indices]
         advantages = _with_kl_in_reward(group, known, config) if config.kl_in_reward else _apart(group, known, config)
         for index, sample, values in zip(indices, group, advantages, strict=True):
-            made[index] = replace(sample, advantages=_at_sampled_tokens(values, sample.loss_mask))
+            made[index] = replace(sample, advantages=at_sampled_tokens(values, sample.loss_mask))
     return made
 
 
@@ -155,9 +156,3 @@ def _reverse_kls(sample: ScoredSample) -> list[float]:
     """The reverse KL of each sampled token as it was sampled; 0.0 where no teacher scored it."""
     kls = sample.sampled_kl
     return [0.0] * sum(sample.loss_mask) if kls is None else list(compress(kls, sample.loss_mask))
-
-
-def _at_sampled_tokens(values: Sequence[float], loss_mask: Sequence[bool]) -> list[float]:
-    """The values of the sampled tokens, aligned with all tokens."""
-    left = iter(values)
-    return [next(left) if is_sampled else 0.0 for is_sampled in loss_mask]

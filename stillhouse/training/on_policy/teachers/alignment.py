@@ -14,8 +14,8 @@ from itertools import accumulate
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.runs import sampled_runs
 from stillhouse.training.sft.token_bytes import token_bytes
 
 

@@ -14,32 +14,17 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.chat.template import TemplateError, next_turn_ids, render
 from stillhouse.chat.tokens import encode, end_of_turn, special_ids
 from stillhouse.errors import TrainingError
-from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.runs import sampled_runs
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata
-
-
-class Sampled(Protocol):
-    """A trajectory as far as a teacher reads it."""
-
-    @property
-    def prompt_id(self) -> str: ...
-    @property
-    def messages(self) -> list[Message]: ...
-    @property
-    def toolbox(self) -> Toolbox: ...
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def loss_mask(self) -> list[bool]: ...
 
 
 class Reading(Protocol):
     """Makes the views of one teacher."""
 
-    def view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
         """What the teacher reads of a trajectory with sampled tokens; None for the trajectory's own tokens."""
 
     def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
@@ -58,7 +43,7 @@ class SameTokens:
     tokenizer: PreTrainedTokenizerBase
     hint: Hint | None = None
 
-    def view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
         """See `Reading`.
 
         Raises:
@@ -92,7 +77,7 @@ class OtherTokens:
     ends: frozenset[int]
     hint: Hint | None = None
 
-    def view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
         """See `Reading`.
 
         Raises:
@@ -111,8 +96,8 @@ class OtherTokens:
         """See `Reading`."""
         return 0 if self.hint is None else len(encode(self.teacher, self.hint.text(prompt_id, metadata)))
 
-    def _view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView:
-        runs = sampled_runs(TeacherView(trajectory.token_ids, trajectory.loss_mask))
+    def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
+        runs = sampled_runs(trajectory)
         schemas = trajectory.toolbox.schemas()
         prompt = _prompt(trajectory.messages, len(runs))
         said = trajectory.messages[len(prompt) :]
@@ -147,8 +132,8 @@ def _turn(said: Sequence[Message], number: int) -> list[Message]:
     return list(said[places[number] : places[number + 1]])
 
 
-def _hinted(hint: Hint, trajectory: Sampled, metadata: PromptMetadata | None) -> list[Message]:
-    num_turns = len(sampled_runs(TeacherView(trajectory.token_ids, trajectory.loss_mask)))
+def _hinted(hint: Hint, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> list[Message]:
+    num_turns = len(sampled_runs(trajectory))
     prompt = _prompt(trajectory.messages, num_turns)
     return hint.into(prompt, hint.text(trajectory.prompt_id, metadata), trajectory.prompt_id)
 

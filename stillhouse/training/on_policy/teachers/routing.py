@@ -9,8 +9,9 @@ from typing import Final, Literal
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.reading import Reading, Sampled
+from stillhouse.training.on_policy.teachers.reading import Reading
 from stillhouse.training.on_policy.teachers.teacher import Teacher
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Teachers:
         route = self._find(metadata)
         return None if route is None else route.teacher
 
-    def view(self, trajectory: Sampled, metadata: PromptMetadata | None) -> TeacherView | None:
+    def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
         """What its teacher reads of a trajectory; None for its own tokens, or where there is nobody or nothing to read.
 
         Raises:

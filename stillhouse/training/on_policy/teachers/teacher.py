@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 if TYPE_CHECKING:
@@ -26,20 +27,6 @@ class ScoreRequest:
     def read(self) -> TeacherView:
         """The tokens that the teacher reads, and which of them it scores."""
         return self.view or TeacherView(self.token_ids, self.loss_mask)
-
-    def spread(self, logprobs: Sequence[float]) -> list[float]:
-        """The log-probabilities of the sampled tokens, in order, at their places in `token_ids`; 0.0 elsewhere.
-
-        Raises:
-            ValueError: there are more or fewer than sampled tokens.
-        """
-        if len(logprobs) != sum(self.loss_mask):
-            raise ValueError(
-                f"prompt {self.prompt_id}: {sum(self.loss_mask)} tokens were sampled, but {len(logprobs)} "
-                "log-probabilities came back"
-            )
-        remaining = iter(logprobs)
-        return [next(remaining) if sampled else 0.0 for sampled in self.loss_mask]
 
 
 class Teacher(Protocol):
@@ -104,7 +91,7 @@ def placed(
         if alignment is not None and request.view is not None:
             own = TeacherView(request.token_ids, request.loss_mask)
             scored = alignment.align(own, request.view, scored)
-        answers.append(request.spread(scored))
+        answers.append(at_sampled_tokens(scored, request.loss_mask))
     return answers
 
 

@@ -6,14 +6,14 @@ A share or mean whose denominator is empty is left out: nothing was measured, wh
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
+from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -66,7 +66,7 @@ def repetition_rate(trajectories: Sequence[SampledTrajectory]) -> float | None:
     completions weigh more than in the paper's mean over completions, since loops are long.
     """
     num_distinct = num_all = 0
-    for completion in (run for one in trajectories for run in _completions(one)):
+    for completion in (run for one in trajectories for run in sampled_runs(one)):
         ngrams = list(zip(*(completion[start:] for start in range(_NGRAM)), strict=False))
         num_distinct += len(set(ngrams))
         num_all += len(ngrams)
@@ -149,12 +149,3 @@ def staleness(samples: Sequence[ScoredSample], policy_version: int) -> dict[str,
     if not samples:
         return {}
     return {"staleness": statistics.fmean(policy_version - sample.policy_version for sample in samples)}
-
-
-def _completions(trajectory: SampledTrajectory) -> Iterator[list[int]]:
-    """The ids of each completion."""
-    for is_sampled, run in groupby(
-        zip(trajectory.loss_mask, trajectory.token_ids, strict=True), key=lambda token: token[0]
-    ):
-        if is_sampled:
-            yield [token_id for _, token_id in run]

@@ -5,11 +5,11 @@ from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.reading import OtherTokens, SameTokens
-from stillhouse.training.on_policy.teachers.runs import sampled_runs
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata
 
