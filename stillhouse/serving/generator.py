@@ -106,7 +106,7 @@ class Generator:
         self._model = model
         self._passes = SlotPasses(model, max_batch, recorder)
         self._cache = self._passes.cache
-        self._slots = SlotTable(self._cache, max_batch)
+        self._slots = SlotTable(self._cache)
         self._max_batch = max_batch
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []

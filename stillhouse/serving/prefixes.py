@@ -11,9 +11,8 @@ class SlotTable:
     Slots 0..n-1 belong to the n running rows (the generator keeps them dense); slots from n on are parked or free.
     """
 
-    def __init__(self, cache: SlotCache, max_slots: int) -> None:
+    def __init__(self, cache: SlotCache) -> None:
         self._cache = cache
-        self._max_slots = max_slots
         self._parked: dict[int, list[int]] = {}
         """Slot to the tokens whose keys and values it holds, longest parked first."""
 

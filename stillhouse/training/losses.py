@@ -59,14 +59,6 @@ def reverse_kl(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor
     return student_logprobs_N.detach() - teacher_logprobs_N
 
 
-def reverse_kl_k2(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
-    """Schulman's estimator k2, (log p_student - log p_teacher)^2 / 2, of tokens sampled from the student.
-
-    A biased value whose expected gradient is exactly that of KL(student || teacher) at each position.
-    """
-    return (student_logprobs_N - teacher_logprobs_N).square() / 2
-
-
 def reverse_kl_k3(student_logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
     """Schulman's estimator k3, r - 1 - log r with r = p_teacher / p_student, of tokens sampled from the student.
 

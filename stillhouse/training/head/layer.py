@@ -32,11 +32,6 @@ class Layer:
         self.is_trained = any(gradient is not None for gradient in self.gradients)
         self._is_begun = False
 
-    @property
-    def vocabulary(self) -> int:
-        """Logits of a token."""
-        return len(self._weight_VH)
-
     def logits(self, chunk: slice, buffer_CV: Tensor) -> Tensor:
         """Logits of a chunk, in the buffer."""
         hidden_CH = self._hidden_NH[chunk]

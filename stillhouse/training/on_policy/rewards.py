@@ -52,11 +52,6 @@ class Rewards:
         self._book = RewardBook.from_config(config)
         self._said: set[str] = set()
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the user's rewards."""
-        return self._book.names
-
     def start(
         self, trajectories: Sequence[SampledTrajectory], metadata: Mapping[str, PromptMetadata]
     ) -> Future[list[TrajectoryReward]]:
