@@ -249,5 +249,6 @@ class OnPolicyConfig(TrainerConfig):
     @model_validator(mode="after")
     def _engine_has_an_address(self) -> Self:
         if (self.engine == "vllm") != (self.engine_url is not None):
-            raise ValueError(f"on_policy.engine {self.engine!r} and engine_url {self.engine_url!r} do not go together")
+            remedy = "leave it out, or set engine to `vllm`" if self.engine_url else "set it to the server's address"
+            raise ValueError(f"engine {self.engine!r} does not go with engine_url {self.engine_url!r}; {remedy}")
         return self

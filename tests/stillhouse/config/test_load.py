@@ -111,6 +111,8 @@ def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
         ("", ["num_epochs=3"], ["--set 'num_epochs=3'", "section.key=value"]),
         ("", ["sft"], ["--set 'sft'", "section.key=value"]),
         ("sft: 3", ["sft.num_epochs=1"], ["sft is not a section"]),
+        ("on_policy: {engine: vllm}", [], ["engine_url None", "set it to the server's address"]),
+        ("on_policy: {engine_url: 'http://x/v1'}", [], ["engine_url 'http://x/v1'", "set engine to `vllm`"]),
         ("teacher: {base_url: 'http://x/v1'}\non_policy: {enabled: true}", [], ["on_policy.teacher", "http://x/v1"]),
     ],
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
@@ -19,6 +19,7 @@ from stillhouse.serving.generator import Generation, GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_folder
+from stillhouse.training.on_policy.sampling.completions import completion_body, read_completion
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.student.student import Student
@@ -90,18 +91,19 @@ class VllmEngines:
         self._student = student
         self._config = config
         self._folder = folder.absolute()
+        self._prefix = f"stillhouse-{digest([str(self._folder)])[:8]}-v"
         self._is_adapter = student.model is not student.causal_lm
         if self._is_adapter and student.model.peft_config["default"].use_dora:
             raise ConfigError(
                 "on_policy.engine is `vllm`, which has no DoRA adapters; set student.lora_variant to `lora` or `rslora`"
             )
         self._server = VllmServer(config.engine_url, config.engine_api_key_env)
-        served = self._server.get("/v1/models")["data"]
+        served = self._server.models()
         base = next((entry for entry in served if not entry.get("parent")), served[0])
-        self._base: str = base["id"]
-        self.max_context: int | None = base.get("max_model_len")
+        length = base.get("max_model_len")
+        self.max_context: int | None = length if type(length) is int and length > 0 else None
         """Most tokens of a sequence that the server holds; None where it does not say."""
-        self._name = self._base
+        self._name: str = base["id"]
         self._version: int | None = None
 
     @contextmanager
@@ -119,7 +121,8 @@ class VllmEngines:
             engine.close()
 
     def close(self) -> None:
-        """See `Engines`; a server that has gone away is left alone."""
+        """See `Engines`; a server that has gone away is left alone, and nothing is tried a second time."""
+        self._server.stop()
         try:
             if self._is_adapter and self._version is not None:
                 self._server.post("/v1/unload_lora_adapter", {"lora_name": self._name})
@@ -135,7 +138,7 @@ class VllmEngines:
         with replaced_folder(folder) as work:
             self._student.save(work, Ranks.single(self._student.device))
         if self._is_adapter:
-            self._load_adapter(f"stillhouse-{digest([str(self._folder)])[:8]}-v{version}", folder)
+            self._load_adapter(f"{self._prefix}{version}", folder)
         else:
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             self._server.post("/collective_rpc", call)
@@ -146,10 +149,10 @@ class VllmEngines:
         self._version = version
 
     def _load_adapter(self, name: str, folder: Path) -> None:
-        loaded = {entry["id"] for entry in self._server.get("/v1/models")["data"]}
-        if name in loaded:
-            # Of an earlier process of this training, which may have gone another way from here.
-            self._server.post("/v1/unload_lora_adapter", {"lora_name": name})
+        if self._version is None:
+            # An earlier process of this training may have been killed, and have gone another way from here.
+            for left in [entry["id"] for entry in self._server.models() if entry["id"].startswith(self._prefix)]:
+                self._server.post("/v1/unload_lora_adapter", {"lora_name": left})
         self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         if self._version is not None:
             self._server.post("/v1/unload_lora_adapter", {"lora_name": self._name})
@@ -165,6 +168,12 @@ class VllmEngines:
         if temperature != 1.0 or self._config.top_p < 1.0:
             self._probe_nucleus(engine)
         sampled = engine.complete(GenerationRequest(_PROBE, _NUM_PROBED, temperature, seed=1))
+        num_known = len(self._student.head.weight)
+        if max(sampled.completion_ids) >= num_known:
+            raise EndpointError(
+                f"the vLLM server at {self._server.root} sampled token {max(sampled.completion_ids)}, but the student "
+                f"has {num_known}. Start it with the student's base model, {self._student.base_ref!r}"
+            )
         own = self._own_logprobs([*_PROBE, *sampled.completion_ids], temperature)[len(_PROBE) :]
         difference = math.fsum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
         if not difference < _MAX_MEAN_DIFFERENCE:
@@ -192,56 +201,3 @@ class VllmEngines:
             scores = score_tokens(self._student.causal_lm, [token_ids], temperature=temperature)
         model.train(was_training)
         return scores[0]
-
-
-def completion_body(model: str, request: GenerationRequest) -> dict[str, Any]:
-    """The request to `/v1/completions`.
-
-    vLLM takes what is not said from the model's generation_config.json, so that everything which shapes the
-    distribution is said.
-    """
-    return {
-        "model": model,
-        "prompt": list(request.prompt_ids),
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": -1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "seed": request.seed,
-        "n": 1,
-        "logprobs": 0,
-        # The ids given here end a completion, and no others.
-        "ignore_eos": True,
-        "stop_token_ids": sorted(request.stop_ids),
-        "return_token_ids": True,
-        "skip_special_tokens": False,
-    }
-
-
-def read_completion(answer: Any, request: GenerationRequest) -> Generation:
-    """The completion in an answer.
-
-    Raises:
-        EndpointError: it lacks token ids or log-probabilities, or is about another prompt.
-    """
-    choice = answer["choices"][0]
-    ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-    if ids is None or logprobs is None:
-        lacking = "token_ids" if ids is None else "logprobs"
-        raise EndpointError(f"the vLLM server answers without {lacking}; expected a version from 0.10.2 on")
-    if read_ids is not None and list(read_ids) != list(request.prompt_ids):
-        raise EndpointError(
-            f"the vLLM server read {len(read_ids)} tokens as the prompt, which are not the {len(request.prompt_ids)} "
-            "that were sent; a middleman that writes prompts anew cannot be sampled through"
-        )
-    if len(logprobs) != len(ids) or not all(value is not None and math.isfinite(value) for value in logprobs):
-        raise EndpointError(
-            f"the vLLM server gave {len(logprobs)} log-probabilities, some of them perhaps no numbers, for {len(ids)} "
-            "tokens; expected a number for each"
-        )
-    return Generation(list(ids), list(logprobs), "stop" if choice["finish_reason"] == "stop" else "length")

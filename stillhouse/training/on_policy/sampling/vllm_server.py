@@ -2,7 +2,7 @@
 
 import logging
 import random
-import time
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +19,9 @@ _MAX_ATTEMPTS: Final = 8
 _MAX_REFUSED_S: Final = 1800.0
 """Longest that a request waits in all because the server has too much to do."""
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
+_SHOWN_CHARACTERS: Final = 200
 _REMEDIES: Final = {
+    "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
     "/v1/completions": "Check that the server has the model, and room for the longest sequence in --max-model-len",
     "/v1/load_lora_adapter": (
         "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and with --enable-lora, --max-loras 2 "
@@ -38,7 +40,7 @@ class VllmServer:
     Args:
         base_url: its address with `/v1`.
         api_key_env: the environment variable that holds its key; None sends none.
-        sleep: waits so many seconds.
+        sleep: waits so many seconds; None waits for real, until `stop`.
         rng: draws the jitter of waits.
 
     Raises:
@@ -50,12 +52,13 @@ class VllmServer:
         base_url: str,
         api_key_env: str | None = None,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._server = ModelServer(base_url, read_key(api_key_env, "on_policy.engine_api_key_env"), _TIMEOUT_S)
         self.root = self._server.root
-        self._sleep = sleep
+        self._stopped = threading.Event()
+        self._sleep = sleep or self._stopped.wait
         self._rng = rng or random.Random()
 
     def get(self, path: str) -> Any:
@@ -70,8 +73,28 @@ class VllmServer:
         """
         return self._ask(path, lambda: self._server.post(path, body))
 
+    def models(self) -> list[dict[str, Any]]:
+        """What it serves, at least one: base models and adapters, each with an `id`.
+
+        Raises:
+            EndpointError: it does not say.
+        """
+        answer = self.get("/v1/models")
+        found = answer.get("data") if isinstance(answer, dict) else None
+        if not found or not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
+            raise EndpointError(
+                f"{self.root}/v1/models: no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}. "
+                f"{_REMEDIES['/v1/models']}"
+            )
+        return found
+
+    def stop(self) -> None:
+        """From now on nothing is tried a second time, and what waits to be gives up."""
+        self._stopped.set()
+
     def close(self) -> None:
         """Closes the connections."""
+        self.stop()
         self._server.close()
 
     def _ask(self, path: str, attempt: Callable[[], Any]) -> Any:
@@ -83,7 +106,8 @@ class VllmServer:
                 failure = error.failure
             is_refused = failure.kind is FailureKind.RATE
             num_failed += not is_refused
-            if failure.kind not in _PASSING or num_failed == _MAX_ATTEMPTS or refused_s > _MAX_REFUSED_S:
+            is_final = failure.kind not in _PASSING or num_failed == _MAX_ATTEMPTS or refused_s > _MAX_REFUSED_S
+            if is_final or self._stopped.is_set():
                 raise self._error(path, failure)
             wait_s = backoff_s(max(1, num_failed), failure.retry_after_s, self._rng)
             refused_s += wait_s * is_refused

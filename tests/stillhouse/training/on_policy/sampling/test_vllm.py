@@ -12,10 +12,11 @@ from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.serving.generator import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.on_policy.sampling.completions import read_completion
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.on_policy.sampling.vllm import VllmEngines, read_completion
+from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
@@ -166,8 +167,25 @@ def test_answer_is_read_as_ids_and_log_probs():
         ({"logprobs": {"token_logprobs": [-0.5]}}, "1 log-probabilities"),
         ({"logprobs": {"token_logprobs": [-0.5, None]}}, "a number for each"),
         ({"logprobs": {"token_logprobs": [-0.5, float("nan")]}}, "a number for each"),
+        ({"logprobs": {"token_logprobs": [-0.5, "-1.0"]}}, "a number for each"),
+        ({"token_ids": [], "logprobs": {"token_logprobs": []}}, "expected a token or more"),
     ],
 )
 def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
     with pytest.raises(EndpointError, match=message):
         read_completion(answer(**changed), REQUEST)
+
+
+@pytest.mark.parametrize("page", ["<html>Welcome</html>", None, [], {}, {"choices": []}, {"choices": [7]}])
+def test_answer_that_is_no_completion_is_shown(page: Any):
+    with pytest.raises(EndpointError, match=r"no completion: .* Check on_policy.engine_url"):
+        read_completion(page, REQUEST)
+
+
+def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: Callable[..., VllmEngines], server: str):
+    student = student_of(parameters="lora")
+    killed, again = new_engines(student), new_engines(student)
+    with killed.engine(7):
+        pass
+    with again.engine(5):
+        assert len([name for name in models(server) if name.startswith("stillhouse-")]) == 1

@@ -1,7 +1,9 @@
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -22,6 +24,9 @@ class Scripted:
         script = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.do_POST()
+
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 script.asked.append(self.path)
@@ -119,3 +124,23 @@ def test_refused_key_is_said(scripted: Callable[..., Scripted]):
     server = scripted((401, {}, {"error": {"message": "no key"}}))
     with pytest.raises(AuthenticationError, match="engine_api_key_env"):
         client(server.url, []).post("/v1/completions", {})
+
+
+@pytest.mark.parametrize("page", ["<html>", None, [], {}, {"data": []}, {"data": [{}]}])
+def test_what_is_no_list_of_models_is_shown(scripted: Callable[..., Scripted], page: Any):
+    server = scripted((200, {}, page))
+    with pytest.raises(EndpointError, match=r"/v1/models: no list of models: .* Check on_policy.engine_url"):
+        client(server.url, []).models()
+
+
+def test_nothing_is_tried_again_once_it_is_stopped(scripted: Callable[..., Scripted]):
+    server = scripted((503, {"retry-after": "600"}, {}))
+    waiting = VllmServer(server.url)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(waiting.post, "/v1/completions", {})
+        while not server.asked:
+            time.sleep(0.001)
+        waiting.stop()
+        with pytest.raises(EndpointError, match="HTTP 503"):
+            answer.result(10)
+    assert len(server.asked) <= 2

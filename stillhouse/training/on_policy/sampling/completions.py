@@ -1,0 +1,70 @@
+"""A completion of a vLLM server as it is asked for and answered, token ids in and out."""
+
+import math
+from typing import Any, Final
+
+from stillhouse.errors import EndpointError
+from stillhouse.serving.generator import Generation, GenerationRequest
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+def completion_body(model: str, request: GenerationRequest) -> dict[str, Any]:
+    """The request to `/v1/completions`.
+
+    vLLM takes what is not said from the model's generation_config.json, so that everything which shapes the
+    distribution is said.
+    """
+    return {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": request.seed,
+        "n": 1,
+        "logprobs": 0,
+        # The ids given here end a completion, and no others.
+        "ignore_eos": True,
+        "stop_token_ids": sorted(request.stop_ids),
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def read_completion(answer: Any, request: GenerationRequest) -> Generation:
+    """The completion in an answer.
+
+    Raises:
+        EndpointError: it lacks tokens or their log-probabilities, or is about another prompt.
+    """
+    try:
+        [choice] = answer["choices"]
+        reason = choice["finish_reason"]
+        ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise EndpointError(
+            f"the vLLM server answers with what is no completion: {str(answer)[:_SHOWN_CHARACTERS]!r}; expected one of "
+            "its `choices`. Check on_policy.engine_url"
+        ) from error
+    if ids is None or logprobs is None:
+        lacking = "token_ids" if ids is None else "logprobs"
+        raise EndpointError(f"the vLLM server answers without {lacking}; expected a version from 0.10.2 on")
+    if read_ids is not None and list(read_ids) != list(request.prompt_ids):
+        raise EndpointError(
+            f"the vLLM server read {len(read_ids)} tokens as the prompt, which are not the {len(request.prompt_ids)} "
+            "that were sent; a middleman that writes prompts anew cannot be sampled through"
+        )
+    are_numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in logprobs)
+    if not ids or len(logprobs) != len(ids) or not are_numbers:
+        raise EndpointError(
+            f"the vLLM server gave {len(logprobs)} log-probabilities, some of them perhaps no numbers, for {len(ids)} "
+            "tokens; expected a token or more, and a number for each"
+        )
+    return Generation(list(ids), list(logprobs), "stop" if reason == "stop" else "length")
