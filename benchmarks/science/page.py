@@ -65,9 +65,9 @@ def _rows(results: Sequence[SeedResult]) -> list[dict[str, Any]]:
 
 
 def number(value: float) -> str:
-    """Three digits that matter; `never` for what was not reached."""
+    """Three digits that matter."""
     if math.isinf(value):
-        return "never"
+        return "\u221e"
     if abs(value) >= 1e6:
         return f"{value:.2g}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

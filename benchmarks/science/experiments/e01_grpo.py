@@ -62,8 +62,8 @@ EXPERIMENT = Experiment(
         Claim("GRPO takes at least 5 times the steps of distillation by the exact KL (7 to 10 times in "
               "Thinking Machines, On-Policy Distillation, 2025)", "steps", 5.0),
         Claim("and of distillation by the sampled KL", "steps_sampled", 5.0),
-        Claim("GRPO takes at least 5 times the floating-point operations of the former, the teacher's included (9 to 30 "
-              "times there)", "flops", 5.0),
+        Claim("GRPO takes at least 5 times the floating-point operations of the exact KL, the teacher's included (9 to "
+              "30 times there)", "flops", 5.0),
     ),
     run=run,
     curves_over="step",
