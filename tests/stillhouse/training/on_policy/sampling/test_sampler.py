@@ -8,7 +8,6 @@ import torch
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generator import Generation, Generator
-from stillhouse.serving.score import score_tokens
 from stillhouse.tools import tool
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.toolbox import Toolbox
@@ -39,21 +38,8 @@ def sample(
     return sampler.sample(Generator(student.causal_lm, max_batch=8), prompts, step)
 
 
-def test_lists_are_aligned_and_log_probs_belong_to_sampled_tokens(
-    student: Student, toolbox: Toolbox, prompts: list[Prompt]
-):
-    trajectories = sample(student, toolbox, prompts)
-    scores = score_tokens(student.causal_lm, [trajectory.token_ids for trajectory in trajectories])
-    for trajectory, rescored in zip(trajectories, scores, strict=True):
-        assert len(trajectory.token_ids) == len(trajectory.loss_mask) == len(trajectory.sampling_logprobs)
-        for sampled, logprob, expected in zip(
-            trajectory.loss_mask, trajectory.sampling_logprobs, rescored, strict=True
-        ):
-            assert logprob == (pytest.approx(expected, abs=1e-4) if sampled else 0.0)
-
-
 def test_mask_marks_what_was_sampled_and_never_tool_output(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    trajectories = sample(student, toolbox, prompts)
+    trajectories = sample(student, toolbox, prompts[:8])
     assert sum(trajectory.num_tool_calls for trajectory in trajectories) > 0
     for trajectory in trajectories:
         pairs = list(zip(trajectory.token_ids, trajectory.loss_mask, strict=True))
@@ -70,25 +56,27 @@ def test_mask_marks_what_was_sampled_and_never_tool_output(student: Student, too
 def test_sequence_is_the_conversation_as_the_template_renders_it(
     student: Student, toolbox: Toolbox, prompts: list[Prompt]
 ):
-    for trajectory in sample(student, toolbox, prompts, temperature=0.01):
-        if trajectory.stop_reason == StopReason.ANSWERED:
-            rendered = student.tokenizer.apply_chat_template(
-                trajectory.messages, tools=trajectory.toolbox.schemas(), tokenize=False
-            )
-            assert student.tokenizer.decode(trajectory.token_ids) == rendered.removesuffix("\n")
+    trajectories = sample(student, toolbox, prompts[:6], temperature=0.01)
+    answered = [one for one in trajectories if one.stop_reason == StopReason.ANSWERED and one.num_turns > 1]
+    assert answered
+    for trajectory in answered:
+        rendered = student.tokenizer.apply_chat_template(
+            trajectory.messages, tools=trajectory.toolbox.schemas(), tokenize=False
+        )
+        assert student.tokenizer.decode(trajectory.token_ids) == rendered.removesuffix("\n")
 
 
 def test_same_seed_and_step_give_the_same_bits_another_step_does_not(
     student: Student, toolbox: Toolbox, prompts: list[Prompt]
 ):
-    one, same, other = (sample(student, toolbox, prompts, step=step) for step in (3, 3, 4))
+    one, same, other = (sample(student, toolbox, prompts[:6], step=step) for step in (3, 3, 4))
     assert [t.token_ids for t in one] == [t.token_ids for t in same]
     assert [t.sampling_logprobs for t in one] == [t.sampling_logprobs for t in same]
     assert [t.token_ids for t in one] != [t.token_ids for t in other]
 
 
 def test_cut_completion_ends_the_trajectory_and_is_kept(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    for trajectory in sample(student, toolbox, prompts, max_tokens=4):
+    for trajectory in sample(student, toolbox, prompts[:6], max_tokens=4):
         assert trajectory.stop_reason == StopReason.LENGTH
         assert trajectory.loss_mask[-4:] == [True] * 4
 
@@ -96,7 +84,7 @@ def test_cut_completion_ends_the_trajectory_and_is_kept(student: Student, toolbo
 def test_last_allowed_turn_that_still_calls_ends_with_what_was_sampled(
     student: Student, toolbox: Toolbox, prompts: list[Prompt]
 ):
-    trajectories = sample(student, toolbox, prompts, max_turns=1)
+    trajectories = sample(student, toolbox, prompts[:8], max_turns=1)
     stopped = [trajectory for trajectory in trajectories if trajectory.stop_reason == StopReason.MAX_TURNS]
     assert stopped
     for trajectory in stopped:
@@ -115,7 +103,7 @@ def test_full_context_ends_the_trajectory(student: Student, toolbox: Toolbox, pr
 
 
 def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
-    bare = [replace(prompt, tools=[]) for prompt in prompts]
+    bare = [replace(prompt, tools=[]) for prompt in prompts[:8]]
     trajectories = sample(student, toolbox, bare)
     assert sum(trajectory.num_tool_calls for trajectory in trajectories) > 0
     for trajectory in trajectories:
@@ -126,6 +114,10 @@ def test_tool_that_the_prompt_does_not_offer_is_not_run(student: Student, toolbo
 def test_log_probs_of_decoding_are_those_of_one_forward_pass(student: Student, toolbox: Toolbox, prompts: list[Prompt]):
     ratios = []
     for trajectory in sample(student, toolbox, prompts[:6], group_size=2, max_concurrent=7):
+        assert len(trajectory.token_ids) == len(trajectory.loss_mask) == len(trajectory.sampling_logprobs)
+        assert not any(
+            p for p, sampled in zip(trajectory.sampling_logprobs, trajectory.loss_mask, strict=True) if not sampled
+        )
         with torch.no_grad():
             logits = student.causal_lm(input_ids=torch.tensor([trajectory.token_ids])).logits[0, :-1]
         targets = torch.tensor(trajectory.token_ids[1:])

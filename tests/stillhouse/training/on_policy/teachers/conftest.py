@@ -2,7 +2,6 @@
 
 import json
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
-from stillhouse.serving.app import create_app
-from stillhouse.serving.desk import Desk
-from stillhouse.serving.models import load_model
-from stillhouse.serving.routes import ServedModel
-from stillhouse.serving.worker import Engine
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
 MODEL = "big"
@@ -218,24 +210,10 @@ def requests() -> list[ScoreRequest]:
     return made
 
 
-@pytest.fixture(scope="session")
-def own_server() -> Iterator[str]:
-    """Base URL of our own server of the embedded teacher, which it calls `big`."""
-    tokenizer = load_tokenizer("embedded:teacher")
-    model = load_model("embedded:teacher", device="cpu", num_threads=1)
-    engine = Engine(model, max_batch=8)
-    served = ServedModel(MODEL, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, engine.context_length)
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(served, Desk(engine, max_batch=8, max_pending=64))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    engine.start()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    server.should_exit = True
-    thread.join()
-    engine.stop()
-    listener.close()
+@pytest.fixture(scope="module")
+def own_server(serve: Callable[[str, str], str]) -> str:
+    """Base URL of our own server of the embedded teacher."""
+    return serve("embedded:teacher", MODEL)
 
 
 @pytest.fixture(scope="session")
