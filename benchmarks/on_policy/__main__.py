@@ -43,8 +43,8 @@ class Timed(NamedTuple):
 _LOSSES: Final = ("narrow", 20, 16)
 _QUICK_LOSSES: Final = ("tiny", 3, 8)
 _TIMED: Final = (
-    Timed("small", "float32", 4, 32),
-    Timed("small", "bfloat16", 4, 32),
+    Timed("small", "float32", 3, 32),
+    Timed("small", "bfloat16", 3, 32),
     Timed("small", "float32", 3, 32, equal=True),
     Timed("middle", "float32", 2, 16),
     Timed("middle", "bfloat16", 2, 16),
