@@ -6,7 +6,6 @@ holds one of them, whatever the number of rows.
 """
 
 import base64
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import IO, Any, Final
 import orjson
 
 from stillhouse.store.atomic import replaced_atomically
+from stillhouse.tracking.report.environment import page_environment
 from stillhouse.types import Message
 from stillhouse.view.rows import ViewRow
 
@@ -173,31 +173,16 @@ def _tools_used(messages: list[Message]) -> list[str]:
 
 
 def _render(title: str, place: str, packed: _Packed, written: Written) -> Iterator[str]:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     style = (_FOLDER / "view.css").read_text(encoding="utf-8")
     script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    return environment.get_template("view.html.j2").generate(
+    template = page_environment(_FOLDER).get_template("view.html.j2")
+    return template.generate(
         title=title,
         place=place,
         written=written,
         columns=" ".join(COLUMNS),
         style=style,
         script=script,
-        style_hash=_csp_hash(style),
-        script_hash=_csp_hash(script),
         index=packed.index(),
         chunks=packed.chunks(),
     )
-
-
-def _csp_hash(text: str) -> str:
-    """What a content security policy calls an inline script by: nothing else on the page may run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

@@ -3,8 +3,6 @@
 The page is one file without scripts that needs nothing beside it.
 """
 
-import base64
-import hashlib
 import math
 import random
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking.report.environment import page_environment
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -134,22 +133,12 @@ def write_page(path: Path, title: str, chosen: Sequence[Chosen], tokenizer: PreT
     Raises:
         StoreError: no space or no permission.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = (_FOLDER / "trajectory_page.css").read_text(encoding="utf-8")
     rollouts = [one.rollout for one in chosen]
     scale = full_scale(chain.from_iterable(compress(one.advantages, one.sample.loss_mask) for one in rollouts))
-    html = environment.get_template("trajectory_page.html.j2").render(
+    template = page_environment(_FOLDER).get_template("trajectory_page.html.j2")
+    html = template.render(
         title=title,
-        style=style,
-        style_hash="sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+        style=(_FOLDER / "trajectory_page.css").read_text(encoding="utf-8"),
         levels=[(level, f"{level_value(level, scale):+.2g}") for level in range(-LEVELS, LEVELS + 1)],
         compares_tokens=any(one.sample.teacher_logprobs is not None for one in rollouts),
         trajectories=[_view(one, scale, tokenizer) for one in chosen],

@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -144,6 +146,9 @@ def test_what_a_model_writes_is_text_and_the_page_runs_and_loads_nothing(
     assert not page.names & {"script", "img", "iframe", "b"}
     html = (tmp_path / "page.html").read_text()
     assert "default-src 'none'" in html
+    (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in html, "the browser drops any other style"
     assert not re.search(r"https?://", html)
     assert page.of("part")[0][2] == failed.errors["judged"]
 
