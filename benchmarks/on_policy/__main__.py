@@ -7,12 +7,17 @@ width gives its whole distribution, the loss is the exact reverse KL.
 Claims
     losses    those of TRL to 1e-3 over 20 updates from the same start on the same trajectories, which TRL samples.
     speed     at most a third of TRL's time for the same number of sampled tokens at the shapes small and middle, TRL at
-              its best settings.
+              its best settings, where completions are log-normally long; no claim where they are equally long.
 
 Measured
     Every prompt says how long its completion is (`workload.py`), log-normally; `equal` workloads have completions of
     one length, where nobody has to pad. Split of a step: sampling; the teacher's layers; training, the teacher's output
     layer included; handing over weights to what samples. Beside it the floor of what this machine can do (`floor.py`).
+
+Learnt
+    On one busy core, 16 completions a step, float32, CPU time: 4.5 (4.4..4.6, 2 rounds) times TRL's sampled tokens a
+    second at the shape small, with 1.9 GiB instead of 9.8; some 4 times at middle, in bfloat16 5. Of TRL's step more
+    than half goes into the output layer of padding: with equally long completions the ratio is 2.1.
 """
 
 import argparse
