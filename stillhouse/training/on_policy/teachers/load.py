@@ -16,13 +16,13 @@ from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.connect import connect
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.probe import probe
 from stillhouse.training.on_policy.teachers.reading import OtherTokens, Reading, SameTokens
 from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.served import ServedTeacher
+from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_spellings, spelling_sample
 
 _TEXT: Final = "The answer to the question is 42."

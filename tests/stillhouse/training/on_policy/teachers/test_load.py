@@ -21,7 +21,7 @@ from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
 from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.routing import Teachers
-from stillhouse.training.on_policy.teachers.served import ServedTeacher
+from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.training.student.load import load_student

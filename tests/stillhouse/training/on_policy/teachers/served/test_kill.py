@@ -11,10 +11,10 @@ SCORE = """
 import sys
 from pathlib import Path
 from stillhouse.training.on_policy.http import ModelServer
-from stillhouse.training.on_policy.teachers.journal import ScoreJournal
-from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
+from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served.teacher import ServedSettings, ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
-from stillhouse.training.on_policy.teachers.vllm import VllmApi
+from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
 
 settings = ServedSettings("far", 1.0, 1.0, batch_tokens=40, max_in_flight=2, max_context=None)
 journal = ScoreJournal(Path(sys.argv[2]), "far")

@@ -11,11 +11,11 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, ConfigError, EndpointError, TrainingError
 from stillhouse.training.on_policy.http import ModelServer
-from stillhouse.training.on_policy.teachers.connect import connect
-from stillhouse.training.on_policy.teachers.journal import ScoreJournal
-from stillhouse.training.on_policy.teachers.served import ServedSettings, ServedTeacher
+from stillhouse.training.on_policy.teachers.served.connect import connect
+from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served.teacher import ServedSettings, ServedTeacher
+from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
-from stillhouse.training.on_policy.teachers.vllm import VllmApi
 
 KINDS = ("vllm", "sglang", "echo")
 Settings = Callable[..., OnPolicyTeacher]

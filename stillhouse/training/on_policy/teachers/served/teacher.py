@@ -9,9 +9,9 @@ from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, St
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.answers import WrongAnswer
-from stillhouse.training.on_policy.teachers.journal import ScoreJournal
-from stillhouse.training.on_policy.teachers.requests import Requests
+from stillhouse.training.on_policy.teachers.served.answers import WrongAnswer
+from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served.requests import Requests
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, placed
 from stillhouse.types import JsonObject
 

@@ -9,7 +9,7 @@ come from the server's prefix cache, so it starts just before the first scored t
 from collections.abc import Sequence
 
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.answers import WrongAnswer, checked
+from stillhouse.training.on_policy.teachers.served.answers import WrongAnswer, checked
 from stillhouse.types import JsonObject
 
 

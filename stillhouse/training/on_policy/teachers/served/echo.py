@@ -8,7 +8,7 @@ all alike; vLLM and others write `token_id:123` where `return_tokens_as_token_id
 from collections.abc import Sequence
 
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.answers import WrongAnswer, checked, choices_of
+from stillhouse.training.on_policy.teachers.served.answers import WrongAnswer, checked, choices_of
 from stillhouse.types import JsonObject
 
 _AS_ID = "token_id:"

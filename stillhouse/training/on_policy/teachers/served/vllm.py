@@ -9,7 +9,7 @@ which no `--max-logprobs` forbids. One token must be generated. An infinitely sm
 from collections.abc import Sequence
 
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.answers import WrongAnswer, checked, choices_of
+from stillhouse.training.on_policy.teachers.served.answers import WrongAnswer, checked, choices_of
 from stillhouse.types import JsonObject
 
 

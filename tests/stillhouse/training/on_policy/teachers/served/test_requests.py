@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.training.on_policy.teachers.requests import Requests
+from stillhouse.training.on_policy.teachers.served.requests import Requests
 
 OOM = Failure(FailureKind.TRANSIENT, "CUDA out of memory", 500)
 LATE = Failure(FailureKind.STALL, "no answer within 1 s")

@@ -12,12 +12,12 @@ from stillhouse.rollouts.failures import RequestFailed
 from stillhouse.store import digest
 from stillhouse.training.on_policy.http import ModelServer, read_key
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
-from stillhouse.training.on_policy.teachers.echo import EchoApi
-from stillhouse.training.on_policy.teachers.journal import ScoreJournal
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
-from stillhouse.training.on_policy.teachers.served import ScoringApi, ServedSettings, ServedTeacher
-from stillhouse.training.on_policy.teachers.sglang import SglangApi
-from stillhouse.training.on_policy.teachers.vllm import VllmApi
+from stillhouse.training.on_policy.teachers.served.echo import EchoApi
+from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served.sglang import SglangApi
+from stillhouse.training.on_policy.teachers.served.teacher import ScoringApi, ServedSettings, ServedTeacher
+from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
 
 JOURNAL_FILE: Final = "teacher_scores.sqlite"
 """In the folder of the training; one file for all its teachers."""
