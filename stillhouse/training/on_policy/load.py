@@ -1,11 +1,13 @@
 """On-policy distillation put together from its parts."""
 
+import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig, ToolsConfig
-from stillhouse.errors import ConfigError
+from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
@@ -22,7 +24,9 @@ from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
 from stillhouse.training.on_policy.watching.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import Listener
-from stillhouse.types import PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata
+
+logger = logging.getLogger(__name__)
 
 
 def load_on_policy(
@@ -38,8 +42,8 @@ def load_on_policy(
         resources: closes what is opened here.
 
     Raises:
-        ConfigError: there are fewer prompts than a batch takes, a prompt has no teacher, or a teacher, the tools or the
-            rewards cannot be had.
+        ConfigError: there are fewer prompts than a batch takes, or a teacher, the tools or the rewards cannot be had.
+        InputError: prompts leave no room for an answer, have no teacher, or not what a hint asks for.
         TrainingError: a teacher means other tokens by the same ids.
         EndpointError: a server does not answer.
     """
@@ -65,10 +69,11 @@ def load_on_policy(
     max_context = min(count for count in places if count is not None)
     pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, config)
     batches = job.work_dir / "rollouts"
+    sampler = _sampler(job, config, student, max_context, metadata)
     maker = BatchMaker(
-        prompts,
+        _with_room(prompts, sampler, config.prompts_per_step),
         metadata,
-        _sampler(job, config, student, max_context, metadata),
+        sampler,
         engines,
         teachers,
         resources.enter_context(Rewards(job.tools)),
@@ -111,6 +116,27 @@ def _sampler(
             "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
         )
     return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata)
+
+
+def _with_room(prompts: Sequence[Prompt], sampler: Sampler, num_needed: int) -> Sequence[Prompt]:
+    """The prompts that leave room for an answer; a batch of others alone would end the training in its middle."""
+    sizes = [len(sampler.prompt_ids(prompt)) for prompt in prompts]
+    fitting = [prompt for prompt, size in zip(prompts, sizes, strict=True) if size < sampler.max_context]
+    if len(fitting) == len(prompts):
+        return prompts
+    size, longest = max(zip(sizes, (prompt.id for prompt in prompts), strict=True))
+    told = (
+        f"{len(prompts) - len(fitting)} of {len(prompts)} prompts leave no room for an answer in {sampler.max_context} "
+        "tokens, the least context of the student, its sampler and its teachers, less a teacher's longest hint: prompt "
+        f"{longest} has {size}"
+    )
+    if len(fitting) < num_needed:
+        raise InputError(
+            f"{told}. Expected on_policy.prompts_per_step = {num_needed} of them or more with room: shorten prompts or "
+            "hints, or take models or servers of a longer context"
+        )
+    logger.warning("%s. They are left out", told)
+    return fitting
 
 
 def _samples_the_same_again(config: OnPolicyConfig, student: Student) -> bool:

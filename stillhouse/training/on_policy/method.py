@@ -74,9 +74,9 @@ class OnPolicy:
     def batch(self, step: int) -> Batch:
         """The share of this step in its batch of rollouts, which the first of its steps has made."""
         index, update = divmod(step, self._config.updates_per_batch)
-        rollouts = self._queue.get(index, step)
+        # Those of the batch's first update are on disk by then, unless its file was lost and it was sampled again.
+        rollouts = self._with_old_logprobs(self._queue.get(index, step))
         if update == 0:
-            rollouts = self._with_old_logprobs(rollouts)
             # Training may go back to the oldest checkpoint where newer ones turn out to be damaged.
             oldest = min(saved_steps(self._checkpoints), default=0)
             self._queue.forget_before(min(oldest, step) // self._config.updates_per_batch)
@@ -109,7 +109,7 @@ class OnPolicy:
         return self._objective.loss(scores, values)
 
     def _with_old_logprobs(self, rollouts: RolloutBatch) -> RolloutBatch:
-        """The batch with the student's log-probabilities before its first update, on disk for the later ones."""
+        """The batch with the student's log-probabilities as it is handed out first, on disk for later updates."""
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts

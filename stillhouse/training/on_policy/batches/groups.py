@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
+from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -44,13 +45,13 @@ class EndedGroups:
         write_atomic(self._folder / f"{group[0].prompt_id}.json", json.dumps(rows).encode())
 
     def load(self, prompts: Sequence[Prompt], toolbox: Toolbox) -> dict[str, list[SampledTrajectory]]:
-        """The groups that are kept, by prompt id."""
+        """The groups that are kept, by prompt id.
+
+        Raises:
+            StoreError: one is damaged.
+        """
         paths = ((prompt, self._folder / f"{prompt.id}.json") for prompt in prompts)
-        return {
-            prompt.id: [_trajectory(row, toolbox.select(prompt.tools)) for row in json.loads(path.read_bytes())]
-            for prompt, path in paths
-            if path.exists()
-        }
+        return {prompt.id: _read(path, toolbox.select(prompt.tools)) for prompt, path in paths if path.exists()}
 
     def forget(self) -> None:
         """Deletes all of them: the batch is whole, and kept as such."""
@@ -58,6 +59,15 @@ class EndedGroups:
             path.unlink()
         if self._folder.exists():
             self._folder.rmdir()
+
+
+def _read(path: Path, toolbox: Toolbox) -> list[SampledTrajectory]:
+    try:
+        return [_trajectory(row, toolbox) for row in json.loads(path.read_bytes())]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"{path}: not a group of trajectories: {error}. Delete it, and its prompt is sampled again"
+        ) from error
 
 
 def _trajectory(row: Mapping[str, Any], toolbox: Toolbox) -> SampledTrajectory:

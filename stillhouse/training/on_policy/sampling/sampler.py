@@ -102,6 +102,18 @@ class Sampler:
                 rollout.tools.close()
         return [rollout.trajectory for rollout in rollouts]
 
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """What every trajectory of the prompt begins with.
+
+        Raises:
+            TrainingError: the chat template refuses it.
+        """
+        schemas = self.toolbox.select(prompt.tools).schemas()
+        try:
+            return render(self.tokenizer, self._messages(prompt), schemas, add_generation_prompt=True)
+        except TemplateError as error:
+            raise TrainingError(f"prompt {prompt.id}: {error}") from error
+
     def _run(self, engine: Engine, rollouts: Sequence[_Rollout], round_index: int, on_group: OnGroup | None) -> None:
         """Keeps `max_concurrent` trajectories under way, so that what began first ends first."""
         waiting = deque(rollouts)
@@ -132,19 +144,12 @@ class Sampler:
                 proceed(rollout)
 
     def _begin(self, prompt: Prompt, group: int, index: int, round_index: int, policy_version: int) -> _Rollout:
-        messages = list(prompt.messages)
-        if self.system_prompt is not None and all(message["role"] != "system" for message in messages):
-            messages.insert(0, {"role": "system", "content": self.system_prompt})
-        toolbox = self.toolbox.select(prompt.tools)
-        try:
-            token_ids = render(self.tokenizer, messages, toolbox.schemas(), add_generation_prompt=True)
-        except TemplateError as error:
-            raise TrainingError(f"prompt {prompt.id}: {error}") from error
+        token_ids = self.prompt_ids(prompt)
         trajectory = SampledTrajectory(
             prompt_id=prompt.id,
             sample_index=index,
-            messages=messages,
-            toolbox=toolbox,
+            messages=self._messages(prompt),
+            toolbox=self.toolbox.select(prompt.tools),
             token_ids=token_ids,
             loss_mask=[False] * len(token_ids),
             sampling_logprobs=[0.0] * len(token_ids),
@@ -153,7 +158,12 @@ class Sampler:
         about = self.metadata.get(prompt.id)
         key = digest([self.config.seed, round_index, prompt.id, index])
         context = ToolContext(key, prompt.id, index, about.metadata if about else {})
-        return _Rollout(trajectory, OpenTools(toolbox, context), group)
+        return _Rollout(trajectory, OpenTools(trajectory.toolbox, context), group)
+
+    def _messages(self, prompt: Prompt) -> list[Message]:
+        if self.system_prompt is None or any(message["role"] == "system" for message in prompt.messages):
+            return list(prompt.messages)
+        return [{"role": "system", "content": self.system_prompt}, *prompt.messages]
 
     def _request(self, trajectory: SampledTrajectory, round_index: int) -> GenerationRequest | None:
         """The next completion; None where the trajectory has ended, as one does whose prompt fills the context."""

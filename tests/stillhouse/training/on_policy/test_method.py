@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.student.load import load_student
 from stillhouse.training.trainer import Trainer
 from stillhouse.training.watching.listener import NoListener
-from stillhouse.types import PromptMetadata
+from stillhouse.types import Prompt, PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]
 
@@ -47,16 +48,19 @@ def new_method(
             student: StudentConfig = full_student,
             folder: Path | None = None,
             tools: ToolsConfig = calculator,
+            rows: list[Prompt] | None = None,
             **settings: object,
         ) -> OnPolicy:
             folder = folder or Path(tempfile.mkdtemp(dir=tmp_path))
             write_jsonl(folder / "metadata.jsonl", answers.values())
+            if rows is not None:
+                write_jsonl(folder / "prompts.jsonl", rows)
             job = TrainJob(
                 method="on_policy",
                 student_ref="embedded:student",
                 student=student,
                 on_policy=OnPolicyConfig.model_validate(_SMALL | settings),
-                prompts_file=prompts_file,
+                prompts_file=prompts_file if rows is None else folder / "prompts.jsonl",
                 metadata_file=folder / "metadata.jsonl",
                 teacher_ref="embedded:teacher",
                 tools=tools,
@@ -256,13 +260,6 @@ def test_teacher_scores_the_sampled_tokens_at_the_sampling_temperature(new_metho
         assert sample.teacher_logprobs == pytest.approx(masked, abs=1e-4)
 
 
-def test_prompt_that_fills_the_context_is_counted_and_not_trained_on(new_method: NewMethod):
-    method = new_method(system_prompt="Count. " * 200)
-    batch = method.batch(0)
-    assert not batch.samples
-    assert batch.metrics["truncated_share"] == 1.0
-
-
 def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
     method = new_method(system_prompt="Be brief.", max_tokens=2)
     text = method._student.tokenizer.decode(method.batch(0).samples[0].token_ids)
@@ -272,3 +269,31 @@ def test_system_prompt_stands_before_the_prompt(new_method: NewMethod):
 def test_too_few_prompts_are_refused(new_method: NewMethod):
     with pytest.raises(ConfigError, match=r"prompts_per_step = 32: expected at most .* 16"):
         new_method(prompts_per_step=32)
+
+
+def test_a_batch_that_is_lost_halfway_is_sampled_again_and_trained_to_its_end(new_method: NewMethod, tmp_path: Path):
+    settings = {**_SHORT, "num_passes": 2, "loss_fn": "ppo", "correction": "truncate"}
+    killed = new_method(folder=tmp_path, **settings)
+    killed.batch(0)
+    for path in (tmp_path / "rollouts").iterdir():
+        path.unlink()
+    again = new_method(folder=tmp_path, **settings).batch(1)
+    assert all(len(sample.old_logprobs) == len(sample.token_ids) for sample in again.samples)
+
+
+def test_prompts_without_room_for_an_answer_are_left_out_before_training(
+    new_method: NewMethod, prompts: list[Prompt], caplog: pytest.LogCaptureFixture
+):
+    long = Prompt("long", [{"role": "user", "content": "word " * 2000}])
+    method = new_method(rows=[*prompts[:4], long], **_SHORT)
+    assert "1 of 5 prompts leave no room for an answer" in caplog.text
+    assert "prompt long" in caplog.text
+    assert {sample.prompt_id for sample in method.batch(0).samples} == {prompt.id for prompt in prompts[:4]}
+
+
+def test_fewer_prompts_with_room_than_a_batch_takes_are_refused_with_the_longest(new_method: NewMethod):
+    hinted = {"name": "t", "model": "embedded:teacher", "hint": "word " * 2000}
+    causes: list[dict[str, Any]] = [{"teachers": [hinted]}, {"system_prompt": "Count. " * 200}]
+    for cause in causes:
+        with pytest.raises(InputError, match=r"16 of 16 prompts leave no room .* hint.*prompts_per_step = 4"):
+            new_method(**cause)

@@ -1,6 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from stillhouse.config import ToolsConfig
+from stillhouse.errors import StoreError
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.batches.groups import EndedGroups
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
@@ -35,3 +38,10 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
     again.forget()
     assert not (tmp_path / "groups").exists()
     assert again.load(prompts, toolbox) == {}
+
+
+@pytest.mark.parametrize("content", ["", "[{", "7", "[7]", '[{"prompt_id": "a"}]', '[{"stop_reason": "answered"}]'])
+def test_a_damaged_group_says_what_to_delete(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(StoreError, match=r"a\.json: not a group of trajectories: .*Delete it"):
+        EndedGroups(tmp_path).load([Prompt("a", [])], Toolbox([]))
