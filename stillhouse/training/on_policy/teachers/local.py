@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
-from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.head.reference import Reference
-from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
+from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.packed import PackedModel
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished, placed, view_of
@@ -57,40 +57,29 @@ class LocalTeacher:
     ) -> None:
         self.name = settings.name
         self.kl_coef = settings.kl_coef
-        self.max_context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._settings = settings
         self._device = device
         self._weights = weights
         self._alignment = alignment
         with self._reading():
-            self._packed = PackedModel(model, device, packing=packs_exactly(model))
+            self._packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
+        self.max_context = self._packed.max_context
 
     def start(self, requests: Sequence[ScoreRequest]) -> Future[list[list[float]]]:
         """See `Teacher`; finished when it returns."""
         views = [request.read for request in requests]
-        self._check_lengths(views)
         with self._reading():
             logprobs = self._packed.logprobs(views, self._settings.temperature, self._settings.batch_tokens)
         return finished(placed(requests, logprobs, self._alignment))
 
     def reference(self, samples: Sequence[ScoredSample]) -> Reference:
         """See `ExactTeacher`."""
-        views = [view_of(sample) for sample in samples]
-        self._check_lengths(views)
         with self._reading():
-            hidden_NR, _ = self._packed.hidden_states(views)
+            hidden_NR, _ = self._packed.hidden_states([view_of(sample) for sample in samples])
         return Reference(hidden_NR, self._packed.head, self._settings.vocabulary, self._packed.scaling)
 
     def close(self) -> None:
         """Nothing is under way, and its memory goes with it."""
-
-    def _check_lengths(self, views: Sequence[TeacherView]) -> None:
-        longest = max((len(view.token_ids) for view in views), default=0)
-        if self.max_context is not None and longest > self.max_context:
-            raise TrainingError(
-                f"teacher {self.name!r} is to read {longest} tokens, but has positions for {self.max_context}; lower "
-                "on_policy.max_tokens or max_turns, or shorten its hint"
-            )
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

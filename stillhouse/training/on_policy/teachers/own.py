@@ -44,12 +44,12 @@ class OwnTeacher:
     ) -> None:
         self.name = name
         self.kl_coef = kl_coef
-        self.max_context: int | None = getattr(student.causal_lm.config, "max_position_embeddings", None)
         self._student = student
         self._weights = weights
         self._temperature = temperature
         self._batch_tokens = batch_tokens
-        self._packed = PackedModel(student.causal_lm, student.device, packing=student.packs_exactly())
+        self._packed = PackedModel(student.causal_lm, student.device, packing=student.packs_exactly(), name=name)
+        self.max_context = self._packed.max_context
         self._head_copy: nn.Linear | None = None
         linears = [module for module in student.causal_lm.modules() if isinstance(module, nn.Linear)]
         self._linears = [(module, module.weight) for module in linears]

@@ -30,9 +30,13 @@ class PackedModel:
         causal_lm: the model.
         device: where it computes.
         packing: whether it keeps the sequences of a row apart.
+        name: of the teacher that it is, for errors.
     """
 
-    def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool) -> None:
+    def __init__(self, causal_lm: PreTrainedModel, device: torch.device, *, packing: bool, name: str) -> None:
+        self.max_context: int | None = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
+        """Most tokens it reads at once; None where nothing bounds them."""
+        self._name = name
         self._backbone = causal_lm.base_model
         self._device = device
         self._packing = packing
@@ -48,17 +52,10 @@ class PackedModel:
         """Last hidden states [N, R] before the scored tokens, one view after the other, and those tokens [N].
 
         Raises:
-            TrainingError: a token id is none of the model's.
+            TrainingError: a view is longer than the model can read, or has a token id that is none of the model's.
         """
-        self._check_ids(views)
-        microbatch = collate([_sample(view) for view in views], lambda _: {}, self._device, packing=self._packing)
-        hidden_BTR = self._backbone(
-            input_ids=microbatch.inputs_BT,
-            position_ids=microbatch.position_ids_BT,
-            use_cache=False,
-            **segment_arguments(microbatch.segments),
-        ).last_hidden_state
-        return hidden_BTR.flatten(0, 1).index_select(0, microbatch.target_places_N), microbatch.targets_N
+        self._check(views)
+        return self._hidden_states([_sample(view) for view in views])
 
     def logprobs(self, views: Sequence[TeacherView], temperature: float, max_tokens: int) -> list[list[float]]:
         """Log-probabilities of the scored tokens of each view under softmax(logits / temperature).
@@ -67,17 +64,29 @@ class PackedModel:
             views: what to read.
             temperature: divides the logits.
             max_tokens: most tokens of one forward pass; a longer view has one to itself.
+
+        Raises:
+            TrainingError: as `hidden_states` has it.
         """
+        self._check(views)
         answers: list[list[float]] = [[] for _ in views]
         samples = [_sample(view) for view in views]
         places = {id(sample): place for place, sample in enumerate(samples)}
         for group in microbatch_groups(samples, max_tokens, packing=self._packing):
-            indices = [places[id(sample)] for sample in group]
-            hidden_NR, targets_N = self.hidden_states([views[index] for index in indices])
-            logprobs = iter(self._target_logprobs(hidden_NR, targets_N, temperature).tolist())
-            for index in indices:
-                answers[index] = [next(logprobs) for _ in range(sum(views[index].loss_mask))]
+            logprobs = iter(self._target_logprobs(*self._hidden_states(group), temperature).tolist())
+            for sample in group:
+                answers[places[id(sample)]] = [next(logprobs) for _ in range(sum(sample.loss_mask))]
         return answers
+
+    def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
+        hidden_BTR = self._backbone(
+            input_ids=microbatch.inputs_BT,
+            position_ids=microbatch.position_ids_BT,
+            use_cache=False,
+            **segment_arguments(microbatch.segments),
+        ).last_hidden_state
+        return hidden_BTR.flatten(0, 1).index_select(0, microbatch.target_places_N), microbatch.targets_N
 
     def _target_logprobs(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
@@ -88,11 +97,17 @@ class PackedModel:
             pieces.append(logits_CV.gather(1, targets_C[:, None]).squeeze(1) - logits_CV.logsumexp(dim=-1))
         return torch.cat(pieces)
 
-    def _check_ids(self, views: Sequence[TeacherView]) -> None:
-        largest = max(max(view.token_ids) for view in views)
+    def _check(self, views: Sequence[TeacherView]) -> None:
+        longest = max((len(view.token_ids) for view in views), default=0)
+        if self.max_context is not None and longest > self.max_context:
+            raise TrainingError(
+                f"teacher {self._name!r} is to read {longest} tokens, but has positions for {self.max_context}; lower "
+                "on_policy.max_tokens or max_turns, or shorten its hint"
+            )
+        largest = max((max(view.token_ids) for view in views), default=0)
         if largest >= self.num_rows:
             raise TrainingError(
-                f"token id {largest} is to be scored, but the teacher knows {self.num_rows} tokens: the student's "
+                f"token id {largest} is to be scored, but teacher {self._name!r} knows {self.num_rows}: the student's "
                 "embedding has more rows than its tokenizer has tokens, and one of them was sampled. Use a teacher "
                 "of as many rows, or train the student by SFT first, which makes such tokens improbable"
             )

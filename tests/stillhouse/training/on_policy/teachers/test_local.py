@@ -133,7 +133,7 @@ def test_the_logits_of_a_batch_never_exist() -> None:
 
 def test_a_teacher_of_fewer_tokens_says_which_one_it_does_not_know(model: PreTrainedModel) -> None:
     rows = len(model.get_output_embeddings().weight)
-    with pytest.raises(TrainingError, match=f"token id {rows} is to be scored, but the teacher knows {rows} tokens"):
+    with pytest.raises(TrainingError, match=f"token id {rows} is to be scored, but teacher 'near' knows {rows}:"):
         local(model).start([ScoreRequest([1, rows], [False, True], "p")])
 
 
@@ -246,11 +246,16 @@ def test_the_student_is_no_teacher_while_it_samples(requests: list[ScoreRequest]
     teacher.start(requests)
 
 
-def test_a_trajectory_longer_than_the_teachers_context_is_refused(model: PreTrainedModel) -> None:
-    places = model.config.max_position_embeddings
-    long = ScoreRequest([5] * (places + 1), [False] + [True] * places, "p")
-    with pytest.raises(TrainingError, match=f"is to read {places + 1} tokens, but has positions for {places}"):
-        local(model).start([long])
+def test_what_is_longer_than_a_teachers_context_is_refused(model: PreTrainedModel) -> None:
+    student = changed_student(LORA)
+    for name, teacher in {"near": local(model), "own": own(student, nothing)}.items():
+        places = teacher.max_context or 0
+        view = TeacherView([5] * (places + 1), [False] * places + [True])
+        told = f"teacher '{name}' is to read {places + 1} tokens, but has positions for {places}"
+        with pytest.raises(TrainingError, match=told):
+            teacher.start([ScoreRequest([5, 5], [False, True], "p", view)])
+        with pytest.raises(TrainingError, match=told):
+            teacher.reference([ScoredSample([5, 5], [False, True], "p", teacher_view=view)])
 
 
 @contextmanager
