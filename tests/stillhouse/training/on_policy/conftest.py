@@ -1,4 +1,4 @@
-"""Our own servers of the embedded models, over real HTTP."""
+"""The student's tokenizer, and our own servers of the embedded models over real HTTP."""
 
 import socket
 import threading
@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import uvicorn
+from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -36,6 +37,11 @@ def serving(ref: str, name: str) -> Iterator[str]:
             server.should_exit = True
             thread.join()
             engine.stop()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return load_tokenizer("embedded:student")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
 
@@ -165,11 +164,6 @@ def _handler(server: ScoringServer) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 @pytest.fixture

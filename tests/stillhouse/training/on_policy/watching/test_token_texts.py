@@ -1,13 +1,7 @@
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.training.on_policy.watching.token_texts import token_texts
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 @pytest.mark.parametrize("text", ["The answer is 42.<|im_end|>", " two  spaces\n\n\tand a tab", "naïve 日本語 🙂 ok"])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyConfig
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
@@ -21,11 +20,6 @@ from stillhouse.training.on_policy.watching.trajectory_page import Chosen, Rollo
 from stillhouse.types import JsonObject, StopReason
 
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return load_tokenizer("embedded:student")
 
 
 def rollout(
