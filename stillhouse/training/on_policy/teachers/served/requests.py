@@ -21,6 +21,8 @@ AnswerT = TypeVar("AnswerT")
 
 _MAX_ATTEMPTS: Final = 6
 """Tries of one sequence alone; to be told to slow down is none."""
+_MAX_REFUSED_S: Final = 1800.0
+"""Longest that a batch waits in all because the server has too much to do."""
 _HALVED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL, FailureKind.PERMANENT})
 _HOPELESS: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
 
@@ -78,6 +80,7 @@ class Requests(Generic[ItemT, AnswerT]):
 
     def _ask(self, batch: Sequence[ItemT]) -> list[AnswerT]:
         failures = attempts = 0
+        refused_s = 0.0
         while True:
             try:
                 return self._send(batch)
@@ -86,23 +89,27 @@ class Requests(Generic[ItemT, AnswerT]):
                 failures += 1
                 attempts += failure.kind is not FailureKind.RATE
                 is_cut = len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
-                if not is_cut and (failure.kind in _HOPELESS or attempts >= _MAX_ATTEMPTS):
+                is_over = attempts >= _MAX_ATTEMPTS or refused_s > _MAX_REFUSED_S
+                if not is_cut and (failure.kind in _HOPELESS or is_over):
                     raise
-                self._wait(failure, failures, len(batch))
+                waited_s = self._wait(failure, failures, len(batch))
+                refused_s += waited_s * (failure.kind is FailureKind.RATE)
                 if self._stopped.is_set():
                     raise
             if is_cut:
                 middle = len(batch) // 2
                 return self._ask(batch[:middle]) + self._ask(batch[middle:])
 
-    def _wait(self, failure: Failure, failures: int, num_items: int) -> None:
+    def _wait(self, failure: Failure, failures: int, num_items: int) -> float:
+        """Seconds that it has waited."""
         if failure.kind is FailureKind.PERMANENT:
-            return
+            return 0.0
         seconds = backoff_s(failures, failure.retry_after_s, self._rng)
         logger.warning(
             "a teacher's server failed for %d sequences: %s; next try in %.1f s", num_items, failure.message, seconds
         )
         self._sleep(seconds)
+        return seconds
 
 
 def joined(parts: Sequence[Future[list[AnswerT]]]) -> Future[list[AnswerT]]:

@@ -85,6 +85,13 @@ def test_a_busy_server_is_waited_for_as_long_as_it_asks_and_gets_the_same_batch(
     assert min(server.waits) >= 7.0
 
 
+def test_a_server_that_is_busy_for_ever_is_given_up_after_half_an_hour() -> None:
+    server = Server(*[BUSY] * 999)
+    with pytest.raises(RequestFailed, match="slow down"):
+        server.ask([1, 2])
+    assert 1800 <= sum(server.waits) <= 1860
+
+
 def test_a_server_that_is_not_there_gets_the_same_batch_until_it_is_given_up() -> None:
     server = Server(*[GONE] * 3)
     assert server.ask([1, 2]) == [2, 4]
