@@ -23,7 +23,7 @@ BATCH: Final = 64
 """Trajectories of one step."""
 
 
-def on_policy(seed: int, lab: Lab, **settings: Any) -> OnPolicyConfig:
+def on_policy(lab: Lab, seed: int, **settings: Any) -> OnPolicyConfig:
     """64 prompts a step, one trajectory each, at a constant learning rate, but for `settings`."""
     chosen: dict[str, Any] = {
         "num_steps": 40,
@@ -56,7 +56,7 @@ def distil(
     """An on-policy training on chains; without a teacher it learns from rewards."""
     training = Training(
         start=start,
-        config=on_policy(seed, lab, **settings),
+        config=on_policy(lab, seed, **settings),
         measure_every=measure_every,
         student=student,
         prompts=prompts or lab.prompts,

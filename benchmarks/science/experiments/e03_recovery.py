@@ -47,7 +47,7 @@ def _tuned(lab: Lab, seed: int, original: Path, share: float, exams: dict[str, E
 
 
 def _recovered(lab: Lab, seed: int, start: Path, original: Path, exams: dict[str, Exam]) -> Course:
-    config = on_policy(seed, lab, num_steps=60, learning_rate=1e-3, **EXACT)
+    config = on_policy(lab, seed, num_steps=60, learning_rate=1e-3, **EXACT)
     training = Training(start=start, config=config, measure_every=10, prompts=lab.prompts, teacher=original)
     return lab.course(training, exams)
 

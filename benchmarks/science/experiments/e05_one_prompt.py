@@ -25,7 +25,7 @@ def run(lab: Lab, seed: int) -> SeedResult:
     exams = {CHAIN: lab.exam, _SAME_LETTERS: Exam.of(_same_letters(lab, chain), MAX_TOKENS)}
 
     def course(prompts: PromptFiles, by: Path | None, **settings: Any) -> Course:
-        config = on_policy(seed, lab, num_steps=_NUM_STEPS, **settings)
+        config = on_policy(lab, seed, num_steps=_NUM_STEPS, **settings)
         return lab.course(Training(start=base, config=config, measure_every=2, prompts=prompts, teacher=by), exams)
 
     single: dict[str, Any] = {"prompts_per_step": 1, "group_size": _ROLLOUTS}

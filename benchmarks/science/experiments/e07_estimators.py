@@ -39,7 +39,7 @@ def run(lab: Lab, seed: int) -> SeedResult:
     same = write_questions(lab.data, [one.question() for one in lab.prompt_chains[: lab.num(BATCH, 4)]])
     noise = {}
     for name in (_SAMPLED, "sampled KL, exact baseline", _EXACT):
-        config = on_policy(seed, lab, num_steps=_NUM_RESAMPLES, **ESTIMATORS[name])
+        config = on_policy(lab, seed, num_steps=_NUM_RESAMPLES, **ESTIMATORS[name])
         training = Training(start=base, config=config, measure_every=1, prompts=same, teacher=teacher)
         noise[name] = kept_gradient_noise(training, config.num_steps, lab.folder / "noise")
     target = _SHARE * lab.exam.accuracy_of(teacher)

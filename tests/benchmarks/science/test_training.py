@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.science.lab import CHAIN, Lab
 from benchmarks.science.methods import EXACT, GRPO, distil
+from benchmarks.science.tasks.chain import LENGTH
 from benchmarks.science.training import Training
 
 
@@ -19,8 +20,8 @@ def test_a_course_has_every_step_that_was_asked_for_and_what_it_cost(lab: Lab, n
     assert all(0.0 <= point.accuracies[CHAIN] <= 1.0 for point in course.points)
     start, middle, end = (point.costs for point in course.points)
     assert start.flops == 0.0
-    # Seven tokens of each answer are learnt, its end among them.
-    assert (middle.targets, end.targets) == pytest.approx((16 * 7, 32 * 7))
+    # Of each answer its results and its end are learnt.
+    assert (middle.targets, end.targets) == pytest.approx((16 * (LENGTH + 1), 32 * (LENGTH + 1)))
     assert end.flops == pytest.approx(2 * middle.flops)
     assert (course.folder / "model.safetensors").is_file()
 
