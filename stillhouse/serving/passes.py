@@ -10,6 +10,7 @@ import torch
 
 from stillhouse.serving.attention import slot_masks
 from stillhouse.serving.graphs import RecordedDecoding, Recorder, cuda_recorder, padded_rows
+from stillhouse.serving.logits import LogitScaling
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class SlotPasses:
         self._model = model
         self._config = model.config.get_text_config()
         slot_masks(self._config, torch.zeros(1, 1, dtype=torch.long), 1)
+        self._scaling = LogitScaling.of(model)
         self.cache = SlotCache(self._config.num_hidden_layers, model.device)
         if recorder is None and model.device.type == "cuda":
             recorder = cuda_recorder()
@@ -72,12 +74,12 @@ class SlotPasses:
         self.cache.layers.clear()
 
     def _run(self, input_ids_BS: torch.Tensor, positions_BS: torch.Tensor) -> torch.Tensor:
-        output = self._model(
+        hidden_BSH = self._model.base_model(
             input_ids=input_ids_BS,
             attention_mask=slot_masks(self._config, positions_BS, self.cache.columns_in_use, self._model.dtype),
             position_ids=positions_BS,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+        ).last_hidden_state
+        # Not by the model's own `logits_to_keep`, which multiplies row by row where the output layer is frozen.
+        return self._scaling.apply_(self._model.get_output_embeddings()(hidden_BSH[:, -1]))

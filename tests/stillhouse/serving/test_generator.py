@@ -108,7 +108,7 @@ def test_the_next_turn_reuses_what_the_last_one_computed(
 ) -> None:
     generator = Generator(model, max_batch=4)
     fed: list[int] = []
-    hook = model.register_forward_pre_hook(
+    hook = model.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     try:
@@ -143,7 +143,7 @@ def test_requests_of_one_prompt_share_its_prefill_also_when_they_come_later(
     model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
 ) -> None:
     fed: list[int] = []
-    hook = model.register_forward_pre_hook(
+    hook = model.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     chosen = [prompts[i] for i in (1, 1, 1, 6, 6, 1, 6, 1)]
