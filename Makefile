@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-demo mlflow prefect clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -76,6 +76,14 @@ bench-dataset: setup
 bench-sft: setup
 	$(BIN)/python -m benchmarks.sft --json runs/bench/sft.json
 	$(BIN)/python -m benchmarks.loss_head --json runs/bench/loss_head.json
+
+## bench-on-policy  on-policy distillation beside TRL's DistillationTrainer: step time, memory, the same losses
+bench-on-policy: setup
+	$(BIN)/python -m benchmarks.on_policy --json runs/bench/on_policy.json
+
+## bench-science  what the papers found, reproduced small: JSON and a page with plots
+bench-science: setup
+	$(BIN)/python -m benchmarks.science --json runs/bench/science.json --page runs/bench/science.html
 
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
