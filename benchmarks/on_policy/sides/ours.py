@@ -71,6 +71,8 @@ class Sampling:
 class Replay:
     """Engines that give what was sampled elsewhere, step by step, with log-probabilities that nothing depends on."""
 
+    max_context: int | None = None
+
     def __init__(self, steps: Sequence[Sequence[Trajectory]]) -> None:
         self._steps = steps
 

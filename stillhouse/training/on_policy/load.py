@@ -50,22 +50,15 @@ def load_on_policy(
     config = job.on_policy
     assert config is not None
     assert job.prompts_file is not None
-    prompts = list(read_prompts(job.prompts_file))
-    if config.agentic == "off":
-        prompts = [replace(prompt, tools=[]) for prompt in prompts]
+    prompts = _prompts(job.prompts_file, config)
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
-    if len(prompts) < config.prompts_per_step:
-        raise ConfigError(
-            f"on_policy.prompts_per_step = {config.prompts_per_step}: expected at most the number of training "
-            f"prompts, {len(prompts)}"
-        )
     teachers = load_teachers(config, student, default_ref=job.teacher_ref, work_dir=job.work_dir, averaged=averaged)
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
     objective = Objective(config, list(teachers.by_name), teachers.labels(prompts, metadata))
-    engines, served_context = _engines(config, student, job.work_dir)
+    engines = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
-    places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, served_context)
+    places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, engines.max_context)
     max_context = min(count for count in places if count is not None)
     pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, config)
     batches = job.work_dir / "rollouts"
@@ -93,12 +86,20 @@ def load_on_policy(
     return OnPolicy(student, objective, queue, teachers, config, job.work_dir / "checkpoints")
 
 
-def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> tuple[Engines, int | None]:
-    """What samples, and the most tokens of a sequence that it holds, where it says so."""
+def _prompts(path: Path, config: OnPolicyConfig) -> list[Prompt]:
+    prompts = list(read_prompts(path))
+    if len(prompts) < config.prompts_per_step:
+        raise ConfigError(
+            f"on_policy.prompts_per_step = {config.prompts_per_step}: expected at most the number of training "
+            f"prompts, {len(prompts)}"
+        )
+    return [replace(prompt, tools=[]) for prompt in prompts] if config.agentic == "off" else prompts
+
+
+def _engines(config: OnPolicyConfig, student: Student, work_dir: Path) -> Engines:
     if config.engine == "vllm":
-        served = VllmEngines(student, config, work_dir / "served_weights")
-        return served, served.max_context
-    return TransformersEngines(student, config.max_concurrent), None
+        return VllmEngines(student, config, work_dir / "served_weights")
+    return TransformersEngines(student, config.max_concurrent)
 
 
 def _sampler(

@@ -23,6 +23,10 @@ class Engine(Protocol):
 class Engines(Protocol):
     """Makes the engines of one training."""
 
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of a sequence that they hold, as far as it is not the student that bounds them."""
+
     def engine(self, version: int) -> AbstractContextManager[Engine]:
         """An engine over the student's weights as they are now, which have had `version` updates.
 

@@ -16,6 +16,8 @@ class TransformersEngines:
         max_concurrent: completions sampled at once.
     """
 
+    max_context: int | None = None
+
     def __init__(self, student: Student, max_concurrent: int) -> None:
         self._student = student
         self._max_concurrent = max_concurrent

@@ -47,6 +47,8 @@ class CountingEngine:
 
 
 class CountingEngines:
+    max_context: int | None = None
+
     def __init__(self, student: Student, breaks_after: int | None = None) -> None:
         self._engines = TransformersEngines(student, max_concurrent=3)
         self._breaks_after = breaks_after
