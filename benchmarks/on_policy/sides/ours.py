@@ -60,6 +60,7 @@ class Sampling:
     def __init__(self, engines: TransformersEngines) -> None:
         self._engines = engines
         self.close = engines.close
+        self.max_context = engines.max_context
 
     @contextmanager
     def engine(self, version: int) -> Iterator[Engine]:
