@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class AdaptedModel:
                     self._wrapper = PeftModel.from_pretrained(self.model, folder, adapter_name=key).eval()
                 else:
                     self._wrapper.load_adapter(folder, adapter_name=key)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
             raise ValueError(f"adapter '{name}' in {folder} cannot be loaded: {error}") from error
         self._num_loaded += 1
         if name in self._keys:
@@ -95,7 +96,7 @@ class AdaptedModel:
             if own.keys() != weights.keys():
                 raise ValueError(f"it holds {len(weights)} tensors, the model {len(own)}")
             self.model.load_state_dict(weights)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
             raise ValueError(f"weights in {folder} cannot be loaded: {error}") from error
         self._wrapper = None
         self._keys.clear()

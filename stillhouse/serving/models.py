@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
@@ -52,6 +53,6 @@ def load_model(
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, path).merge_and_unload()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model {ref!r} cannot be loaded: {error}") from error
     return model.to(device).eval().requires_grad_(False)

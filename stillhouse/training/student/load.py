@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import adapter_base, resolve_model
@@ -53,5 +54,5 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
 def _load(ref: str, **how: object) -> PreTrainedModel:
     try:
         return AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error

@@ -1,9 +1,11 @@
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from stillhouse.chat.refs import resolve_model
 from stillhouse.errors import ConfigError
 from stillhouse.serving.generator import GenerationRequest, Generator
 from stillhouse.serving.models import load_model
@@ -48,6 +50,14 @@ def test_a_loaded_model_is_in_evaluation_mode_without_gradients_in_the_type_aske
 def test_a_folder_that_holds_no_model_is_a_config_error_naming_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path)):
         load_model(str(tmp_path), device="cpu")
+
+
+def test_weights_that_are_cut_off_are_a_config_error_naming_the_model(tmp_path: Path) -> None:
+    shutil.copytree(resolve_model("embedded:student"), tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"cut' cannot be loaded"):
+        load_model(str(tmp_path / "cut"), device="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

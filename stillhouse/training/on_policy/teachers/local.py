@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import adapter_base, resolve_model
@@ -151,6 +152,6 @@ def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, 
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, quantization_config=quantisation(device, dtype), device_map={"": device}
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"teacher {settings.name!r}: model {ref!r} cannot be loaded: {error}") from error
     return model.eval().requires_grad_(False)

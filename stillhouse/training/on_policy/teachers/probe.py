@@ -38,7 +38,7 @@ def probe(
         if len(logprobs) != sum(view.loss_mask) or not all(math.isfinite(p) and p <= 0.0 for p in logprobs):
             raise EndpointError(
                 f"teacher {name!r}: log-probabilities of the tokens {view.token_ids[1:]} are {logprobs}; expected as "
-                "many finite numbers of at most 0"
+                "many finite numbers of at most 0. Check its weights, and `dtype` of a local teacher"
             )
     difference = _largest_difference(alone, behind)
     if difference > _SELF_KL:

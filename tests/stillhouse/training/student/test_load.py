@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,11 @@ def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_pat
 def test_missing_model_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match="nowhere"):
         load_student(str(tmp_path / "nowhere"), LORA, CPU, seed=0)
+
+
+def test_weights_that_are_cut_off_are_refused_by_name(tiny_model: str, tmp_path: Path):
+    shutil.copytree(tiny_model, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"student model .*cut' cannot be loaded"):
+        load_student(str(tmp_path / "cut"), LORA, CPU, seed=0)
