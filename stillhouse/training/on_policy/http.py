@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +14,17 @@ from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, cl
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0
+_SHOWN_CHARACTERS: Final = 200
+
+
+class ListedModel(NamedTuple):
+    """A model that a server offers."""
+
+    id: str
+    max_context: int | None
+    """Most tokens of a request; None where the server does not say."""
+    is_adapter: bool
+    """As vLLM says it: the entry has a parent."""
 
 
 class ModelServer:
@@ -49,6 +60,23 @@ class ModelServer:
             RequestFailed: it did not.
         """
         return self._ask("POST", path, body)
+
+    def models(self) -> list[ListedModel]:
+        """What `/v1/models` lists, at least one.
+
+        Raises:
+            RequestFailed: it does not; with status 200 where it says something else.
+        """
+        answer = self.get("/v1/models")
+        found = answer.get("data") if isinstance(answer, dict) else None
+        if not found or not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
+            told = f"no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}"
+            raise RequestFailed(Failure(FailureKind.PERMANENT, told, 200))
+        lengths = [one.get("max_model_len") for one in found]
+        return [
+            ListedModel(one["id"], length if type(length) is int and length > 0 else None, bool(one.get("parent")))
+            for one, length in zip(found, lengths, strict=True)
+        ]
 
     def close(self) -> None:
         """Closes the connections."""

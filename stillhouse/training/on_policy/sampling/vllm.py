@@ -99,11 +99,10 @@ class VllmEngines:
             )
         self._server = VllmServer(config.engine_url, config.engine_api_key_env)
         served = self._server.models()
-        base = next((entry for entry in served if not entry.get("parent")), served[0])
-        length = base.get("max_model_len")
-        self.max_context: int | None = length if type(length) is int and length > 0 else None
+        base = next((model for model in served if not model.is_adapter), served[0])
+        self.max_context = base.max_context
         """Most tokens of a sequence that the server holds; None where it does not say."""
-        self._name: str = base["id"]
+        self._name = base.id
         self._version: int | None = None
 
     @contextmanager
@@ -151,7 +150,7 @@ class VllmEngines:
     def _load_adapter(self, name: str, folder: Path) -> None:
         if self._version is None:
             # An earlier process of this training may have been killed, and have gone another way from here.
-            for left in [entry["id"] for entry in self._server.models() if entry["id"].startswith(self._prefix)]:
+            for left in [model.id for model in self._server.models() if model.id.startswith(self._prefix)]:
                 self._server.post("/v1/unload_lora_adapter", {"lora_name": left})
         self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         if self._version is not None:

@@ -8,18 +8,15 @@ from typing import Any, Final
 
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.retry import backoff_s
-from stillhouse.training.on_policy.http import ModelServer, read_key
+from stillhouse.training.on_policy.http import ListedModel, ModelServer, read_key
+from stillhouse.training.on_policy.patience import Patience
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 1800.0
 """Longest wait for one answer: a long completion in a full server is slow, and nobody else waits for it."""
 _MAX_ATTEMPTS: Final = 8
-_MAX_REFUSED_S: Final = 1800.0
-"""Longest that a request waits in all because the server has too much to do."""
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
-_SHOWN_CHARACTERS: Final = 200
 _REMEDIES: Final = {
     "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
     "/v1/completions": "Check that the server has the model, and room for the longest sequence in --max-model-len",
@@ -61,10 +58,6 @@ class VllmServer:
         self._sleep = sleep or self._stopped.wait
         self._rng = rng or random.Random()
 
-    def get(self, path: str) -> Any:
-        """As `post`, without a body."""
-        return self._ask(path, lambda: self._server.get(path))
-
     def post(self, path: str, body: object) -> Any:
         """What `path` answered with HTTP 200: the parsed JSON, or the text that is none.
 
@@ -73,19 +66,13 @@ class VllmServer:
         """
         return self._ask(path, lambda: self._server.post(path, body))
 
-    def models(self) -> list[dict[str, Any]]:
-        """What it serves, at least one: base models and adapters, each with an `id`.
+    def models(self) -> list[ListedModel]:
+        """What it serves, at least one: base models and adapters.
 
         Raises:
             EndpointError: it does not say.
         """
-        answer = self.get("/v1/models")
-        found = answer.get("data") if isinstance(answer, dict) else None
-        if not found or not isinstance(found, list) or not all(isinstance(one, dict) and "id" in one for one in found):
-            raise EndpointError(
-                f"{self.root}/v1/models: no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}. "
-                f"{_REMEDIES['/v1/models']}"
-            )
+        found: list[ListedModel] = self._ask("/v1/models", self._server.models)
         return found
 
     def stop(self) -> None:
@@ -98,20 +85,16 @@ class VllmServer:
         self._server.close()
 
     def _ask(self, path: str, attempt: Callable[[], Any]) -> Any:
-        num_failed, refused_s = 0, 0.0
+        patience = Patience(_MAX_ATTEMPTS, self._rng)
         while True:
             try:
                 return attempt()
             except RequestFailed as error:
                 failure = error.failure
-            is_refused = failure.kind is FailureKind.RATE
-            num_failed += not is_refused
-            is_final = failure.kind not in _PASSING or num_failed == _MAX_ATTEMPTS or refused_s > _MAX_REFUSED_S
-            if is_final or self._stopped.is_set():
+            wait_s = patience.wait_s(failure)
+            if failure.kind not in _PASSING or wait_s is None or self._stopped.is_set():
                 raise self._error(path, failure)
-            wait_s = backoff_s(max(1, num_failed), failure.retry_after_s, self._rng)
-            refused_s += wait_s * is_refused
-            if not is_refused:
+            if failure.kind is not FailureKind.RATE:
                 logger.warning("%s%s: %s; trying again in %.1f s", self.root, path, failure.message, wait_s)
             self._sleep(wait_s)
 

@@ -21,7 +21,6 @@ from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
 
 JOURNAL_FILE: Final = "teacher_scores.sqlite"
 """In the folder of the training; one file for all its teachers."""
-_SHOWN_CHARACTERS: Final = 200
 
 
 def connect(
@@ -98,7 +97,7 @@ def _context_length(server: ModelServer, model: str) -> int | None:
     """
     url = f"{server.root}/v1/models"
     try:
-        answer = server.get("/v1/models")
+        served = {listed.id: listed.max_context for listed in server.models()}
     except RequestFailed as error:
         failure = error.failure
         if failure.status in (401, 403):
@@ -107,17 +106,14 @@ def _context_length(server: ModelServer, model: str) -> int | None:
             raise EndpointError(
                 f"{url}: {failure.message}. Check that the teacher's server runs, and its base_url"
             ) from error
+        if failure.status == 200:
+            raise EndpointError(
+                f"{url}: {failure.message}. Check base_url: it is the address of a server with OpenAI's API, such as "
+                "http://127.0.0.1:8000/v1"
+            ) from error
         return None
-    try:
-        served = {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
-    except (TypeError, LookupError, AttributeError) as error:
-        raise EndpointError(
-            f"{url}: no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}. Check base_url: it is the address of a "
-            "server with OpenAI's API, such as http://127.0.0.1:8000/v1"
-        ) from error
     if model not in served:
         raise EndpointError(
             f"{url}: does not serve {model!r}; expected one of {sorted(served)} as the teacher's `model`"
         )
-    length = served[model]
-    return length if type(length) is int and length > 0 else None
+    return served[model]

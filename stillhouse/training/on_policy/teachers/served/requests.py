@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.retry import backoff_s
+from stillhouse.training.on_policy.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,6 @@ AnswerT = TypeVar("AnswerT")
 
 _MAX_ATTEMPTS: Final = 6
 """Tries of one sequence alone; to be told to slow down is none."""
-_MAX_REFUSED_S: Final = 1800.0
-"""Longest that a batch waits in all because the server has too much to do."""
 _HALVED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL, FailureKind.PERMANENT})
 _HOPELESS: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
 
@@ -79,37 +77,29 @@ class Requests(Generic[ItemT, AnswerT]):
         return batches
 
     def _ask(self, batch: Sequence[ItemT]) -> list[AnswerT]:
-        failures = attempts = 0
-        refused_s = 0.0
+        patience = Patience(_MAX_ATTEMPTS, self._rng)
         while True:
             try:
                 return self._send(batch)
             except RequestFailed as error:
                 failure = error.failure
-                failures += 1
-                attempts += failure.kind is not FailureKind.RATE
                 is_cut = len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
-                is_over = attempts >= _MAX_ATTEMPTS or refused_s > _MAX_REFUSED_S
-                if not is_cut and (failure.kind in _HOPELESS or is_over):
+                wait_s = patience.wait_s(failure)
+                if not is_cut and (failure.kind in _HOPELESS or wait_s is None):
                     raise
-                waited_s = self._wait(failure, failures, len(batch))
-                refused_s += waited_s * (failure.kind is FailureKind.RATE)
+                if failure.kind is not FailureKind.PERMANENT:
+                    self._wait(failure, wait_s or 0.0, len(batch))
                 if self._stopped.is_set():
                     raise
             if is_cut:
                 middle = len(batch) // 2
                 return self._ask(batch[:middle]) + self._ask(batch[middle:])
 
-    def _wait(self, failure: Failure, failures: int, num_items: int) -> float:
-        """Seconds that it has waited."""
-        if failure.kind is FailureKind.PERMANENT:
-            return 0.0
-        seconds = backoff_s(failures, failure.retry_after_s, self._rng)
+    def _wait(self, failure: Failure, seconds: float, num_items: int) -> None:
         logger.warning(
             "a teacher's server failed for %d sequences: %s; next try in %.1f s", num_items, failure.message, seconds
         )
         self._sleep(seconds)
-        return seconds
 
 
 def joined(parts: Sequence[Future[list[AnswerT]]]) -> Future[list[AnswerT]]:
