@@ -129,9 +129,7 @@ def test_refused_key_is_said(scripted: Callable[..., Scripted]):
 @pytest.mark.parametrize("page", ["<html>", None, [], {}, {"data": []}, {"data": [{}]}])
 def test_what_is_no_list_of_models_is_shown(scripted: Callable[..., Scripted], page: Any):
     server = scripted((200, {}, page))
-    with pytest.raises(
-        EndpointError, match=r"/v1/models does .*: no list of models: .* Check on_policy.engine_url"
-    ):
+    with pytest.raises(EndpointError, match=r"/v1/models does .*: no list of models: .* Check on_policy.engine_url"):
         client(server.url, []).models()
 
 
