@@ -74,7 +74,7 @@ class SlotPasses:
         self.cache.layers.clear()
 
     def _run(self, input_ids_BS: torch.Tensor, positions_BS: torch.Tensor) -> torch.Tensor:
-        hidden_BSH = self._model.base_model(
+        hidden_BSH = self._model.get_decoder()(
             input_ids=input_ids_BS,
             attention_mask=slot_masks(self._config, positions_BS, self.cache.columns_in_use, self._model.dtype),
             position_ids=positions_BS,
