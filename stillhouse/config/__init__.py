@@ -13,7 +13,8 @@ from stillhouse.config.dataset import (
     SelectionConfig,
 )
 from stillhouse.config.load import load_config, parse_config
-from stillhouse.config.on_policy import Divergence, OnPolicyConfig, OnPolicyTeacher
+from stillhouse.config.on_policy import Divergence, OnPolicyConfig
+from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.roles import ModelRole
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig

@@ -4,72 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.on_policy_teacher import OnPolicyTeacher
 from stillhouse.config.section import Section
 from stillhouse.config.training import Switch, TrainerConfig
-
-TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
-LOCAL_KINDS: frozenset[TeacherKind] = frozenset({"local", "base", "ema"})
-"""Teachers whose whole distribution is at hand, not the log-probabilities of some tokens alone."""
-_SERVED_KINDS: frozenset[TeacherKind] = frozenset({"vllm", "sglang", "echo"})
-
-
-class OnPolicyTeacher(Section):
-    """A teacher that scores the tokens which the student sampled."""
-
-    name: str = Field(pattern=r"^[\w.-]+$")
-    """What its metrics are filed under: `teacher_kl/NAME`."""
-    kind: TeacherKind = "local"
-    """A model in this process (`local`), the student before training (`base`), the running mean of the student's
-    weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
-    model: str | None = None
-    """Model ref, or the name the server knows it by; `base` and `ema` have none."""
-    base_url: str | None = None
-    """Address of the server, such as `http://127.0.0.1:8000/v1`."""
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the server's key; None sends none."""
-    kl_coef: float | None = Field(default=None, ge=0.0)
-    """Factor of this teacher's KL; None takes on_policy.kl_coef."""
-    routes: tuple[str, ...] = ()
-    """Values of on_policy.route_by whose prompts it scores; none stands for all."""
-    hint: str | None = None
-    """Jinja template of what this teacher alone reads, put before the text of the last user message: a solution or a
-    demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
-    alignment: Literal["ids", "bytes"] = "ids"
-    """How tokens are compared: by id, which needs one vocabulary, or by the bytes they stand for."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type a local teacher computes in; `auto` takes the student's."""
-    quantised: bool = False
-    """Hold a local teacher's weights in 4 bits (CUDA and the extra `quantised`)."""
-    device: str | None = None
-    """Device of a local teacher, such as `cuda:1`; None takes the student's."""
-    offload: bool = False
-    """Keep a local teacher in the memory of the host while it does not score."""
-    batch_tokens: int = Field(default=16384, ge=1)
-    """Most tokens of one forward pass, or of one request to a server."""
-    max_in_flight: int = Field(default=8, ge=1)
-    """Requests to a server at once."""
-    request_timeout_s: float = Field(default=120.0, gt=0.0)
-    """Longest wait for one response of a server in seconds."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its whole distribution is at hand."""
-        return self.kind in LOCAL_KINDS
-
-    @model_validator(mode="after")
-    def _has_what_its_kind_needs(self) -> Self:
-        is_served = self.kind in _SERVED_KINDS
-        needs_model = self.kind == "local" or is_served
-        if needs_model and self.model is None:
-            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} needs `model`")
-        if not needs_model and self.model is not None:
-            raise ValueError(f"teacher {self.name!r} of kind {self.kind!r} is the student itself; leave out `model`")
-        if is_served != (self.base_url is not None):
-            raise ValueError(
-                f"teacher {self.name!r} of kind {self.kind!r} "
-                + ("needs `base_url`" if is_served else "has no server; leave out `base_url`")
-            )
-        return self
 
 
 class Divergence(Section):

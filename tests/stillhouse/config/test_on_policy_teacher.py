@@ -1,0 +1,47 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stillhouse.config import OnPolicyTeacher
+
+URL = "http://127.0.0.1:8000/v1"
+KINDS: dict[str, dict[str, Any]] = {
+    "local": {"model": "m"},
+    "base": {},
+    "ema": {},
+    "vllm": {"model": "m", "base_url": URL},
+    "sglang": {"model": "m", "base_url": URL},
+    "echo": {"model": "m", "base_url": URL},
+}
+
+
+def teacher(kind: str, **settings: Any) -> OnPolicyTeacher:
+    return OnPolicyTeacher.model_validate({"name": "t", "kind": kind, **KINDS[kind], **settings})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_written_out(kind: str) -> None:
+    made = teacher(kind)
+    assert made.is_local == (made.base_url is None)
+    assert OnPolicyTeacher.model_validate(made.model_dump(mode="json")) == made
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "told"),
+    [
+        ("local", {"model": None}, "needs `model`"),
+        ("vllm", {"model": None}, "needs `model`"),
+        ("base", {"model": "m"}, "is the student itself; leave out `model`"),
+        ("ema", {"model": "m"}, "is the student itself; leave out `model`"),
+        ("sglang", {"base_url": None}, "needs `base_url`"),
+        ("local", {"base_url": URL}, "has no server; leave out `base_url`"),
+        ("local", {"api_key_env": "KEY"}, "leave out api_key_env"),
+        ("base", {"max_in_flight": 2}, "leave out max_in_flight"),
+        ("ema", {"quantised": True, "request_timeout_s": 9.0}, "leave out request_timeout_s, quantised"),
+        ("echo", {"device": "cpu", "offload": True}, "leave out device, offload"),
+    ],
+)
+def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{told}"):
+        teacher(kind, **settings)
