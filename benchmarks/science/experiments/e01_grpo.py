@@ -7,25 +7,29 @@ from benchmarks.science.lab import Lab
 from benchmarks.science.methods import EXACT, GRPO, distil
 
 _SHARE: Final = 0.95
+_GROUP: Final = 8
+_ROLLOUTS: Final = 256
+"""Trajectories of a step, on every side."""
 _GRPO_RATES: Final = (5e-4, 1e-3)
 _DISTILLED: Final[dict[str, tuple[dict[str, Any], tuple[float, ...]]]] = {
-    "on-policy, exact KL": (EXACT | {"num_steps": 40}, (2e-3, 3e-3)),
-    "on-policy, sampled KL": ({"num_steps": 80}, (1e-3, 2e-3)),
+    "on-policy, exact KL": (EXACT | {"num_steps": 24}, (1e-3, 2e-3)),
+    "on-policy, sampled KL": ({"num_steps": 40}, (1e-3, 2e-3)),
 }
 
 
 def run(lab: Lab, seed: int) -> SeedResult:
     """One seed."""
     base = lab.base(seed)
+    rewarded = GRPO | {"prompts_per_step": _ROLLOUTS // _GROUP, "group_size": _GROUP, "num_steps": 100}
     grpo = {
-        f"GRPO, rate {rate:g}": distil(
-            lab, seed, base, None, **(GRPO | {"learning_rate": rate, "num_steps": 200}), measure_every=4
-        )
+        f"GRPO, rate {rate:g}": distil(lab, seed, base, None, **(rewarded | {"learning_rate": rate}), measure_every=2)
         for rate in _GRPO_RATES
     }
     best = max(grpo.values(), key=lambda course: Curve.of(course).final)
     distilled = {
-        f"{name}, rate {rate:g}": distil(lab, seed, base, best.folder, learning_rate=rate, measure_every=1, **settings)
+        f"{name}, rate {rate:g}": distil(
+            lab, seed, base, best.folder, learning_rate=rate, measure_every=1, prompts_per_step=_ROLLOUTS, **settings
+        )
         for name, (settings, rates) in _DISTILLED.items()
         for rate in rates
     }
@@ -55,7 +59,7 @@ def _quickest(curves: dict[str, Curve], name: str, target: float) -> Reached:
 EXPERIMENT = Experiment(
     name="e1",
     title="On-policy distillation or GRPO: steps to 95 % of the teacher",
-    setup="GRPO trains the base student for 200 steps of 8 prompts with 8 trajectories each. The better of two such "
+    setup="GRPO trains the base student for 100 steps of 32 prompts with 8 trajectories each. The better of two such "
     "students is the teacher of the distillations, which start from the same base and sample as many trajectories a "
     "step, each of a prompt of its own. Of two learning rates the quicker one counts on every side.",
     claims=(
@@ -67,6 +71,6 @@ EXPERIMENT = Experiment(
     ),
     run=run,
     curves_over="step",
-    notes="GRPO is measured every 4 steps, distillation after each. What it took to make the teacher is not counted: "
+    notes="GRPO is measured every 2 steps, distillation after each. What it took to make the teacher is not counted: "
     "distillation is for when a teacher is at hand.",
 )  # fmt: skip
