@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from stillhouse.errors import StoreError
 from stillhouse.store.atomic import sync, unwritable, write_atomic
 from stillhouse.types import JsonObject
 
@@ -37,16 +38,27 @@ class StepRows:
             raise unwritable(self._path, error) from error
 
     def read(self) -> list[JsonObject]:
-        """All rows; a last line cut short by a crash is left out."""
+        """All rows; a last line cut short by a crash is left out.
+
+        Raises:
+            StoreError: a line is damaged.
+        """
         if self._path is None or not self._path.exists():
             return []
-        return [json.loads(line) for line in self._path.read_bytes().split(b"\n")[:-1]]
+        lines = self._path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise StoreError(
+                f"{self._path}: a line is no JSON: {error}. Mend or delete it: the file shows how a training went, "
+                "which does not need it to continue"
+            ) from error
 
     def go_back(self, step: int) -> list[JsonObject]:
         """Leaves the rows of the first `step` steps, and returns them.
 
         Raises:
-            StoreError: no space or no permission.
+            StoreError: no space, no permission, or a line is damaged.
         """
         kept = [row for row in self.read() if row["step"] <= step]
         if self._path is not None:
