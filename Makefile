@@ -29,9 +29,9 @@ $(PREFECT_HOME):
 demo: setup
 	$(BIN)/stillhouse distill configs/demo.yaml
 
-## test       the fast tests
+## test       the fast tests, on all cores
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 ## test-slow  the tests that take long
 test-slow: setup

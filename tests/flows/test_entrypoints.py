@@ -109,7 +109,8 @@ def test_every_field_of_the_form_has_its_place_and_explains_itself(stem: str) ->
     schema = parameter_schema(_load(stem)).model_dump_for_openapi()
     sections = [node for node in schema["definitions"].values() if node.get("type") == "object"]
     # In tuples of sections, which the fields' own types do not show.
-    names = {one.__name__ for one in _sections_in(DistillConfig)} | {"McpServerConfig", "Criterion", "SftSource"}
+    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence"}
+    names = {one.__name__ for one in _sections_in(DistillConfig)} | in_tuples
     assert {section["title"] for section in sections} == names
     for section in sections:
         assert section["additionalProperties"] is False

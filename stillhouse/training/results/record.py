@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from stillhouse.config import OnPolicyConfig
 from stillhouse.dataset.read import iter_columns
 from stillhouse.errors import InputError
 from stillhouse.store.artifacts import artifact_in
@@ -95,7 +96,6 @@ def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
     """
     start = Path(job.student_ref)
     config = job.identity()
-    teacher = config.get("teacher_ref")
     return StudentRecord(
         method=job.method,
         base=base,
@@ -103,7 +103,7 @@ def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
         config=config,
         facts=facts,
         data=_data(job, config),
-        teachers=_teachers(job.dataset_folder) if teacher is None else (teacher,),
+        teachers=_teachers(job.dataset_folder) if job.on_policy is None else _scoring(job.on_policy, config),
         before=read_record(start) if (start / STUDENT_FILE).is_file() else None,
     )
 
@@ -128,6 +128,12 @@ def _totals(train: Path) -> JsonObject:
         tokens += pc.sum(batch.column(0)).as_py() or 0
         supervised += pc.sum(batch.column(1)).as_py() or 0
     return {"rows": rows, "tokens": tokens or None, "supervised_tokens": supervised or None}
+
+
+def _scoring(settings: OnPolicyConfig, config: JsonObject) -> tuple[str, ...]:
+    """Who scored, other than the student itself."""
+    itself = {one.name for one in settings.teachers if one.kind in ("base", "ema")}
+    return tuple(model for name, model in config["teachers"].items() if name not in itself)
 
 
 def _teachers(dataset: Path | None) -> tuple[str, ...]:

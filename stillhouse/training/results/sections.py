@@ -127,6 +127,10 @@ def _config(record: StudentRecord) -> JsonObject:
         trained["sources"] = [{**source, "path": public_name(source["path"])} for source in trained["sources"]]
     if trained.get("teacher"):
         trained["teacher"] = public_name(trained["teacher"])
+    if trained.get("teachers"):
+        trained["teachers"] = [
+            {**teacher, "model": teacher["model"] and public_name(teacher["model"])} for teacher in trained["teachers"]
+        ]
     return {"student": {**student, "model": public_name(student["model"])}, record.method: trained}
 
 

@@ -40,6 +40,8 @@ def settings() -> tuple[object, ...]:
 def test_torch_is_left_as_it_was_found(job: TrainJob):
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # As torch has it: other tests of this process may have trained in it, too.
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     before = settings()
     seen = []
 
