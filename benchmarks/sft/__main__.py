@@ -11,7 +11,8 @@ Measured
     Tokens a second, ours and TRL's, their ratio, and our peak memory over TRL's, on two quiet cores with AVX-512:
         small   float32   5,083   1,293   3.93   0.61        bfloat16   6,128   1,732   3.54   0.50
         middle  float32   1,372     453   3.03   1.02        bfloat16   1,905     712   2.67   0.76
-    The large shape came to 499 against 287 (1.74) in bfloat16 without compiled blocks. Losses of 50 steps differ by 1.4e-6.
+    The large shape came to 499 against 287 (1.74) in bfloat16 without compiled blocks. Losses of 50 steps differ by
+    1.4e-6.
 
 Learnt
     Matrix products bound the gain: in bfloat16 they take 59 % of our time at the middle shape, and TRL reaches 29 % of
