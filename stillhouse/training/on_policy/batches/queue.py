@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
+from stillhouse.errors import StoreError
 from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
 from stillhouse.training.on_policy.batches.groups import EndedGroups
 
@@ -75,7 +76,7 @@ class BatchQueue:
         if index in self._pending:
             self._current = self._pending.pop(index).result()
         elif self._current is None or self._current.index != index:
-            self._current = read_batch(self._path(index))
+            self._current = self._read(index)
         return self._current
 
     def keep(self, batch: RolloutBatch) -> None:
@@ -93,6 +94,15 @@ class BatchQueue:
         """Waits for nothing that has not begun; what is being made in the background ends first."""
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, index: int) -> RolloutBatch:
+        batch = read_batch(self._path(index))
+        if batch.index != index:
+            raise StoreError(
+                f"{self._path(index)}: holds batch {batch.index}, expected {index}. Delete it, and its rollouts are "
+                "sampled again"
+            )
+        return batch
 
     def _make(self, index: int, maker: BatchMaker) -> RolloutBatch:
         batch = maker()

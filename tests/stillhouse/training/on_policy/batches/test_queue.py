@@ -4,6 +4,7 @@ from threading import Event
 
 import pytest
 
+from stillhouse.errors import StoreError
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 
@@ -45,6 +46,15 @@ def test_a_killed_training_makes_nothing_again(tmp_path: Path) -> None:
     again = BatchQueue(maker.begin, tmp_path, num_batches=9, max_staleness=1)
     assert [again.get(index, index).policy_version for index in range(1, 5)] == [0, 1, 2, 3]
     assert maker.made == [(4, 3), (5, 4)]
+
+
+def test_a_batch_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    queue = BatchQueue(Maker().begin, tmp_path, num_batches=3)
+    for index in range(2):
+        queue.get(index, index)
+    (tmp_path / "batch-00000000.parquet").rename(tmp_path / "batch-00000001.parquet")
+    with pytest.raises(StoreError, match=r"batch-00000001\.parquet: holds batch 0, expected 1"):
+        BatchQueue(Maker().begin, tmp_path, num_batches=3).get(1, 1)
 
 
 def test_what_more_is_known_of_a_batch_is_kept(tmp_path: Path) -> None:
