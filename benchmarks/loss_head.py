@@ -7,12 +7,10 @@ Claim
     float32 and bfloat16, trained or frozen, with the accuracy of each token measured besides.
 
 Measured
-    Ours over naive, both with float32 products by oneDNN, beside other work on two cores; memory at 2,048 tokens, then
-    CPU time of one thread (`--threads 1 --rounds 2`):
-        float32   trained  0.20   0.85 (0.82..0.88); 768 tokens 0.68 (0.65..0.71)      frozen  0.03
-        bfloat16  trained  0.25   768 tokens 0.77 (0.76..0.78)                         frozen  0.02
-    Neither frozen weights nor several threads were timed. Losses differ by 2e-7 and gradients by 4e-7 in float32; in
-    bfloat16 gradients by 7e-4.
+    Ours over naive, both with float32 products by oneDNN, on two quiet cores: memory, CPU time over two rounds:
+        float32   trained  0.20   0.95 (0.94..0.95)      frozen  0.03   0.80 (0.80..0.81)
+        bfloat16  trained  0.25   0.99 (0.93..1.05)      frozen  0.02   0.67 (0.65..0.69)
+    Losses differ by 2e-7 and gradients by 4e-7 in float32; in bfloat16 gradients by 6e-4.
 
     Exact divergences from a teacher of the same width (`--losses reverse_kl jsd --tokens 512 --dtypes float32 --weights
     trained --threads 1`, two rounds beside other work), where the weight's gradient is a third of the naive memory:
