@@ -19,6 +19,10 @@ Learnt
     second at the shape small, with 1.9 GiB; TRL held 9.8 with all rows at once and 3.8 with a quarter of them. At
     middle some 4 times, in bfloat16 5 (one round). On a CPU TRL's output layer takes padding, too: with equally long
     completions, which have none, the ratio is 2.1 (one round).
+
+    On two quiet cores, small, float32, 32 completions a step, one round: 5.7 s against 26.9 (4.6; of CPU time 4.4), 2.5
+    GiB against 10.9; sampling 3.4 s against 11.3 (floor 0.5), scoring 0.5 against 2.7 (0.3), training 1.9 against 12.9
+    (0.9). Losses of 20 updates differ by 8.9e-8.
 """
 
 import argparse
