@@ -79,7 +79,7 @@ def _journal(store: Path) -> sqlite3.Connection:
 
 
 def _checkpoint_of(stage: str) -> Callable[[Path], bool]:
-    return lambda store: any((store / "training").glob(f"{stage}-*/**/step-*"))
+    return lambda store: any((store / "training").glob(f"{stage}-*/checkpoints/step-*"))
 
 
 def _student(store: Path, stage: str) -> Path:
