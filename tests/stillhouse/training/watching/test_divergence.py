@@ -15,7 +15,7 @@ SAMPLES = [Sample([1, 2], [False, True], f"prompt{number}") for number in (2, 1)
 
 
 def watch(factor: float | None = 3.0, metric: str | None = "loss") -> DivergenceWatch:
-    return DivergenceWatch("sft", metric, factor, vocabulary_size=VOCABULARY, checkpoints=Path("/work/checkpoints"))
+    return DivergenceWatch("sft", metric, factor, vocabulary_size=VOCABULARY, checkpoints=Path("checkpoints"))
 
 
 def feed(watched: DivergenceWatch, losses: Iterable[float]) -> int | None:
