@@ -4,7 +4,8 @@ Dimensions: N loss positions, H hidden, V vocabulary.
 
 Claim
     At V = 151,936, N = 2,048 and H = 1,024 the head with its loss takes at most a quarter of the naive memory, in
-    float32 trained or frozen and in bfloat16 frozen (0.3 % more where it is trained), with the accuracy of each token measured besides.
+    float32 trained or frozen and in bfloat16 frozen (0.3 % more where it is trained), with the accuracy of each token
+    measured besides.
 
 Measured
     Ours over naive, both with float32 products by oneDNN, on two quiet cores: memory, CPU time over two rounds:
