@@ -12,11 +12,11 @@ import torch
 from benchmarks.on_policy.floor import Machine, floor_seconds
 from benchmarks.on_policy.settings import BEST, OURS, trl_settings
 from benchmarks.on_policy.sides.job import WORKS, Found, Job
-from benchmarks.on_policy.trial import Side, run
 from benchmarks.on_policy.workload import PAIRS, Pair, write_workload
 from benchmarks.rounds import Spread, ratio, spread
+from benchmarks.sft.bench import Side
 from benchmarks.sft.sides.job import Precision
-from benchmarks.sft.trial import Speed
+from benchmarks.sft.trial import Speed, run
 
 _NUM_ROWS: Final = 256
 _TOLERANCE: Final = 1e-3
@@ -119,10 +119,10 @@ class Bench:
     def losses(self, shape: str, num_steps: int, batch_size: int) -> LossReport:
         """The losses of both in float32 on what TRL samples."""
         job = self._job(shape, "float32", num_steps, batch_size)
-        trl = run("trl", job, self._trl)
+        trl = self._run("trl", job)
         sampled = self._folder / "sampled.json"
         sampled.write_text(json.dumps(trl.trajectories), encoding="utf-8")
-        ours = run("ours", replace(job, replay=str(sampled)), self._trl)
+        ours = self._run("ours", replace(job, replay=str(sampled)))
         differences = [abs(a - b) for a, b in zip(ours.losses, trl.losses, strict=True)]
         return LossReport(num_steps, ours.losses[0], ours.losses[-1], max(differences))
 
@@ -142,10 +142,13 @@ class Bench:
         """TRL at the settings of that name."""
         return self.turn("trl", shape, self._job(shape, precision, num_steps, batch_size), settings)
 
+    def _run(self, side: Side, job: Job) -> Found:
+        return run(f"benchmarks.on_policy.sides.{side}", job, Found.read, self._trl)
+
     def turn(self, side: Side, shape: str, job: Job, settings: str) -> Turn:
         """One training of a side at its settings of that name."""
         own = OURS[settings] if side == "ours" else trl_settings(settings, job.batch_size)
-        return Turn.of(run(side, replace(job, settings=own), self._trl), PAIRS[shape], self._machine(job.precision))
+        return Turn.of(self._run(side, replace(job, settings=own)), PAIRS[shape], self._machine(job.precision))
 
     def _machine(self, precision: Precision) -> Machine:
         if precision not in self._machines:

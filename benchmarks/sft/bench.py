@@ -3,13 +3,15 @@
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.rounds import Spread, ratio, spread
 from benchmarks.sft.settings import BEST, OURS, PLAIN, trl_settings
-from benchmarks.sft.sides.job import Job, Precision
+from benchmarks.sft.sides.job import Found, Job, Precision
 from benchmarks.sft.trial import Speed, run
 from benchmarks.sft.workload import SHAPES, write_workload
+
+Side = Literal["ours", "trl"]
 
 _BATCH_SIZE: Final = 8
 _NUM_ROWS: Final = 512
@@ -87,8 +89,8 @@ class Bench:
     def losses(self, shape: str, num_steps: int) -> LossReport:
         """The losses of both in float32, TRL accumulating row by row."""
         job = replace(self._job(shape, "float32", num_steps), with_losses=True)
-        ours = run("ours", job, self._trl)
-        trl = run("trl", replace(job, settings=trl_settings(PLAIN, _BATCH_SIZE)), self._trl)
+        ours = self._run("ours", job)
+        trl = self._run("trl", replace(job, settings=trl_settings(PLAIN, _BATCH_SIZE)))
         differences = [abs(a - b) for a, b in zip(ours.losses, trl.losses, strict=True)]
         return LossReport(num_steps, ours.losses[0], ours.losses[-1], max(differences), ours.rows == trl.rows)
 
@@ -105,12 +107,15 @@ class Bench:
     def our_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
         """This project's speed at the settings of that name."""
         job = replace(self._job(shape, precision, num_steps), settings=OURS[settings])
-        return Speed.of(run("ours", job, self._trl).marks)
+        return Speed.of(self._run("ours", job).marks)
 
     def trl_speed(self, shape: str, precision: Precision, num_steps: int, settings: str) -> Speed:
         """TRL's speed at the settings of that name."""
         job = self._job(shape, precision, num_steps)
-        return Speed.of(run("trl", replace(job, settings=trl_settings(settings, _BATCH_SIZE)), self._trl).marks)
+        return Speed.of(self._run("trl", replace(job, settings=trl_settings(settings, _BATCH_SIZE))).marks)
+
+    def _run(self, side: Side, job: Job) -> Found:
+        return run(f"benchmarks.sft.sides.{side}", job, Found.read, self._trl)
 
     def _job(self, shape: str, precision: Precision, num_steps: int) -> Job:
         """A training on the shape's workload, which is made when it is first needed."""

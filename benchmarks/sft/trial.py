@@ -4,14 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Protocol, TypeVar
 
-from benchmarks.sft.sides.job import Found, Job, Mark
+from benchmarks.sft.sides.job import Mark
 
-Side = Literal["ours", "trl"]
+FoundT = TypeVar("FoundT")
 _ROOT: Final = Path(__file__).parents[2]
 _LIMIT_S: Final = 1_200.0
 _ALLOCATOR: Final = {
@@ -46,12 +46,28 @@ class Speed:
         )
 
 
-def run(side: Side, job: Job, trl: Path) -> Found:
-    """Runs the side to its end.
+class SideJob(Protocol):
+    """What a side is asked to do."""
+
+    @property
+    def scratch(self) -> str:
+        """A folder of this run's own."""
+
+    @property
+    def num_threads(self) -> int:
+        """Of torch."""
+
+    def write(self, path: Path) -> None:
+        """Writes the job to the file."""
+
+
+def run(module: str, job: SideJob, read: Callable[[Path], FoundT], trl: Path) -> FoundT:
+    """Runs a side to its end, in a process of its own.
 
     Args:
-        side: a module of `benchmarks.sft.sides`.
+        module: full name of the side, which reads `job.json` and writes `found.json`.
         job: what to train; its scratch folder is emptied first and removed afterwards.
+        read: reads what the side found.
         trl: folder that holds TRL.
 
     Raises:
@@ -61,24 +77,6 @@ def run(side: Side, job: Job, trl: Path) -> Found:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     job.write(scratch / "job.json")
-    run_module(f"benchmarks.sft.sides.{side}", scratch, job.num_threads, trl)
-    found = Found.read(scratch / "found.json")
-    shutil.rmtree(scratch)
-    return found
-
-
-def run_module(module: str, scratch: Path, num_threads: int, trl: Path) -> None:
-    """Runs a side that reads `job.json` in the scratch folder and writes `found.json` there, in a process of its own.
-
-    Args:
-        module: its full name.
-        scratch: this run's own.
-        num_threads: of torch.
-        trl: folder that holds TRL.
-
-    Raises:
-        RuntimeError: it failed; the message ends with what it said.
-    """
     done = subprocess.run(
         [sys.executable, "-m", module, str(scratch / "job.json"), str(scratch / "found.json")],
         cwd=_ROOT,
@@ -86,7 +84,7 @@ def run_module(module: str, scratch: Path, num_threads: int, trl: Path) -> None:
             **os.environ,
             **_ALLOCATOR,
             "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": str(num_threads),
+            "OMP_NUM_THREADS": str(job.num_threads),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), str(trl)]),
         },
         capture_output=True,
@@ -95,3 +93,6 @@ def run_module(module: str, scratch: Path, num_threads: int, trl: Path) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"{module}: exit {done.returncode}: {done.stderr[-3000:]}")
+    found = read(scratch / "found.json")
+    shutil.rmtree(scratch)
+    return found
