@@ -1,0 +1,33 @@
+"""Events by which Prefect's automations learn what a run made.
+
+An event's related resources are added by Prefect: the flow run, its flow and its deployment, with their names. An
+automation that is to hear one flow alone matches the resource of role `flow` by its name.
+"""
+
+from typing import Final, Literal
+
+from prefect.events import emit_event
+
+from stillhouse.types import JsonObject
+
+EventName = Literal["stillhouse.dataset.created", "stillhouse.student.promoted", "stillhouse.student.kept"]
+
+DATASET_CREATED: Final = "stillhouse.dataset.created"
+"""A dataset that no earlier run had made. Resource: `stillhouse.dataset.FINGERPRINT`. Payload: `uri`, `fingerprint`,
+`num_rows`, and `config`, the whole config of the run that made it, for a training that is to follow."""
+STUDENT_PROMOTED: Final = "stillhouse.student.promoted"
+"""A student became the champion. Resource: `stillhouse.model.NAME`, by the registered model. Payload: the fields of
+`stillhouse.evaluation.promotion.Decision` but for its checks, `model`, `report` (path of the report) and `message`."""
+STUDENT_KEPT: Final = "stillhouse.student.kept"
+"""A student was measured and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
+
+
+def emit(name: EventName, resource_id: str, payload: JsonObject) -> None:
+    """Sends an event to the Prefect server in the background; one that cannot be sent is logged, never raised.
+
+    Args:
+        name: what happened.
+        resource_id: what it happened to, in dotted form as automations match it.
+        payload: JSON, for the templates of an automation's message or parameters.
+    """
+    emit_event(name, resource={"prefect.resource.id": resource_id}, payload=payload)
