@@ -16,6 +16,7 @@ from dotenv import load_dotenv
 from flows.verbs import Overrides
 from flows.verbs.data import convert, export, view
 from flows.verbs.machine import doctor, serve
+from flows.verbs.project import init
 from flows.verbs.students import publish
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
@@ -177,7 +178,7 @@ def _row_numbers(text: str) -> list[int]:
 
 
 # The others, in the order in which --help shows them.
-for _verb in (view, convert, export, publish, serve, doctor):
+for _verb in (init, view, convert, export, publish, serve, doctor):
     app.command()(_verb)
 
 

@@ -25,7 +25,7 @@ from stillhouse.store.runs import RunRecord, write_run_record
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 VERBS = [
     *("distill", "generate", "sft", "on-policy", "evaluate"),
-    *("view", "convert", "export", "publish", "serve", "doctor"),
+    *("init", "view", "convert", "export", "publish", "serve", "doctor"),
 ]
 TOOLS = '''
 from stillhouse.tools import tool
