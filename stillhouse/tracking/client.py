@@ -3,8 +3,11 @@
 MLflow is imported here and only when a run is tracked: the import takes seconds.
 """
 
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,11 @@ def is_database(uri: str) -> bool:
     return uri.partition(":")[0].partition("+")[0] in {"sqlite", "postgresql", "mysql", "mssql"}
 
 
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite database; None for any other tracking URI."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
 @cache
 def connect(uri: str) -> Any:
     """An `MlflowClient` for `uri`, shared by the process; a fresh database gets its tables.
@@ -67,9 +75,11 @@ def connect(uri: str) -> Any:
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
     logging.getLogger("urllib3.connectionpool").addFilter(_others_only)
-    if is_database(uri):
-        _check_database(uri)
-    return MlflowClient(uri)
+    if not is_database(uri):
+        return MlflowClient(uri)
+    _check_database(uri)
+    with _alone(uri):
+        return MlflowClient(uri)
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
@@ -95,6 +105,23 @@ def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
         return experiment.experiment_id
 
 
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Lets one process after the other open a SQLite file: two that make the tables of a fresh one break each other.
+
+    MLflow's own lock does not cover all of its migrations. The tables of other databases are made beforehand, by
+    MLflow's server or `mlflow db upgrade`.
+    """
+    path = _sqlite_file(uri)
+    if path is None:
+        yield
+        return
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        with suppress(OSError):  # no locks on this file system
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _check_database(uri: str) -> None:
     """Opens the database once, since MLflow retries for 100 s before it says that it cannot be opened."""
     from sqlalchemy import create_engine
@@ -102,8 +129,8 @@ def _check_database(uri: str) -> None:
     from sqlalchemy.pool import NullPool
 
     try:
-        if uri.startswith("sqlite:///"):
-            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        if path := _sqlite_file(uri):
+            path.parent.mkdir(parents=True, exist_ok=True)
         with create_engine(uri, poolclass=NullPool).connect():
             pass
     except (SQLAlchemyError, OSError, ImportError) as error:
