@@ -7,7 +7,10 @@ READY := $(VENV)/.ready
 # A run from here keeps Prefect's database beside the other results, away from ~/.prefect.
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect clean
+# Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
+DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.environment
+
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy worker-cpu worker-gpu clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -94,9 +97,29 @@ mlflow: setup
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false DO_NOT_TRACK=1 \
 		$(BIN)/mlflow ui --workers 1 --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
-## prefect    the Prefect pages of the runs made here, on http://127.0.0.1:4200
-prefect: setup
-	DO_NOT_TRACK=1 PREFECT_SERVER_ANALYTICS_ENABLED=false $(BIN)/prefect server start
+## server     Prefect's server and pages, on http://127.0.0.1:4200
+server: setup
+	$(DEFAULTS) prefect server start
+
+## prefect    the same
+prefect: server
+
+## pools      the work pools cpu and gpu, where they are missing; POOL_TYPE=docker or kubernetes for containers
+POOL_TYPE ?= process
+pools: setup
+	$(DEFAULTS) python deployments/pools.py $(POOL_TYPE)
+
+## deploy     every deployment of deployments/prefect.yaml, on a server that runs
+deploy: pools
+	$(DEFAULTS) prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml
+
+## worker-cpu a worker that runs what the pool cpu is given, until Ctrl-C
+worker-cpu: setup
+	$(DEFAULTS) prefect worker start --pool cpu
+
+## worker-gpu a worker that runs what the pool gpu is given, one flow at a time
+worker-gpu: setup
+	$(DEFAULTS) prefect worker start --pool gpu --limit 1
 
 ## clean      remove caches and builds; runs/ stays, for it holds what was paid for
 clean:

@@ -1,10 +1,11 @@
 """Settings of Prefect, MLflow and the hub client that a run from the shell starts with.
 
-They are defaults: whatever the environment already says stands. Images and work pools set the same variables. Import
-this before Prefect, which reads them once.
+They are defaults: whatever the environment already says stands. Images set the same variables. Set them before Prefect
+is imported, which reads them once; a command that is not ours gets them by `python -m tasks.environment COMMAND`.
 """
 
 import os
+import sys
 from pathlib import Path
 
 _DEFAULTS = {
@@ -41,3 +42,21 @@ def quiet_console() -> None:
     Prefect's pages still get every line. On the console each failed task would be three tracebacks deep.
     """
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+
+
+def main() -> None:
+    """Becomes the command given as arguments, such as `prefect worker start --pool cpu`, with the defaults set."""
+    set_defaults()
+    command = sys.argv[1:]
+    if not command:
+        sys.exit("usage: python -m tasks.environment COMMAND [ARGUMENT...]")
+    # The commands of this virtual environment come first, whether it is activated or not.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"{command[0]}: cannot be started: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

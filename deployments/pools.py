@@ -1,0 +1,65 @@
+"""Creates the work pools `cpu` and `gpu` where they are missing.
+
+    python deployments/pools.py                  # flows run as processes of the worker's machine
+    python deployments/pools.py kubernetes       # or `docker`: in containers
+
+A pool that is there keeps its template, with what was changed in Prefect's pages, unless `--overwrite` is given.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.exceptions import ObjectNotFound
+
+TYPES: Final = ("process", "docker", "kubernetes")
+LIMITS: Final = {"cpu": None, "gpu": 1}
+"""Runs of a pool at once. A second GPU is a second slot: `prefect work-pool set-concurrency-limit gpu 2`."""
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def job_template(kind: str, pool: str) -> dict[str, Any]:
+    """The base job template of a pool: its own one of that type, or the one that both share."""
+    own = _TEMPLATES / f"{kind}-{pool}.yaml"
+    path = own if own.exists() else _TEMPLATES / f"{kind}.yaml"
+    template: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return template
+
+
+def ensure_pool(pool: str, kind: str, *, overwrite: bool) -> str:
+    """Creates a pool, or writes its template anew; what was done, in words."""
+    template = job_template(kind, pool)
+    with get_client(sync_client=True) as client:
+        try:
+            there = client.read_work_pool(pool)
+        except ObjectNotFound:
+            client.create_work_pool(
+                WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=LIMITS[pool])
+            )
+            return f"created, of type {kind}"
+        if not overwrite:
+            return f"there already, of type {there.type}"
+        if there.type != kind:
+            raise SystemExit(
+                f"pool {pool} is of type {there.type}: `prefect work-pool delete {pool}` makes room for {kind}"
+            )
+        client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
+        return "there already, its template written anew"
+
+
+def main() -> None:
+    """Sees to both pools and says what was done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("type", nargs="?", choices=TYPES, default="process", help="how workers start flows")
+    parser.add_argument("--overwrite", action="store_true", help="write the template of a pool that is there anew")
+    given = parser.parse_args()
+    for pool in LIMITS:
+        print(f"pool {pool}: {ensure_pool(pool, given.type, overwrite=given.overwrite)}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

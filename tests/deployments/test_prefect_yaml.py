@@ -1,0 +1,111 @@
+"""What `prefect.yaml` promises, read without a server."""
+
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+from prefect.utilities.templating import find_placeholders
+
+from stillhouse.config import load_config, parse_config
+from stillhouse.errors import ConfigError
+from tasks.deploying import read_configs, read_deployments
+
+ROOT = Path(__file__).resolve().parents[2]
+PREFECT_FILE = ROOT / "deployments" / "prefect.yaml"
+ENTRIES = read_deployments(PREFECT_FILE, ROOT)
+FLOW_FILES = {path.stem for path in (ROOT / "flows").glob("*.py")} - {"__init__", "cli"}
+
+
+def _id(entry: dict[str, Any]) -> str:
+    return f"{entry['entrypoint'].rpartition('.')[2]}/{entry['name']}"
+
+
+@cache
+def _flow(entrypoint: str) -> Flow[..., Any]:
+    # Prefect itself would deploy a placeholder for a flow that cannot be imported, and say nothing.
+    return load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
+
+
+@cache
+def _form(entrypoint: str) -> dict[str, Any]:
+    return parameter_schema(_flow(entrypoint)).model_dump_for_openapi()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=_id)
+def test_no_deployed_flow_is_a_placeholder(entry: dict[str, Any]) -> None:
+    flow = _flow(entry["entrypoint"])
+    assert flow.fn.__module__ == entry["entrypoint"].rpartition(".")[0]
+    assert flow.fn.__code__.co_filename == str(ROOT / "flows" / f"{flow.fn.__name__}.py")
+
+
+def test_every_flow_and_every_shipped_config_is_deployed() -> None:
+    assert {entry["entrypoint"] for entry in ENTRIES} == {f"flows.{stem}.{stem}" for stem in FLOW_FILES}
+    assert {entry["name"] for entry in ENTRIES} >= {path.stem for path in (ROOT / "configs").rglob("*.yaml")}
+    names = [_id(entry) for entry in ENTRIES]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=_id)
+def test_a_deployment_runs_the_config_of_its_name_and_its_form_takes_it(entry: dict[str, Any]) -> None:
+    given = entry["parameters"]["config"]
+    (path,) = (ROOT / "configs").rglob(f"{entry['name']}.yaml")
+    assert parse_config(given, origin=str(path)) == load_config(path)
+    assert list(validate(entry["parameters"], _form(entry["entrypoint"]), raise_on_error=False)) == []
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=_id)
+def test_a_deployment_has_a_pool_tags_and_a_say_when_two_runs_collide(entry: dict[str, Any]) -> None:
+    assert entry["work_pool"]["name"] in {"cpu", "gpu"}
+    assert entry["tags"]
+    assert entry["concurrency_limit"]["limit"] == 1
+    assert entry["concurrency_limit"]["collision_strategy"] in {"ENQUEUE", "CANCEL_NEW"}
+
+
+def test_schedules_name_their_time_zone_and_keep_their_identity() -> None:
+    schedules = list(chain.from_iterable(entry.get("schedules", ()) for entry in ENTRIES))
+    assert schedules
+    for schedule in schedules:
+        assert CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"]).timezone != "UTC"
+        assert schedule["slug"] in {"nightly", "weekly"}
+
+
+def test_what_costs_money_or_a_gpu_is_not_scheduled_unasked() -> None:
+    for entry in ENTRIES:
+        if "embedded" not in entry["tags"]:
+            assert all(schedule["active"] is False for schedule in entry.get("schedules", ())), _id(entry)
+
+
+def test_a_config_that_needs_no_gpu_is_tagged_embedded() -> None:
+    for entry in ENTRIES:
+        config = entry["parameters"]["config"]
+        models = [config["student"]["model"], config["teacher"]["model"]]
+        assert ("embedded" in entry["tags"]) == all(model.startswith("embedded:") for model in models), _id(entry)
+
+
+def test_every_placeholder_is_filled() -> None:
+    written = yaml.safe_load(PREFECT_FILE.read_text())["deployments"]
+    placeholders = {found.full_match for entry in written for found in find_placeholders(entry)}
+    assert placeholders
+    # A config may hold some of its own, such as the hint of self_distillation.
+    assert not placeholders & {found.full_match for entry in ENTRIES for found in find_placeholders(entry)}
+    assert [set(entry) for entry in ENTRIES] == [set(entry) for entry in written]
+
+
+def test_two_configs_of_one_stem_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"b/same\.yaml: .* holds another config of that name"):
+        read_configs(str(tmp_path))
+
+
+def test_a_folder_without_configs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected configs"):
+        read_configs(str(tmp_path))
