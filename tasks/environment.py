@@ -8,11 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-_DEFAULTS = {
+DEFAULTS = {
     # Nothing leaves the machine unless a config names an endpoint.
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     # A first start migrates the database, which takes longer than Prefect's own limit of 20 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
@@ -24,13 +25,27 @@ _DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # Events go after 7 days and runs after 90, or the tables grow without bound.
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    # A killed flow is known by the heartbeats that it no longer sends: `deployments/automations.py`.
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "60",
+    # What a flow has to tell a server that is away is kept in memory, up to here.
+    "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": "50000",
+    # At the default of 10 seconds a run starts 6 to 15 seconds after its time.
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    # Otherwise `mlflow server` keeps 8 processes for jobs that nobody has.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }
+
+RESULTS = Path("runs", "prefect-results")
+"""Where Prefect keeps results that name no place of their own, in the folder one is in; stages use the store."""
 
 
 def set_defaults() -> None:
     """Sets every default that the environment leaves open, and makes the folder that PREFECT_HOME names."""
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(RESULTS.absolute()))
     if home := os.environ.get("PREFECT_HOME"):
         # Prefect makes the folder but not its parents, and then waits in vain for a server without a database.
         Path(home).mkdir(parents=True, exist_ok=True)
