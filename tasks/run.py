@@ -52,7 +52,9 @@ class RunContext(BaseModel):
         note = work_dir / "mlflow_run.json"
         if note.exists():
             known = json.loads(note.read_bytes())
-            return TrackedRun(known["uri"], known["run_id"], name, self.store.root)
+            record = TrackedRun(known["uri"], known["run_id"], name, self.store.root)
+            record.resume()
+            return record
         record = self.open_nested_run(name, params)
         if record.run_id is not None:
             write_atomic(note, canonical_json({"uri": record.uri, "run_id": record.run_id}))

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -112,6 +113,17 @@ class Fallback:
                 file.write(line + "\n")
         except OSError as error:
             _logger.debug("%s: cannot be written: %s; dropped %s", self._path, error, line)
+
+    def ended_runs(self) -> dict[str, str]:
+        """The states, by run id, of runs that MLflow was not told of when they ended."""
+        states: dict[str, str] = {}
+        with suppress(FileNotFoundError), self._path.open(encoding="utf-8") as lines:
+            for line in lines:
+                # Most of the file are metrics; and the last line of a process that was killed may be cut.
+                with suppress(ValueError, KeyError):
+                    if '"kind": "status"' in line and (entry := json.loads(line))["run_id"] is not None:
+                        states[entry["run_id"]] = entry["status"]
+        return states
 
     def _failed(self, error: Exception, kind: str) -> None:
         if getattr(error, "error_code", None) in _REFUSALS:

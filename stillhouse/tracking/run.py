@@ -195,6 +195,18 @@ class TrackedRun:
             insist=True,
         )
 
+    def resume(self) -> None:
+        """Marks the run as this process's and running, after the process that began it was killed."""
+
+        def send(client: Any) -> None:
+            from mlflow.entities import RunTag
+
+            # Before the status: a running run with the tags of a process that is gone looks as if it was left open.
+            client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in origin_tags().items()])
+            client.update_run(self.run_id, "RUNNING")
+
+        self._attempt("status", {"status": "RUNNING"}, send)
+
     def __enter__(self) -> Self:
         return self
 
@@ -274,8 +286,8 @@ def start_run(
         client = connect(uri)
         experiment = experiment_id(client, tracking.experiment, location)
         if parent_run_id is None:
-            for run_id in end_stale_runs(client, experiment):
-                _logger.info("MLflow run %s was left open by a process that is gone; set to KILLED", run_id)
+            for run_id, state in end_stale_runs(client, experiment, fallback.ended_runs).items():
+                _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
         start_time = None if started_at is None else int(started_at * 1000)
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id

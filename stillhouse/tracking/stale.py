@@ -1,6 +1,7 @@
-"""Runs whose process was killed: MLflow shows them as running forever unless somebody ends them."""
+"""Runs whose process is gone: MLflow shows them as running forever unless somebody ends them."""
 
 import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
@@ -11,23 +12,27 @@ _CLOCK_SLACK_S = 2.0
 """The system's clock may be set between two readings of one process's start."""
 
 
-def end_stale_runs(client: Any, experiment_id: str) -> list[str]:
-    """Sets to KILLED the experiment's RUNNING runs that a dead process of this host started; their ids.
+def end_stale_runs(client: Any, experiment_id: str, ended: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+    """Ends the experiment's RUNNING runs that a dead process of this host started; their states by id.
 
-    Runs of other hosts, and runs without our tags, are left alone.
+    One that was killed becomes KILLED, one that ended while MLflow was away becomes what it ended as. Runs of other
+    hosts, and runs without our tags, are left alone.
 
     Args:
         client: an `MlflowClient`.
         experiment_id: where to look.
+        ended: gives the states, by id, of runs that could not tell MLflow of their end.
     """
     host = socket.gethostname().replace("'", "")
     runs = client.search_runs(
         [experiment_id], filter_string=f"attributes.status = 'RUNNING' and tags.`{HOST_TAG}` = '{host}'"
     )
     stale = [run.info.run_id for run in runs if not _is_alive(run.data.tags)]
-    for run_id in stale:
-        client.set_terminated(run_id, "KILLED")
-    return stale
+    known = ended() if stale else {}
+    states = {run_id: known.get(run_id, "KILLED") for run_id in stale}
+    for run_id, state in states.items():
+        client.set_terminated(run_id, state)
+    return states
 
 
 def _is_alive(tags: dict[str, str]) -> bool:

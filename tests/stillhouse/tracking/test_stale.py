@@ -7,6 +7,9 @@ from typing import Any
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
+from stillhouse.tracking.fallback import Fallback, Outage
+from stillhouse.tracking.origin import HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
+from stillhouse.tracking.run import FALLBACK_FILE
 from stillhouse.tracking.stale import end_stale_runs
 
 _CHILD = """
@@ -37,6 +40,31 @@ def test_a_killed_process_leaves_a_run_that_the_next_start_ends(
             assert client.get_run(run.run_id).info.status == "RUNNING"
 
 
+def test_a_run_that_ended_while_mlflow_was_away_gets_the_state_it_ended_in(
+    tracking: TrackingConfig, client: Any, tmp_path: Path
+) -> None:
+    left = client.create_run(
+        client.create_experiment(tracking.experiment),
+        tags={HOST_TAG: socket.gethostname(), PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"},
+    ).info.run_id
+    # Whom nobody answered, wrote it down instead.
+    away = Fallback(tmp_path / FALLBACK_FILE, str(tracking.uri), Outage(lambda: 0.0))
+    away.write({"run_id": left, "run": "sft"}, "status", {"status": "FINISHED"})
+    away.write({"run_id": None, "run": "distill"}, "status", {"status": "FAILED"})
+    with start_run(tracking, tmp_path, "the next"):
+        assert client.get_run(left).info.status == "FINISHED"
+
+
+def test_a_run_that_is_resumed_runs_in_this_process(tracking: TrackingConfig, client: Any, tmp_path: Path) -> None:
+    with start_run(tracking, tmp_path, "distill") as run:
+        client.set_terminated(run.run_id, "KILLED")
+        client.set_tag(run.run_id, PID_TAG, "1")
+        run.resume()
+        resumed = client.get_run(run.run_id)
+        assert resumed.info.status == "RUNNING"
+        assert resumed.data.tags[PID_TAG] == str(os.getpid())
+
+
 def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: Any, tracking: TrackingConfig) -> None:
     host = socket.gethostname()
     experiment = client.create_experiment(tracking.experiment)
@@ -49,5 +77,5 @@ def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: 
     reused = run(host=host, pid=str(os.getpid()), process_started="1.0")
     elsewhere = run(host="another", pid="1", process_started="1.0")
     foreign = run()
-    assert end_stale_runs(client, experiment) == [reused]
+    assert end_stale_runs(client, experiment, dict) == {reused: "KILLED"}
     assert {client.get_run(other).info.status for other in (elsewhere, foreign)} == {"RUNNING"}
