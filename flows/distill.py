@@ -3,6 +3,7 @@
 from prefect import flow
 
 from stillhouse.config import DistillConfig
+from tasks.approval import require_approval
 from tasks.evaluation import evaluate
 from tasks.generation import generate_dataset
 from tasks.models import base_student, teacher_model
@@ -20,6 +21,7 @@ def distill(config: DistillConfig = DistillConfig()) -> Published:
         if run.config.sft.enabled:
             own = run.config.sft.dataset_weight > 0.0
             dataset = generate_dataset(prompts, run.config, run) if own else None
+            require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.config.on_policy.enabled:
             students.append(train_on_policy(students[-1], prompts, run.config, run))

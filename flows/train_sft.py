@@ -3,6 +3,7 @@
 from prefect import flow
 
 from stillhouse.config import DistillConfig
+from tasks.approval import require_approval
 from tasks.generation import generate_dataset
 from tasks.models import base_student
 from tasks.prompts import load_prompts
@@ -17,5 +18,6 @@ def train_sft(config: DistillConfig = DistillConfig()) -> Published:
         dataset = None
         if run.config.sft.dataset_weight > 0.0:
             dataset = generate_dataset(load_prompts(run.config.prompts, run), run.config, run)
+            require_approval(dataset, run)
         train(base_student(run.config.student), dataset, run.config, run)
         return publish(run)

@@ -10,6 +10,7 @@
     |   `-- QuotaError             the account is out of money or of its daily allowance
     |-- BudgetReached          what the run may spend on the teacher is spent; all that was paid for is kept
     |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
+    |-- NotApproved            a person said no to the dataset, or nobody said yes in time
     |-- TrainingError          a training process failed or diverged
     |   `-- TrainingKilled         it was killed from outside (out of memory, preempted): worth another try
     `-- TrackingError          MLflow cannot be reached; never ends a run
@@ -63,6 +64,10 @@ class BudgetReached(StillhouseError):
 
 class FailureBudgetExceeded(StillhouseError):
     """More items of a stage failed than its config allows; what finished is kept."""
+
+
+class NotApproved(StillhouseError):
+    """The dataset may not be trained on; everything up to it is kept."""
 
 
 class TrainingError(StillhouseError):

@@ -21,6 +21,7 @@ from tasks.imports import import_trajectories
 from tasks.prompts import PromptSets
 from tasks.rollouts import Wanted, sample_teacher
 from tasks.run import Run
+from tasks.run_page import show_dataset
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -30,6 +31,12 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
         NothingKept: no row is; the message holds the funnel.
         FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
     """
+    dataset = _generate(prompts, config, run)
+    show_dataset(dataset, run)
+    return dataset
+
+
+def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     if config.rollouts.trajectories_file is not None:
         rollouts = import_trajectories(config.rollouts.trajectories_file, prompts, config.rollouts.failure_budget, run)
         return build_dataset(rollouts, prompts, config, run)

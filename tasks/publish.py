@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
+from stillhouse.dataset.report.write import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
@@ -27,8 +27,9 @@ from tasks.prompts import metadata_file
 from tasks.registry import register
 from tasks.rollouts import Rollouts
 from tasks.run import Run, StageOutcome, start
+from tasks.run_page import show_result, show_tracking
 from tasks.sampling import TRAJECTORIES_FILE
-from tasks.summary import EVALUATION_OF, SUMMARY_COLUMNS, summary_rows
+from tasks.summary import EVALUATION_OF, summary_rows
 
 _TRAINING = ("sft", "on_policy")
 
@@ -57,12 +58,17 @@ class Published(BaseModel):
 def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
     """A run whose MLflow parent run ends as the block does: FINISHED, FAILED, or KILLED on a signal.
 
-    One that fails leaves a report of how far it came and why it ended.
+    One that fails leaves a report of how far it came and why it ended. One that is suspended goes on later, and its
+    MLflow run with it.
     """
     run = start(config, name)
     with run.record:
+        show_tracking(run)
         try:
             yield run
+        except Pause:
+            run.record.suspend()
+            raise
         except StillhouseError as error:
             # What ended the run may end the report too, a full disk for one; the first error is the one to tell.
             with suppress(StillhouseError):
@@ -91,7 +97,7 @@ def publish(run: Run) -> Published:
         pages={"report": near(report), **_dataset_page(results), **pages},
     )
     _to_mlflow(run, published, results)
-    _to_prefect(run, published)
+    show_result(run, published.summary, published.pages)
     return published
 
 
@@ -203,28 +209,9 @@ def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
         if isinstance(result, Artifact) and name in {"dataset", *_TRAINING}:
             figures = {f"{name}/{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
             record.log_metrics(figures)
-    if published.dataset is not None:
-        record.log_dataset(
-            "dataset", published.dataset.uri, published.dataset.fingerprint, "training", published.dataset.num_rows
-        )
-        for name in (CARD_FILE, REPORT_FILE):
-            record.log_artifact(Path(published.dataset.uri) / name, "dataset")
     samples = [
         {"model": s.stage, "stop_reason": s.stop_reason, "verified": s.verified, "messages": list(s.messages)}
         for s in _samples(run, results)
     ]
     record.log_table(samples, "trajectories.json")
     record.log_artifact(Path(published.report), "report")
-
-
-def _to_prefect(run: Run, published: Published) -> None:
-    lines = ["| " + " | ".join(row) + " |" for row in [list(SUMMARY_COLUMNS), ["---"] * len(SUMMARY_COLUMNS)]]
-    lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in published.summary]
-    pages = "\n".join(f"- {purpose}: `{line}`" for purpose, line in published.pages.items())
-    create_markdown_artifact("\n".join(lines) + f"\n\n{pages}\n", key="summary", description=f"Summary of {run.name}")
-    if published.dataset is not None:
-        card = (Path(published.dataset.uri) / CARD_FILE).read_text(encoding="utf-8")
-        # Without the front matter, which speaks to the hub.
-        create_markdown_artifact(card.split("---\n", 2)[2], key="dataset", description="Card of the dataset")
-    if run.record.url is not None:
-        create_link_artifact(run.record.url, link_text="MLflow run", key="mlflow-run")

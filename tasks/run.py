@@ -81,6 +81,8 @@ class Run:
     record: TrackedRun
     """The parent run in MLflow."""
     stages: list[StageOutcome] = field(default_factory=list)
+    pages: dict[str, str] = field(default_factory=dict)
+    """Addresses of what was made so far, by purpose, for whoever is asked about it."""
 
     def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
         """Adds a finished stage, with the wall time this run spent on it.

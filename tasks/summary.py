@@ -50,6 +50,8 @@ def _result(stage: StageOutcome) -> str:
         case "dataset":
             told = f"{facts['kept']} kept, {facts['dropped']} dropped"
             return told + _left_out(facts, {"duplicates": "repeated"})
+        case "approval":
+            return facts["reason"]
         case "labels":
             return f"{facts['rows']} labelled"
         case "duplicates":

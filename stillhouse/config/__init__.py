@@ -1,5 +1,6 @@
 """Typed config: one frozen root with a section for each stage."""
 
+from stillhouse.config.approval import ApprovalConfig
 from stillhouse.config.data import PromptsConfig, Verifier
 from stillhouse.config.dataset import (
     ContaminationConfig,
@@ -24,6 +25,7 @@ from stillhouse.config.tools import McpServerConfig, ToolsConfig
 from stillhouse.config.training import SftConfig, SftSource, TrainerConfig
 
 __all__ = [
+    "ApprovalConfig",
     "BudgetConfig",
     "ContaminationConfig",
     "Criterion",

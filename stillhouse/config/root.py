@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from stillhouse.config.approval import ApprovalConfig
 from stillhouse.config.data import PromptsConfig
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
@@ -25,6 +26,7 @@ class DistillConfig(Section):
     tools: ToolsConfig = ToolsConfig()
     budget: BudgetConfig = BudgetConfig()
     dataset: DatasetConfig = DatasetConfig()
+    approval: ApprovalConfig = ApprovalConfig()
     student: StudentConfig = StudentConfig()
     sft: SftConfig = SftConfig()
     on_policy: OnPolicyConfig = OnPolicyConfig()

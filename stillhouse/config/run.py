@@ -16,6 +16,7 @@ StageName = Literal[
     "embeddings",
     "duplicates",
     "dataset",
+    "approval",
     "sft",
     "on_policy",
     "evaluation",

@@ -22,6 +22,7 @@ from stillhouse.tracking.origin import origin_tags
 from stillhouse.tracking.params import MAX_TAG_CHARS, flatten, shorten
 from stillhouse.tracking.registry import StudentVersion, register_students
 from stillhouse.tracking.stale import end_stale_runs
+from stillhouse.tracking.suspended import end_suspended_runs, resume_suspended_run
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ class TrackedRun:
         if self._experiment is None:
             return _server(self.uri)
         return f"{_server(self.uri)}/#/experiments/{self._experiment}/runs/{self.run_id}"
+
+    def url_of(self, file: str) -> str | None:
+        """The page of one of the run's files, by its path among the artifacts; None where `url` is no run's page."""
+        return None if self.url is None or self._experiment is None else f"{self.url}/artifacts/{file}"
 
     @property
     def ui_command(self) -> str | None:
@@ -195,6 +200,16 @@ class TrackedRun:
             insist=True,
         )
 
+    def suspend(self) -> None:
+        """Flushes and marks the run as waiting; `start_run` for the same flow run goes on with it."""
+        self._writer.close()
+        self._attempt("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
+        self._owned = False
+
+    def end_suspended(self, is_over: Callable[[str], bool]) -> None:
+        """Ends the experiment's suspended runs whose flow run, by its id, does not go on."""
+        self._attempt("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
+
     def resume(self) -> None:
         """Marks the run as this process's and running, after the process that began it was killed."""
 
@@ -262,7 +277,8 @@ def start_run(
 ) -> TrackedRun:
     """A new run, or one that records nothing when tracking is off. Never raises.
 
-    A run without parent first ends the runs that killed processes of this host left open.
+    A run without parent first ends the runs that killed processes of this host left open. Where its flow run was
+    suspended, it is the run that was suspended with it.
 
     Args:
         tracking: its section of the config.
@@ -288,6 +304,8 @@ def start_run(
         if parent_run_id is None:
             for run_id, state in end_stale_runs(client, experiment, fallback.ended_runs).items():
                 _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
+            if suspended := resume_suspended_run(client, experiment, cut):
+                return experiment, suspended
         start_time = None if started_at is None else int(started_at * 1000)
         created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
         return experiment, created.info.run_id

@@ -1,0 +1,126 @@
+"""A question to a person, on the flow run's page.
+
+A run of a deployment is suspended: its process ends, and the answer schedules the flow run anew, from the top and with
+every earlier stage from the cache. Nobody would start any other run again: it waits.
+
+Prefect fails a run that is not resumed in time. Here the time limit is an answer too: an automation of the run's own
+resumes it then, without input.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, Literal
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+from prefect.events import AutomationCore, EventTrigger, Posture, ResourceSpecification
+from prefect.events.actions import ResumeFlowRun
+from prefect.exceptions import ObjectNotFound
+from prefect.flow_runs import pause_flow_run, suspend_flow_run
+from prefect.input import RunInput
+from prefect.runtime import flow_run as this_flow_run
+
+Decision = Literal["approve", "reject"]
+
+_LOOK_EVERY_S: Final = 5
+_GRACE_S: Final = 3600
+"""After the time limit, before Prefect itself fails a run that its automation did not resume."""
+_TIME_LIMIT: Final = "time limit of flow run "
+"""How an automation is called, before the id of its flow run."""
+_logger = logging.getLogger("stillhouse.approval")
+
+
+class Answer(RunInput):
+    """A decision, with a reason that the run's report and its record keep."""
+
+    decision: Decision
+    reason: str = ""
+
+
+def ask(question: str, *, key: str, limit: timedelta, default: Decision) -> Answer | None:
+    """What a person answered; None when nobody did.
+
+    Args:
+        question: Markdown, shown above the form.
+        key: tells this question from others of the run; asked again after a resume, it gives the same answer.
+        limit: how long to wait.
+        default: what the form shows before anybody touches it, and what resuming without input means.
+
+    Raises:
+        prefect.exceptions.Pause: the run is suspended, and its process ends.
+    """
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow_run is not None
+    flow_run = context.flow_run
+    form = Answer.with_initial_data(description=question, decision=default)
+    timeout = round(limit.total_seconds()) + _GRACE_S
+    with get_client(sync_client=True) as client:
+        _forget_others(client)
+        # A run that failed and is retried is asked anew; one that was resumed is not.
+        ends = sum(state.is_final() for state in client.read_flow_run_states(flow_run.id))
+        key = f"{key[:16]}-{ends}"
+        with _resumed_after(limit, flow_run, client):
+            if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
+                _logger.info("the run is suspended and waits for an answer on its page: %s", this_flow_run.ui_url)
+                answer = suspend_flow_run(form, timeout=timeout, key=key)
+            else:
+                _logger.warning(
+                    "waiting for an answer on %s (Resume), at most %g minutes; then the answer is %s",
+                    this_flow_run.ui_url,
+                    limit.total_seconds() / 60,
+                    default,
+                )
+                answer = pause_flow_run(form, timeout=timeout, poll_interval=_LOOK_EVERY_S, key=key)
+    return answer if answer.model_fields_set else None
+
+
+@contextmanager
+def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
+    """The run is resumed without input when it has waited so long, also when this process has ended by then."""
+    resource = f"prefect.flow-run.{flow_run.id}"
+    client.delete_resource_owned_automations(resource)
+    trigger = EventTrigger(
+        match=ResourceSpecification({"prefect.resource.id": resource}),
+        for_each={"prefect.resource.id"},
+        after={"prefect.flow-run.Suspended", "prefect.flow-run.Paused"},
+        # Not every event: while it is paused, a run sends heartbeats.
+        expect={f"prefect.flow-run.{state}" for state in ("Resuming", "Running", "Cancelled", "Failed", "Crashed")},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=limit,
+    )
+    client.create_automation(
+        AutomationCore(
+            name=f"{_TIME_LIMIT}{flow_run.id}",
+            description=f"Resumes {flow_run.name} when nobody has answered what it asks. Removed when it goes on.",
+            trigger=trigger,
+            actions=[ResumeFlowRun()],
+            owner_resource=resource,
+        )
+    )
+    # Stays where the block does not end: a suspended run comes back here, a run that was ended is not resumed.
+    yield
+    client.delete_resource_owned_automations(resource)
+
+
+def _forget_others(client: SyncPrefectClient) -> None:
+    """Removes what runs left behind that were cancelled while they waited."""
+    for automation in client.read_automations():
+        _, is_ours, flow_run_id = automation.name.partition(_TIME_LIMIT)
+        if is_ours and is_over(flow_run_id):
+            client.delete_automation(automation.id)
+
+
+def is_over(flow_run_id: str) -> bool:
+    """Whether a flow run has ended or is gone."""
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+        except ObjectNotFound:
+            return True
+    return state is None or state.is_final()

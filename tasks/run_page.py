@@ -1,0 +1,70 @@
+"""What the page of a flow run shows beside its log: where it is tracked, its dataset, what it found.
+
+Each is there as soon as it is known. How rollouts stand is the business of `tasks.live`.
+"""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.runtime import flow_run
+
+from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
+from stillhouse.types import Artifact
+from tasks.run import Run
+from tasks.summary import SUMMARY_COLUMNS
+
+
+def show_tracking(run: Run) -> None:
+    """Links the run in MLflow."""
+    if run.record.url is not None:
+        run.pages["MLflow run"] = run.record.url
+        create_link_artifact(
+            run.record.url, "MLflow run", key="mlflow-run", description="Parameters, metrics and files"
+        )
+
+
+def show_dataset(dataset: Artifact, run: Run) -> None:
+    """Puts a dataset's card and funnel on the page and its report into MLflow, and notes where they are."""
+    folder = Path(dataset.uri)
+    run.record.log_dataset("dataset", dataset.uri, dataset.fingerprint, "training", dataset.num_rows)
+    for name in (CARD_FILE, REPORT_FILE):
+        run.record.log_artifact(folder / name, "dataset")
+    if (page := run.record.url_of(f"dataset/{REPORT_FILE}")) is not None:
+        run.pages["Report with rows to read"] = page
+    # Without the front matter, which speaks to the hub.
+    card = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)[2]
+    shown = create_markdown_artifact(card, key="dataset-card", description="What the dataset holds")
+    run.pages["Card of the dataset"] = _address(shown)
+    funnel = create_table_artifact(
+        _funnel(dataset), key="dataset-funnel", description="How many rows each step of the selection leaves"
+    )
+    run.pages["What each filter left"] = _address(funnel)
+
+
+def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, str]) -> None:
+    """Puts the closing table on the page, and what to open or to type to see more.
+
+    Args:
+        run: whose page.
+        summary: rows under `tasks.summary.SUMMARY_COLUMNS`.
+        pages: addresses and commands by purpose.
+    """
+    lines = ["| " + " | ".join(row) + " |" for row in [list(SUMMARY_COLUMNS), ["---"] * len(SUMMARY_COLUMNS)]]
+    lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in summary]
+    told = "\n".join(f"- {purpose}: `{line}`" for purpose, line in pages.items())
+    create_markdown_artifact("\n".join(lines) + f"\n\n{told}\n", key="summary", description=f"Summary of {run.name}")
+
+
+def _funnel(dataset: Artifact) -> list[dict[str, object]]:
+    steps = dataset.facts["funnel"]
+    first = steps[0][1]
+    return [{"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps]
+
+
+def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
+    # Typed as a coroutine as well, for callers inside an event loop: flows are none.
+    root = str(flow_run.ui_url).partition("/runs/")[0]
+    return f"{root}/artifacts/artifact/{artifact}"
