@@ -118,9 +118,9 @@ def on_policy_task(
         "system_prompt": system_prompt,
     }
     runtime = context.runtime
-    if runtime.launcher == "torchrun":
-        # It samples from the student that it trains, in one process, also after an SFT by several.
-        runtime = runtime.model_copy(update={"launcher": "subprocess", "num_processes": 1, "num_hosts": 1})
+    # It samples from the student that it trains, in one process, also after an SFT by several.
+    launcher = "subprocess" if runtime.launcher == "torchrun" else runtime.launcher
+    runtime = runtime.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1})
     return _train(job, start, student, ON_POLICY, key, context, runtime)
 
 

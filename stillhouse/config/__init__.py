@@ -13,6 +13,7 @@ from stillhouse.config.dataset import (
     LabelsConfig,
     SelectionConfig,
 )
+from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import Divergence, OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
@@ -37,6 +38,7 @@ __all__ = [
     "EvaluationConfig",
     "FiltersConfig",
     "JudgeConfig",
+    "KubernetesConfig",
     "LabelsConfig",
     "McpServerConfig",
     "ModelRole",

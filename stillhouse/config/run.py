@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.section import Section
 
 StageName = Literal[
@@ -110,14 +111,21 @@ class RuntimeConfig(Section):
     """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
     dask_address: str | None = None
     """Address of the Dask scheduler, such as `tcp://10.0.0.5:8786`; None starts a cluster on this machine."""
-    launcher: Literal["inline", "subprocess", "torchrun"] = "subprocess"
-    """Where training runs: in the flow's own process, in a guarded process of its own, or in several by torchrun."""
+    ray_address: str | None = None
+    """Ray cluster, such as `10.0.0.5:6379` from inside it; for the launcher `ray` also `http://10.0.0.5:8265`."""
+    launcher: Literal["inline", "subprocess", "torchrun", "ray", "kubernetes"] = "subprocess"
+    """Where training runs: in the flow's own process, in a guarded process of its own, in several by torchrun, or as a
+    job of a Ray (the extra `ray`) or Kubernetes cluster (the extra `kubernetes`) whose hosts share the store."""
     num_processes: int = Field(default=1, ge=1)
-    """Processes of this host that share an SFT under `torchrun`, one a device; on-policy distillation runs in one."""
+    """Processes of a host that share an SFT by torchrun, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
-    """Hosts that train together under `torchrun` and share the store; the others run the command in the run's log."""
+    """Hosts that train together and share the store. A cluster starts them; under `torchrun` all but the first run the
+    command in the run's log."""
     rendezvous: str | None = None
-    """Address `host:port` of the first host, where the others join it; needed for more than one."""
+    """Address `host:port` of the first host, where the others join it; under `torchrun` needed for more than one."""
+    gpus_per_host: int | None = Field(default=None, ge=0)
+    """GPUs that a host asks its cluster for; None asks for one a process, and for none where `device` is `cpu`."""
+    kubernetes: KubernetesConfig = KubernetesConfig()
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()
@@ -125,11 +133,11 @@ class RuntimeConfig(Section):
 
     @model_validator(mode="after")
     def _processes_have_a_launcher(self) -> Self:
-        if self.launcher != "torchrun" and (self.num_processes, self.num_hosts) != (1, 1):
+        if self.launcher in ("inline", "subprocess") and (self.num_processes, self.num_hosts) != (1, 1):
             raise ValueError(
                 f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
-                f"runtime.launcher `torchrun`, which is {self.launcher!r}"
+                f"runtime.launcher `torchrun`, `ray` or `kubernetes`, which is {self.launcher!r}"
             )
-        if self.num_hosts > 1 and self.rendezvous is None:
+        if self.launcher == "torchrun" and self.num_hosts > 1 and self.rendezvous is None:
             raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")
         return self

@@ -8,7 +8,7 @@ answers in its place, with the words of the rank that failed first.
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -21,17 +21,21 @@ from stillhouse.training.launchers.messages import Answers, ending
 from stillhouse.training.launchers.torchrun import torchrun_arguments
 
 
-def main(job_file: Path) -> int:
-    """Runs torchrun; the exit code."""
-    job = TrainJob.model_validate_json(job_file.read_bytes())
+def run_ranks(job: TrainJob, arguments: Sequence[str], log: Path) -> int:
+    """Runs the ranks of this host to their end; the exit code.
+
+    Args:
+        job: what they train.
+        arguments: of torchrun.
+        log: gets what torchrun itself has to say. Standard output stays the ranks' way to whoever listens.
+    """
     answers = Answers(sys.stdout)
-    # What torchrun itself has to say goes to the log. Standard output stays the ranks' way to the parent.
-    handle = os.open(job.work_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 2)
     os.close(handle)
     name_starter()
     try:
-        run(parse_args(torchrun_arguments(job, host=0)))
+        run(parse_args(list(arguments)))
     except ChildFailedError as error:
         # The parent stops this process as soon as it has heard.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -67,4 +71,7 @@ def cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main(Path(sys.argv[1])))
+    file = Path(sys.argv[1])
+    train_job = TrainJob.model_validate_json(file.read_bytes())
+    torchrun = torchrun_arguments(train_job, 0, file, train_job.runtime.rendezvous)
+    sys.exit(run_ranks(train_job, torchrun, train_job.work_dir / LOG_FILE))

@@ -9,6 +9,8 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
 from stillhouse.training.launchers.guarded import train_guarded
 from stillhouse.training.launchers.inline import train_inline
+from stillhouse.training.launchers.kubernetes_jobs import train_by_kubernetes
+from stillhouse.training.launchers.ray_jobs import train_by_ray
 from stillhouse.training.launchers.torchrun import train_by_torchrun
 from stillhouse.types import JsonObject
 
@@ -17,13 +19,18 @@ class Launcher(Protocol):
     """Trains a job somewhere, which finds its own description in its work folder."""
 
     def __call__(self, job: TrainJob, progress: Progress) -> JsonObject:
-        """Trains to the end; the trainer's facts. However it is left, nothing of the training goes on."""
+        """Trains to the end; the trainer's facts. However it is left, nothing of the training goes on.
+
+        Except on a cluster: what a killed flow left behind there is followed on when it is called again.
+        """
 
 
 LAUNCHERS: Final[Mapping[str, Launcher]] = {
     "inline": train_inline,
     "subprocess": train_guarded,
     "torchrun": train_by_torchrun,
+    "ray": train_by_ray,
+    "kubernetes": train_by_kubernetes,
 }
 """By name, as `runtime.launcher` has it."""
 

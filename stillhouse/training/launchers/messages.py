@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 300.0
 """Longest time a training that is told to stop gets for its checkpoint: that of a large model takes minutes."""
 
-_LEAVE_S: Final = 30.0
+LEAVE_S: Final = 30.0
 """Longest time a training that is done gets to end by itself."""
-_TAIL_LINES: Final = 12
+TAIL_LINES: Final = 12
 
 
 class Answers:
@@ -44,14 +44,15 @@ class Answers:
         """Says that it is over, and what came of it."""
         self._send({"done": facts})
 
-    def failed(self, error: str, *, killed: bool) -> None:
+    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
         """Says that it is over, and why.
 
         Args:
             error: fit to be shown to a user.
             killed: something from outside ended it, so that the same training is worth another try.
+            at: seconds since 1970, None for now; of several hosts the first to fail is believed.
         """
-        self._send({"error": error, "killed": killed})
+        self._send({"error": error, "killed": killed, "at": time.time() if at is None else at})
 
     def _send(self, message: JsonObject) -> None:
         self._stream.write(json.dumps(message) + "\n")
@@ -72,9 +73,9 @@ class RankAnswers(Answers):
         self._rank = rank
         self._error_file = error_file
 
-    def failed(self, error: str, *, killed: bool) -> None:
+    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
         """Leaves the words to torchrun, which fetches them when all ranks have ended."""
-        now = time.time()
+        now = time.time() if at is None else at
         # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
         words = {"message": error, "timestamp": int(now), "at": now, "killed": killed}
         write_atomic(self._error_file, json.dumps(words).encode())
@@ -93,13 +94,12 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
     """
     log = job.work_dir / LOG_FILE
     for line in process.lines:
-        message = _message(line)
+        message = message_in(line)
         if "progress" in message:
-            update = message["progress"]
-            progress.update(update["stage"], update["done"], update["total"], **update["facts"])
+            relay(message["progress"], progress)
         elif "done" in message:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_LEAVE_S)
+                process.wait(LEAVE_S)
             return message["done"]
         elif "error" in message:
             kind = TrainingKilled if message["killed"] else TrainingError
@@ -119,8 +119,13 @@ def ending(exit_code: int) -> str:
     return how
 
 
-def _message(line: str) -> JsonObject:
-    """The object in a line of the child; empty for a line that some library printed."""
+def relay(update: JsonObject, progress: Progress) -> None:
+    """Passes on what a training said of how far it is."""
+    progress.update(update["stage"], update["done"], update["total"], **update["facts"])
+
+
+def message_in(line: str) -> JsonObject:
+    """The object in a line of a training; empty for a line that some library printed."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -133,13 +138,14 @@ def _died(job: TrainJob, exit_code: int, log: Path) -> TrainingError:
     kind = TrainingKilled if exit_code < 0 else TrainingError
     return kind(
         f"{job.method}: the training process ended without a result ({ending(exit_code)}). Run the same command again "
-        f"to continue from the last checkpoint. The end of {log}:\n{_tail(log)}"
+        f"to continue from the last checkpoint. The end of {log}:\n{tail_of(log)}"
     )
 
 
-def _tail(log: Path) -> str:
+def tail_of(log: Path) -> str:
+    """The last lines of a log."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return "(no log was written)"
-    return "\n".join(lines[-_TAIL_LINES:])
+    return "\n".join(lines[-TAIL_LINES:])

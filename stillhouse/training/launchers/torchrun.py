@@ -38,16 +38,24 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
 def _command(job: TrainJob, host: int) -> str:
     """The shell's line that starts the ranks of another host, in a folder of the same name."""
     variables = [f"{name}={value}" for name, value in environment(job).items()]
-    torchrun = ["env", *variables, "python", "-m", "torch.distributed.run", *torchrun_arguments(job, host)]
+    arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, job.runtime.rendezvous)
+    torchrun = ["env", *variables, "python", "-m", "torch.distributed.run", *arguments]
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(torchrun)}"
 
 
-def torchrun_arguments(job: TrainJob, host: int) -> list[str]:
-    """What torchrun is told on the host of that number; the first one has the number 0 and the first rank."""
+def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
+    """What torchrun is told on one host.
+
+    Args:
+        job: what is trained.
+        host: its number; the first one has the number 0 and the first rank.
+        job_file: describes the job.
+        rendezvous: `host:port` of the first host; not needed where there is but one.
+    """
     runtime = job.runtime
     where = ["--standalone"]
-    if runtime.rendezvous is not None and runtime.num_hosts > 1:
-        address, _, port = runtime.rendezvous.rpartition(":")
+    if rendezvous is not None and runtime.num_hosts > 1:
+        address, _, port = rendezvous.rpartition(":")
         where = ["--nnodes", f"{runtime.num_hosts}", "--node-rank", f"{host}"]
         where += ["--master-addr", address, "--master-port", port]
     return [
@@ -55,5 +63,5 @@ def torchrun_arguments(job: TrainJob, host: int) -> list[str]:
         *("--nproc-per-node", f"{runtime.num_processes}"),
         *("--log-dir", str(job.work_dir / "torchrun")),
         *("--shutdown-timeout", f"{GRACE_S:.0f}"),
-        *("-m", "stillhouse.training", str(job.work_dir / JOB_FILE)),
+        *("-m", "stillhouse.training", str(job_file)),
     ]
