@@ -10,7 +10,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.environment
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy worker-cpu worker-gpu clean
+.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -109,9 +109,14 @@ POOL_TYPE ?= process
 pools: setup
 	$(DEFAULTS) python deployments/pools.py $(POOL_TYPE)
 
-## deploy     every deployment of deployments/prefect.yaml, on a server that runs
+## deploy     pools, every deployment of deployments/prefect.yaml and automations, on a server that runs
 deploy: pools
 	$(DEFAULTS) prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml
+	$(DEFAULTS) python deployments/automations.py
+
+## automations  what the server does by itself; NOTIFY=slack-webhook/team has it tell a block of yours
+automations: setup
+	$(DEFAULTS) python deployments/automations.py $(if $(NOTIFY),--notify $(NOTIFY))
 
 ## worker-cpu a worker that runs what the pool cpu is given, until Ctrl-C
 worker-cpu: setup
@@ -121,6 +126,14 @@ worker-cpu: setup
 worker-gpu: setup
 	$(DEFAULTS) prefect worker start --pool gpu --limit 1
 
+## docs       the guide, as a website in site/ that opens without a server
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+## docs-serve the guide on http://127.0.0.1:8001, made again when a page is saved
+docs-serve: setup
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8001
+
 ## clean      remove caches and builds; runs/ stays, for it holds what was paid for
 clean:
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
