@@ -14,7 +14,8 @@ from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
 
-_TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
+TRUNCATED: Final = frozenset({StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET})
+"""Stops of a trajectory that a limit cut off."""
 
 
 def measure(
@@ -52,7 +53,7 @@ def measure(
         "pass_at_k": mean_pass_at_k(by_prompt),
         "mean_completion_tokens": _mean_known([_tokens(trajectory) for trajectory in sound]),
         "mean_turns": _mean([len(trajectory.turns) for trajectory in sound]),
-        "truncated_share": _mean([trajectory.stop_reason in _TRUNCATED for trajectory in sound]),
+        "truncated_share": _mean([trajectory.stop_reason in TRUNCATED for trajectory in sound]),
         "valid_tool_call_share": 1.0 - num_errors / num_results if num_results else None,
         "failed_share": _mean([trajectory.stop_reason in INFRASTRUCTURE_STOPS for trajectory in every]),
         "completion_tokens": _sum_known([_tokens(trajectory) for trajectory in every]),

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.reward_book import RewardBook, Rewards
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 
 
@@ -23,8 +23,7 @@ async def mean_rewards(
         reward, the mean of totals, and num_rewarded, how many there were; reward_by_name; num_reward_errors, rewards
         that could not be computed. A mean of nothing is None.
     """
-    async with book:
-        scored = await asyncio.gather(*(book.score(one, metadata.get(one.prompt_id)) for one in trajectories))
+    scored = await _scored(trajectories, metadata, book)
     totals = [rewards.total for rewards in scored if rewards.total is not None]
     by_name: defaultdict[str, list[float]] = defaultdict(list)
     for rewards in scored:
@@ -37,6 +36,21 @@ async def mean_rewards(
         "reward_by_name": {name: _mean(by_name[name]) for name in book.names},
         "num_reward_errors": sum(len(rewards.errors) for rewards in scored),
     }
+
+
+async def reward_totals(
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+) -> dict[str, float | None]:
+    """The total of each trajectory by its rollout key; None where it could not be computed."""
+    scored = await _scored(trajectories, metadata, book)
+    return {one.rollout_key: rewards.total for one, rewards in zip(trajectories, scored, strict=True)}
+
+
+async def _scored(
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+) -> list[Rewards]:
+    async with book:
+        return await asyncio.gather(*(book.score(one, metadata.get(one.prompt_id)) for one in trajectories))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,0 +1,60 @@
+"""The section of promotion: when a student takes the champion's place."""
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from stillhouse.config.section import Section
+
+Metric = Literal["accuracy", "reward", "mean_completion_tokens", "truncated_share", "valid_tool_call_share"]
+"""Figures that every prompt has for itself, so that two models can be compared prompt by prompt."""
+
+
+class Margin(Section):
+    """A metric on which a new champion may not be worse."""
+
+    metric: Metric = "mean_completion_tokens"
+    """What is compared; of tokens and of truncated answers less is better, of all others more."""
+    margin: float = Field(default=0.0, ge=0.0)
+    """By how much it may be worse, in the metric's own unit: 0.02 is two points of accuracy, 20 is twenty tokens. The
+    whole confidence interval of the difference has to stay within it."""
+
+
+class PromotionConfig(Section):
+    """When a student takes the place of the champion, the registered model's version that is in use.
+
+    Students are compared with the champion on the held-out prompts; while there is none, with the base. Nothing here
+    enters a cache key.
+    """
+
+    enabled: bool = False
+    """Give a student that passes all of the checks below the alias of the champion. Needs `tracking.register_as`."""
+    alias: str = Field(default="champion", pattern=r"^[\w-]+$")
+    """Alias of the registry that points to the champion."""
+    start_from_champion: bool = False
+    """Train from the champion's weights, where there is one, in place of `student.model`."""
+    candidates: tuple[str, ...] = ()
+    """Models that `evaluate-models` measures beside base, champion and teacher: folders of students, Hugging Face ids,
+    or `models:/NAME/VERSION` and `models:/NAME@ALIAS` of the registry. With none it takes the version under
+    `tracking.alias` where `enabled` is set."""
+    metric: Literal["accuracy", "reward"] = "accuracy"
+    """What a student has to be better on."""
+    level: float = Field(default=0.05, gt=0.0, lt=0.5)
+    """How small the one-sided p of the paired test has to be: the chance of promoting a student that is no better.
+    Several students of a run share it."""
+    tag_level: float | None = Field(default=0.05, gt=0.0, lt=0.5)
+    """A tag of which the student is worse on `metric` blocks it, where the one-sided p is below this; None lets none
+    block."""
+    no_worse: tuple[Margin, ...] = ()
+    """Metrics on which the student may not be worse by more than a margin."""
+    min_prompts: int = Field(default=100, ge=1)
+    """Held-out prompts with a value of `metric` for both models that a promotion needs at least."""
+
+    @model_validator(mode="after")
+    def _an_alias_that_is_free(self) -> Self:
+        if re.fullmatch(r"latest|v\d+", self.alias, re.IGNORECASE):
+            raise ValueError(
+                f"promotion.alias {self.alias!r} is reserved by MLflow; expected another, such as `champion`"
+            )
+        return self

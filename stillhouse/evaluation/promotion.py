@@ -1,0 +1,123 @@
+"""Whether a student takes the champion's place: a rule over a comparison, without any side effect."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stillhouse.config.promotion import Margin, Metric, PromotionConfig
+from stillhouse.evaluation.comparison import Compared, line_of
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of a promotion."""
+
+    student: str
+    passed: bool
+    told: str
+    """What was seen, and what would have been enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Who is the champion from now on, and why."""
+
+    promoted: str | None
+    """Name of the student that takes the champion's place; None where all stays as it is."""
+    reference: str
+    """Name of the model that the students were compared with: `champion`, or `base` while there is none."""
+    checks: tuple[Check, ...]
+    """All conditions of all students."""
+    reason: str
+    """A sentence or two for people."""
+
+
+def decide(lines: Sequence[Compared], students: Sequence[str], reference: str, config: PromotionConfig) -> Decision:
+    """The best student on `config.metric` among those that pass every check; none where none does.
+
+    Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
+    (Bonferroni).
+
+    Args:
+        lines: of the comparison with `reference`.
+        students: names of those that may be promoted.
+        reference: what `lines` compare with.
+        config: the rule.
+    """
+    checks = [check for student in students for check in _checks(lines, student, reference, len(students), config)]
+    passed = [name for name in students if all(check.passed for check in checks if check.student == name)]
+    if not passed:
+        blocked = " ".join(check.told for check in checks if not check.passed)
+        return Decision(None, reference, tuple(checks), blocked or "There is no student to compare.")
+    best = max(passed, key=lambda name: _gain(lines, name, config.metric))
+    told = " ".join(check.told for check in checks if check.student == best)
+    return Decision(best, reference, tuple(checks), told)
+
+
+def _gain(lines: Sequence[Compared], student: str, metric: Metric) -> float:
+    line = line_of(lines, student, metric)
+    return float("-inf") if line is None else line.gain[0]
+
+
+def _checks(
+    lines: Sequence[Compared], student: str, reference: str, num_students: int, config: PromotionConfig
+) -> Iterator[Check]:
+    line = line_of(lines, student, config.metric)
+    num_prompts = 0 if line is None else line.difference.num_prompts
+    if line is None or num_prompts < config.min_prompts:
+        yield Check(
+            student,
+            False,
+            f"{student} and {reference} have {num_prompts} held-out prompts with {config.metric} in common; "
+            f"promotion.min_prompts asks for {config.min_prompts}.",
+        )
+        return
+    level = config.level / num_students
+    is_better = line.p_better < level
+    verb = "is better than" if is_better else "is not better than"
+    bound = f"below {level:.2g}" if is_better else f"not below {level:.2g}"
+    yield Check(student, is_better, f"{student} {verb} {reference}: {told(line)}, p = {line.p_better:.2g}, {bound}.")
+    for margin in config.no_worse:
+        yield _margin_check(line_of(lines, student, margin.metric), student, reference, margin)
+    if config.tag_level is not None:
+        yield from _tag_checks(lines, student, reference, config.metric, config.tag_level)
+
+
+def _margin_check(line: Compared | None, student: str, reference: str, margin: Margin) -> Check:
+    if line is None:
+        return Check(student, False, f"{margin.metric} of {student} and {reference} is not known on the same prompts.")
+    passed = line.gain[1] >= -margin.margin
+    verb = "stays within" if passed else "may be worse by more than"
+    return Check(student, passed, f"{student} {verb} the margin of {margin.margin:g}: {told(line)}.")
+
+
+def _tag_checks(
+    lines: Sequence[Compared], student: str, reference: str, metric: Metric, level: float
+) -> Iterator[Check]:
+    for line in lines:
+        if (line.model, line.metric) != (student, metric) or line.tag is None:
+            continue
+        if line.p_worse < level:
+            yield Check(
+                student,
+                False,
+                f"{student} is worse than {reference} on prompts tagged {line.tag}: {told(line)}, "
+                f"p = {line.p_worse:.2g}, below {level:.2g}.",
+            )
+
+
+def told(line: Compared) -> str:
+    """A line of a comparison in words, without the models' names."""
+    one = line.difference
+    show = _number if line.metric == "mean_completion_tokens" else _percent
+    return (
+        f"{line.metric.replace('_', ' ')} {show(one.mean)} against {show(one.reference)} on {one.num_prompts} prompts, "
+        f"a difference of {show(one.difference, '+')} ({show(one.low, '+')} to {show(one.high, '+')})"
+    )
+
+
+def _percent(share: float, sign: str = "") -> str:
+    return f"{share:{sign}.1%}"
+
+
+def _number(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.1f}"
