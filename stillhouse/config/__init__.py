@@ -17,6 +17,7 @@ from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import Divergence, OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.promotion import Margin, PromotionConfig
 from stillhouse.config.roles import ModelRole
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.root import DistillConfig
@@ -40,10 +41,12 @@ __all__ = [
     "JudgeConfig",
     "KubernetesConfig",
     "LabelsConfig",
+    "Margin",
     "McpServerConfig",
     "ModelRole",
     "OnPolicyConfig",
     "OnPolicyTeacher",
+    "PromotionConfig",
     "PromptsConfig",
     "RolloutsConfig",
     "RuntimeConfig",

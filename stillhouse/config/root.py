@@ -8,6 +8,7 @@ from stillhouse.config.approval import ApprovalConfig
 from stillhouse.config.data import PromptsConfig
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
+from stillhouse.config.promotion import PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.scorers import cannot_score, cannot_score_at
@@ -31,6 +32,7 @@ class DistillConfig(Section):
     sft: SftConfig = SftConfig()
     on_policy: OnPolicyConfig = OnPolicyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    promotion: PromotionConfig = PromotionConfig()
     tracking: TrackingConfig = TrackingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
@@ -74,6 +76,27 @@ class DistillConfig(Section):
             raise ValueError(
                 "dataset.selection.target_rows stops asking once there are enough rows, which teacher.batch cannot: it "
                 "hands in all requests at once. Leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_champion_has_a_registry(self) -> Self:
+        promotion, tracking = self.promotion, self.tracking
+        asked = [name for name in ("enabled", "start_from_champion") if getattr(promotion, name)]
+        if asked and (tracking.register_as is None or not tracking.enabled):
+            raise ValueError(
+                f"promotion.{asked[0]} is set, but no student is registered: the champion is a version in MLflow's "
+                "model registry. Name the model in tracking.register_as, with tracking.enabled true"
+            )
+        if asked and promotion.alias == tracking.alias:
+            raise ValueError(
+                f"promotion.alias and tracking.alias are both {promotion.alias!r}, so that every student would be the "
+                "champion; expected two aliases, such as `champion` and `candidate`"
+            )
+        if promotion.enabled and promotion.metric == "reward" and self.tools.rewards_file is None:
+            raise ValueError(
+                "promotion.metric is `reward`, but tools.rewards_file names no file of rewards; name one, or compare "
+                "by `accuracy`"
             )
         return self
 

@@ -21,6 +21,7 @@ StageName = Literal[
     "sft",
     "on_policy",
     "evaluation",
+    "comparison",
 ]
 
 
@@ -77,7 +78,10 @@ class RuntimeConfig(Section):
     """Facts of the machine and of this one run. Nothing here changes a result, so nothing here enters a cache key."""
 
     store: str = "runs"
-    """Folder that holds artifacts, journal, checkpoints and the MLflow database."""
+    """Folder that holds artifacts, journal, checkpoints and the MLflow database. For several machines a URL such as
+    `s3://BUCKET/PREFIX`, which holds what is finished (the extra `s3`; the usual AWS variables say who may)."""
+    scratch: str = "runs"
+    """Local folder for what is under way and for copies of what is finished, where `store` is a URL; unused else."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the teacher's API key; never the key itself."""
     judge_api_key_env: str | None = None

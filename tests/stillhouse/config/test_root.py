@@ -61,3 +61,31 @@ def test_models_with_open_weights_may_score_whatever_their_makers() -> None:
 )
 def test_students_are_measured_against_the_first_local_teacher(sections: Any, expected: str | None) -> None:
     assert config(**sections).scoring_teacher == expected
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"promotion": {"enabled": True}}, "promotion.enabled is set, but no student is registered"),
+        ({"promotion": {"start_from_champion": True}}, "promotion.start_from_champion is set, but no student"),
+        (
+            {"promotion": {"enabled": True}, "tracking": {"register_as": "m", "enabled": False}},
+            "with tracking.enabled true",
+        ),
+        (
+            {"promotion": {"enabled": True, "alias": "best"}, "tracking": {"register_as": "m", "alias": "best"}},
+            "both 'best', so that every student would be the champion",
+        ),
+        (
+            {"promotion": {"enabled": True, "metric": "reward"}, "tracking": {"register_as": "m"}},
+            "tools.rewards_file names no file of rewards",
+        ),
+    ],
+)
+def test_a_promotion_without_what_it_needs_is_refused(sections: Any, told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        config(**sections)
+
+
+def test_an_alias_of_ones_own_is_nobodys_business_where_nothing_is_promoted() -> None:
+    assert not config(tracking={"register_as": "m", "alias": "champion"}).promotion.enabled
