@@ -1,0 +1,355 @@
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Stages = dict[str, list[tuple[str, str]]]
+"""Instructions and arguments of each stage of the Dockerfile."""
+ROOT = Path(__file__).resolve().parents[3]
+IMAGES = ROOT / "deployments" / "images"
+BIN = Path(sys.executable).parent
+SECRETS = {
+    "POSTGRES_PASSWORD": "0123456789abcdef",
+    "REDIS_PASSWORD": "fedcba9876543210",
+    "REDIS_URL": "redis://:fedcba9876543210@redis:6379/0",
+    "PREFECT_AUTH_STRING": "stillhouse:prefect-login",
+    "MLFLOW_PASSWORD": "mlflow-login-0123",
+    "MLFLOW_COOKIE_KEY": "mlflow-cookies",
+}
+NEEDED = ("postgres", "initdb", "psql", "pg_isready", "redis-server", "redis-cli")
+
+
+def dockerfile_stages() -> Stages:
+    """Each stage's instructions with their arguments, those of the stages it begins from first."""
+    stages: Stages = {}
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    name = ""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        instruction, _, arguments = line.strip().partition(" ")
+        if instruction == "FROM":
+            base, _, name = arguments.partition(" AS ")
+            stages[name] = list(stages.get(base, [("FROM", base)]))
+        elif instruction and name:
+            stages[name].append((instruction, arguments))
+    return stages
+
+
+def image_environment_of(stages: Stages) -> dict[str, str]:
+    pairs = [pair for kind, text in stages["cpu"] if kind == "ENV" for pair in shlex.split(text)]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def entry_point_of(stages: Stages) -> list[str]:
+    """The image's entry point with this project's script and Python in the place of the image's."""
+    (entry,) = (json.loads(arguments) for kind, arguments in stages["cpu"] if kind == "ENTRYPOINT")
+    here = {"tini": ["tini", "-s"], "with-secrets": [str(IMAGES / "with-secrets.sh")], "python": [sys.executable]}
+    return [word for part in entry for word in here.get(part, [part])]
+
+
+def filled_in(text: str, given: Mapping[str, str]) -> str:
+    """Compose's own substitution: `${NAME:-default}` and `$$`; a name without value or default is an error."""
+
+    def value(match: re.Match[str]) -> str:
+        if match["name"] is None:
+            return "$"
+        return given[match["name"]] if match["default"] is None else given.get(match["name"]) or match["default"]
+
+    return re.sub(r"\$(?:\$|\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\})", value, text)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def images() -> Path:
+    return IMAGES
+
+
+@pytest.fixture(scope="session")
+def image_environment(stages: Stages) -> dict[str, str]:
+    return image_environment_of(stages)
+
+
+@pytest.fixture(scope="session")
+def entry_point(stages: Stages) -> list[str]:
+    if shutil.which("tini") is None:
+        pytest.skip("not installed: tini")
+    return entry_point_of(stages)
+
+
+@pytest.fixture(name="free_port")
+def free_port_fixture() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[int], str]]:
+    """The address of a server on loopback that answers every request with a status."""
+    servers: list[HTTPServer] = []
+
+    def answer(status: int) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/"
+
+    yield answer
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="session")
+def known_variables() -> set[str]:
+    """Names that Prefect, its Redis parts, MLflow, their libraries and our health check read from the environment."""
+    from prefect.settings import Settings
+    from prefect.settings.legacy import _get_valid_setting_names
+    from prefect_redis.client import RedisMessagingSettings
+
+    of_redis = {f"PREFECT_REDIS_MESSAGING_{name.upper()}" for name in RedisMessagingSettings.model_fields}
+    mlflow = Path(find_spec("mlflow").submodule_search_locations[0])
+    of_mlflow = set(re.findall(r"^(MLFLOW_\w+) =", (mlflow / "environment_variables.py").read_text(), re.MULTILINE))
+    of_mlflow |= set(re.findall(r'envvar="(MLFLOW_\w+)"', (mlflow / "cli" / "__init__.py").read_text()))
+    # Of libpq, the hub's client, LiteLLM (which crawl4ai brings) and the models' providers.
+    others = {"PGPASSWORD", "HF_TOKEN", "LITELLM_LOCAL_MODEL_COST_MAP", "OPENAI_API_KEY", "OPENROUTER_API_KEY"}
+    assert 'os.environ.get("HEALTH_URL")' in (IMAGES / "healthy.py").read_text(encoding="utf-8")
+    return _get_valid_setting_names(Settings) | of_redis | of_mlflow | others | {"HEALTH_URL"}
+
+
+@pytest.fixture(scope="session")
+def stages() -> Stages:
+    return dockerfile_stages()
+
+
+@pytest.fixture(scope="session")
+def compose() -> dict[str, Any]:
+    text = (ROOT / "deployments" / "compose.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(filled_in(text, {}))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Stack:
+    """Services of the compose file as processes of this machine: their commands, variables, secrets and checks.
+
+    A container's own address and ports become loopback and free ones; everything else is what the file says.
+    """
+
+    def __init__(self, compose: dict[str, Any], stages: Stages, folder: Path) -> None:
+        self.compose = compose
+        self.image_environment = image_environment_of(stages)
+        self.entry_point = entry_point_of(stages)
+        self.folder = folder
+        self.ports = {name: free_port() for name in ("postgres", "redis", "server", "mlflow", "worker", "gateway")}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.secrets = SECRETS
+        self.bin = BIN
+        for name in ("mlflow", "runs", "data"):
+            (folder / name).mkdir()
+        for name in ("configs", "deployments"):
+            (folder / name).symlink_to(ROOT / name)
+        auth = (IMAGES / "mlflow_auth.ini").read_text(encoding="utf-8")
+        (folder / "mlflow_auth.ini").write_text(self.here(auth), encoding="utf-8")
+
+    def here(self, text: str) -> str:
+        """A value of the compose file as it is on this machine."""
+        ports = self.ports
+        changes = (
+            (r"/app/deployments/images/mlflow_auth\.ini", str(self.folder / "mlflow_auth.ini")),
+            (r"/app/", f"{self.folder}/"),
+            (r"^/tmp/prefect$", f"{self.folder}/prefect"),
+            (r"@postgres/", f"@127.0.0.1:{ports['postgres']}/"),
+            (r"\bredis:6379", f"127.0.0.1:{ports['redis']}"),
+            (r"(?<=//)(?:server|127\.0\.0\.1):4200", f"127.0.0.1:{ports['server']}"),
+            (r"(?<=//)(?:mlflow|127\.0\.0\.1):5000", f"127.0.0.1:{ports['mlflow']}"),
+            (r"127\.0\.0\.1:8080", f"127.0.0.1:{ports['worker']}"),
+            (r"^4200$", str(ports["server"])),
+            (r"^--port=5000$", f"--port={ports['mlflow']}"),
+            (r"\b0\.0\.0\.0\b", "127.0.0.1"),
+            (r"^postgres$", "127.0.0.1"),
+        )
+        for pattern, replacement in changes:
+            text = re.sub(pattern, replacement, text)
+        return text
+
+    def environment(self, service: str) -> dict[str, str]:
+        given = {
+            name: self.here(str(value)) for name, value in self.compose["services"][service]["environment"].items()
+        }
+        image = {name: self.here(value) for name, value in self.image_environment.items() if name != "PATH"}
+        machine = {
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "SECRETS_FOLDER": str(self._secrets(service)),
+            "PREFECT_SERVER_DATABASE_PORT": str(self.ports["postgres"]),
+            "PREFECT_WORKER_WEBSERVER_PORT": str(self.ports["worker"]),
+        }
+        return image | given | machine
+
+    def _secrets(self, service: str) -> Path:
+        folder = self.folder / f"secrets-{service}"
+        folder.mkdir(exist_ok=True)
+        for secret in self.compose["services"][service].get("secrets", []):
+            source, target = (secret, secret) if isinstance(secret, str) else (secret["source"], secret["target"])
+            (folder / target).write_text(self.here(SECRETS.get(source, "")), encoding="utf-8")
+        return folder
+
+    @staticmethod
+    def status(url: str, login: str | None = None, headers: Mapping[str, str] | None = None) -> int:
+        """The answer's HTTP status; `login` is NAME:PASSWORD."""
+        sent = dict(headers or {})
+        if login is not None:
+            sent["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=sent), timeout=30) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def start(self, service: str, *, name: str | None = None) -> subprocess.Popen[bytes]:
+        """Runs a service's own command through the image's entry point."""
+        command = [self.here(part) for part in self.compose["services"][service]["command"]]
+        with (self.folder / f"{name or service}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*self.entry_point, *command],
+                env=self.environment(service),
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.running[name or service] = process
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 200.0) -> None:
+        end = time.monotonic() + timeout_s
+        while not ready():
+            assert self.running[name].poll() is None, self.log(name)
+            assert time.monotonic() < end, self.log(name)
+            time.sleep(0.3)
+
+    def is_healthy(self, service: str) -> bool:
+        """What the image's own health check says of a service."""
+        checked = subprocess.run(
+            [str(BIN / "python"), str(IMAGES / "healthy.py")],
+            env={"HEALTH_URL": self.environment(service)["HEALTH_URL"]},
+            capture_output=True,
+            check=False,
+        )
+        return checked.returncode == 0
+
+    def start_databases(self) -> None:
+        data = self.folder / "data"
+        owner = "postgres" if os.getuid() == 0 else None
+        if owner is not None:
+            shutil.chown(data, owner)
+        (self.folder / "password").write_text(SECRETS["POSTGRES_PASSWORD"], encoding="utf-8")
+        self.folder.chmod(0o755)
+        user = self.compose["services"]["postgres"]["environment"]["POSTGRES_USER"]
+        initialise = ["initdb", f"--username={user}", "--auth=scram-sha-256", f"--pwfile={self.folder / 'password'}"]
+        subprocess.run([*initialise, "-D", str(data)], user=owner, cwd=data, check=True, capture_output=True)
+        with (self.folder / "postgres.log").open("wb") as log:
+            self.running["postgres"] = subprocess.Popen(
+                ["postgres", "-D", str(data), "-p", str(self.ports["postgres"]), "-k", str(data), "-h", "127.0.0.1"],
+                user=owner,
+                cwd=data,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        address = ["--host=127.0.0.1", f"--port={self.ports['postgres']}", f"--username={user}"]
+        self.wait(
+            "postgres",
+            lambda: subprocess.run(["pg_isready", *address], capture_output=True, check=False).returncode == 0,
+        )
+        database = self.compose["services"]["postgres"]["environment"]["POSTGRES_DB"]
+        for script in (f"CREATE DATABASE {database}", (IMAGES / "databases.sql").read_text(encoding="utf-8")):
+            subprocess.run(
+                ["psql", *address, "--dbname=postgres", "--set=ON_ERROR_STOP=1"],
+                input=script.encode(),
+                env={**os.environ, "PGPASSWORD": SECRETS["POSTGRES_PASSWORD"]},
+                check=True,
+                capture_output=True,
+            )
+        self._start_redis()
+
+    def _start_redis(self) -> None:
+        secrets = self._secrets("redis")
+        service = self.compose["services"]["redis"]
+        script = service["command"][2].replace("/run/secrets", str(secrets)).replace("dir /data", f"dir {self.folder}")
+        with (self.folder / "redis.log").open("wb") as log:
+            self.running["redis"] = subprocess.Popen(
+                ["sh", "-c", script.replace("redis-server -", f"redis-server - --port {self.ports['redis']}")],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        check = service["healthcheck"]["test"][1].replace("/run/secrets", str(secrets))
+        check = check.replace("redis-cli", f"redis-cli -p {self.ports['redis']}")
+        self.wait("redis", lambda: subprocess.run(["sh", "-c", check], check=False, timeout=30).returncode == 0)
+
+    def stop(self) -> None:
+        for process in reversed(self.running.values()):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def stack(compose: dict[str, Any], stages: Stages) -> Iterator[Stack]:
+    """Postgres, Redis, Prefect and MLflow as the compose file starts them."""
+    if missing := [name for name in (*NEEDED, "tini") if shutil.which(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    with tempfile.TemporaryDirectory(prefix="stillhouse-stack-") as folder:
+        stack = Stack(compose, stages, Path(folder))
+        try:
+            stack.start_databases()
+            migrate = stack.start("migrate")
+            assert migrate.wait(200) == 0, stack.log("migrate")
+            stack.start("server")
+            stack.start("mlflow")
+            stack.wait("server", lambda: stack.is_healthy("server"))
+            stack.wait("mlflow", lambda: stack.is_healthy("mlflow"))
+            yield stack
+        finally:
+            stack.stop()

@@ -1,0 +1,54 @@
+"""The two scripts that run in every container."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def asked(tmp_path: Path, images: Path) -> Any:
+    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [images / "with-secrets.sh", "sh", "-c", script],
+            env={"PATH": "/usr/bin:/bin", "SECRETS_FOLDER": str(tmp_path), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_each_secret_is_a_variable_of_the_command_and_the_rest_stays(asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "TOKEN").write_text("a b'\"$c\n", encoding="utf-8")
+    assert asked('printf "%s|%s" "$TOKEN" "$OTHER"', OTHER="kept").stdout == "a b'\"$c|kept"
+
+
+def test_without_secrets_the_command_runs_all_the_same(asked: Any) -> None:
+    assert asked("echo here; exit 3").returncode == 3
+
+
+def test_a_secret_whose_name_is_no_variable_stops_the_command(asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "not-a-name").write_text("x", encoding="utf-8")
+    result = asked("echo ran")
+    assert (result.returncode != 0, result.stdout) == (True, "")
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_health_is_what_the_address_answers(status: int, code: int, images: Path, answering: Any) -> None:
+    checked = subprocess.run(
+        [sys.executable, images / "healthy.py"], env={"HEALTH_URL": answering(status)}, capture_output=True, check=False
+    )
+    assert checked.returncode == code
+
+
+def test_a_server_that_is_gone_is_not_healthy_and_a_container_without_one_is(images: Path, free_port: int) -> None:
+    command = [sys.executable, images / "healthy.py"]
+    gone = subprocess.run(
+        command, env={"HEALTH_URL": f"http://127.0.0.1:{free_port}/"}, capture_output=True, check=False
+    )
+    assert gone.returncode == 1
+    assert subprocess.run(command, env={}, capture_output=True, check=False).returncode == 0
