@@ -128,11 +128,11 @@ worker-gpu: setup
 
 ## docs       the guide, as a website in site/ that opens without a server
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 ## docs-serve the guide on http://127.0.0.1:8001, made again when a page is saved
 docs-serve: setup
-	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8001
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8001
 
 ## clean      remove caches and builds; runs/ stays, for it holds what was paid for
 clean:
