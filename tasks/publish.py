@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
     MLflow run with it.
     """
     run = start(config, name)
+    run.noted = partial(_keep_record, run)
     with run.record:
+        run.noted()
         show_tracking(run)
         try:
             yield run
@@ -123,14 +126,11 @@ def _evaluations(run: Run) -> dict[str, JsonObject]:
 
 def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -> Path:
     results = _results(run)
-    created_at = datetime.now(UTC)
-    folder = run.context.store.root / "reports" / f"{created_at:%Y%m%d-%H%M%S}-{run.name}"
-    write_run_record(folder, _run_record(run, created_at))
     return write_report(
-        folder,
+        _folder(run),
         ReportData(
             title=f"Stillhouse: {run.name}",
-            created_at=created_at,
+            created_at=datetime.now(UTC),
             failure=failure,
             config=run.config.model_dump(mode="json"),
             stages=[_stage_summary(outcome) for outcome in run.stages],
@@ -147,16 +147,22 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
     )
 
 
-def _run_record(run: Run, created_at: datetime) -> RunRecord:
-    """By what `stillhouse view` finds the run and its trajectories again."""
-    return RunRecord(
+def _folder(run: Run) -> Path:
+    """Of the run's record and report; two runs that start in one second have two."""
+    return run.context.store.root / "reports" / f"{run.started_at:%Y%m%d-%H%M%S}-{run.name}-{run.context.run_id[:4]}"
+
+
+def _keep_record(run: Run) -> None:
+    """Writes by what `stillhouse view` finds the run and its trajectories again, also after it was killed."""
+    record = RunRecord(
         flow=run.name,
-        created_at=created_at.isoformat(),
+        created_at=run.started_at.isoformat(),
         mlflow_run_id=run.record.run_id,
         prefect_flow_run_id=flow_run.id,
         prefect_flow_run_name=flow_run.name,
         artifacts={outcome.name: [a.uri for a in _outputs(outcome.result)] for outcome in run.stages},
     )
+    write_run_record(_folder(run), record)
 
 
 def _outputs(result: Any) -> Iterable[Artifact]:

@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -83,6 +85,9 @@ class Run:
     stages: list[StageOutcome] = field(default_factory=list)
     pages: dict[str, str] = field(default_factory=dict)
     """Addresses of what was made so far, by purpose, for whoever is asked about it."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    noted: Callable[[], None] = lambda: None
+    """Called after each stage."""
 
     def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
         """Adds a finished stage, with the wall time this run spent on it.
@@ -109,6 +114,7 @@ class Run:
                 run_id = record.run_id
         tag = "stillhouse." + name.replace(" ", "_")
         self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
+        self.noted()
 
 
 def start(config: DistillConfig | JsonObject, name: str) -> Run:

@@ -16,16 +16,16 @@ _MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A flow run that has ended, well or not."""
+    """A flow run, under way or ended, well or not."""
 
     flow: str
     created_at: str
-    """When its report was written, in ISO 8601."""
+    """When it began, in ISO 8601."""
     mlflow_run_id: str | None
     prefect_flow_run_id: str | None
     prefect_flow_run_name: str | None
     artifacts: dict[str, list[str]]
-    """Folders of the artifacts it made or took from the cache, by stage and in the order of the stages."""
+    """Folders of the artifacts it made or took from the cache so far, by stage and in the order of the stages."""
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
@@ -54,17 +54,17 @@ def find_run(store_root: Path, name: str) -> RunRecord:
 
     Args:
         store_root: the folder that holds everything runs leave behind.
-        name: `latest`, an MLflow run id, a Prefect flow run's id or name, the folder of a report, or the start of one
-            of these that tells the run from all others.
+        name: `latest` (of those that made something), an MLflow run id, a Prefect flow run's id or name, the folder of
+            a report, or the start of one of these that tells the run from all others.
 
     Raises:
         InputError: no run, or more than one, is called so; the message names those there are.
     """
-    # Folders are named by the time at which their run ended.
+    # Folders are named by the time at which their run began.
     folders = sorted((path.parent for path in store_root.glob(f"reports/*/{RUN_FILE}")), reverse=True)
     records = {folder.name: read_run_record(folder / RUN_FILE) for folder in folders}
     if name == "latest" and records:
-        return next(iter(records.values()))
+        return next((record for record in records.values() if record.artifacts), next(iter(records.values())))
     exact = [record for folder, record in records.items() if name in _names(folder, record)]
     if exact:
         return exact[0]
@@ -92,7 +92,7 @@ def _names(folder: str, record: RunRecord) -> Iterator[str]:
 
 def _known(records: dict[str, RunRecord]) -> str:
     if not records:
-        return "No run has ended in this store; name another one with --store"
+        return "No run has begun in this store; name another one with --store"
     newest = [f"{folder} ({record.prefect_flow_run_name})" for folder, record in records.items()][:_MAX_NAMED]
     more = f" and {len(records) - _MAX_NAMED} older ones" if len(records) > _MAX_NAMED else ""
     return f"Runs of this store, the newest first: {', '.join(newest)}{more}"

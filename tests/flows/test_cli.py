@@ -395,7 +395,7 @@ def test_export_explains_what_is_no_dataset(shell: Callable[..., tuple[int, str]
     code, said = shell("export", "empty", "-o", "out.jsonl")
     assert (code, "expected the folder of a dataset, with train.parquet" in said) == (1, True)
     code, said = shell("export", "-o", "out.jsonl")
-    assert (code, "No run has ended in this store" in said) == (1, True)
+    assert (code, "No run has begun in this store" in said) == (1, True)
     record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "quiet-still", {"rollouts": []})
     write_run_record(tmp_path / "runs/reports/20260101-000000", record)
     code, said = shell("export", "quiet-still", "-o", "out.jsonl")

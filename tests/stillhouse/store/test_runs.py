@@ -39,6 +39,14 @@ def test_a_run_is_found_by_any_of_its_names(
     assert find_run(tmp_path, name) == runs[expected]
 
 
+def test_the_latest_run_is_one_that_made_something_where_there_is_one(tmp_path: Path) -> None:
+    begun = RunRecord("distill", "20260103T00:00:00", None, None, None, {})
+    write_run_record(tmp_path / "reports" / "20260103-000000-distill", begun)
+    assert find_run(tmp_path, "latest") == begun
+    made = _write(tmp_path, "20260101-000000-distill", "a", "calm-otter")
+    assert find_run(tmp_path, "latest") == made
+
+
 @pytest.mark.parametrize("name", ["absent", "aaaaa", ""])
 def test_a_name_that_is_no_runs_is_refused_with_those_there_are(
     name: str, runs: dict[str, RunRecord], tmp_path: Path
@@ -54,7 +62,7 @@ def test_the_start_of_several_names_is_refused(runs: dict[str, RunRecord], tmp_p
 
 @pytest.mark.parametrize("name", ["latest", "calm-otter"])
 def test_a_store_without_runs_says_so(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No run has ended in this store"):
+    with pytest.raises(InputError, match="No run has begun in this store"):
         find_run(tmp_path, name)
 
 
