@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from stillhouse.config.root import DistillConfig
+from stillhouse.config.secrets import SECRET_ERROR, looks_secret
 from stillhouse.errors import ConfigError
 
 
@@ -86,9 +87,12 @@ def _explain(origin: str, item: Any) -> str:
         known = _keys_beside(item["loc"])
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
-        return f"{origin}: {key} = {item['input']!r}: unknown key; {hint}"
+        seen = "" if looks_secret(key) else f" = {item['input']!r}"
+        return f"{origin}: {key}{seen}: unknown key; {hint}"
     if not key:
         return f"{origin}: {message}"
+    if item["type"] == SECRET_ERROR:
+        return f"{origin}: {key}: {message}"
     if isinstance(item["input"], dict) and item["type"] == "value_error":
         # What does not go together is named in the message; the section may be long.
         return f"{origin}: {key}: {message}"

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
+from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 from stillhouse.config.training import Switch, TrainerConfig
 
@@ -64,7 +65,7 @@ class OnPolicyConfig(TrainerConfig):
     """Where the student samples: in the training process, or on a vLLM server that is given each update."""
     engine_url: str | None = None
     """Address of the vLLM server that samples, such as `http://127.0.0.1:8000/v1`."""
-    engine_api_key_env: str | None = None
+    engine_api_key_env: VariableName | None = None
     """Name of the environment variable that holds that server's key; None sends none."""
     max_concurrent: int = Field(default=256, ge=1)
     """Trajectories sampled at once; what ends makes room for the next."""

@@ -4,6 +4,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 
 TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
@@ -25,7 +26,7 @@ class OnPolicyTeacher(Section):
     """Model ref, or the name the server knows it by; `base` and `ema` have none."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     """Name of the environment variable that holds the server's key; None sends none."""
     kl_coef: float | None = Field(default=None, ge=0.0)
     """Factor of this teacher's KL; None takes on_policy.kl_coef."""

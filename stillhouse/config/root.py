@@ -12,6 +12,7 @@ from stillhouse.config.promotion import PromotionConfig
 from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
 from stillhouse.config.scorers import cannot_score, cannot_score_at
+from stillhouse.config.secrets import passwords_in
 from stillhouse.config.section import Section
 from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import ToolsConfig
@@ -35,6 +36,16 @@ class DistillConfig(Section):
     promotion: PromotionConfig = PromotionConfig()
     tracking: TrackingConfig = TrackingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _addresses_carry_no_password(self) -> Self:
+        if told := sorted(set(passwords_in(self.model_dump(mode="json")))):
+            raise ValueError(
+                f"{', '.join(told)}: the address has a password in it, and a config is written to logs, MLflow and "
+                "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
+            )
+        return self
 
     @model_validator(mode="after")
     def _on_policy_has_a_teacher_that_scores(self) -> Self:

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.kubernetes import KubernetesConfig
+from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 
 StageName = Literal[
@@ -54,7 +55,7 @@ class TrackingConfig(Section):
     enabled: bool = True
     """Record the run in MLflow; the report page is written in any case."""
     uri: str | None = None
-    """Tracking server or database; None keeps a SQLite file in the store."""
+    """Tracking server or database; None takes that of MLFLOW_TRACKING_URI, or else keeps a SQLite file in the store."""
     experiment: str = "stillhouse"
     """Experiment the runs are filed under."""
     num_sample_trajectories: int = Field(default=20, ge=0)
@@ -82,11 +83,11 @@ class RuntimeConfig(Section):
     `s3://BUCKET/PREFIX`, which holds what is finished (the extra `s3`; the usual AWS variables say who may)."""
     scratch: str = "runs"
     """Local folder for what is under way and for copies of what is finished, where `store` is a URL; unused else."""
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: VariableName = "OPENAI_API_KEY"
     """Name of the environment variable that holds the teacher's API key; never the key itself."""
-    judge_api_key_env: str | None = None
+    judge_api_key_env: VariableName | None = None
     """The same for the judge; None takes the teacher's."""
-    embeddings_api_key_env: str | None = None
+    embeddings_api_key_env: VariableName | None = None
     """The same for the endpoint of embeddings; None takes the teacher's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run; `auto` takes CUDA when there is one."""
@@ -108,15 +109,20 @@ class RuntimeConfig(Section):
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run."""
+    rollout_shards: int = Field(default=4, ge=1)
+    """Shards of rollouts under way at once. In the flow's process they share the limits above; elsewhere each has an
+    equal part of them, and of the budget what its prompts are of all."""
     label_processes: int | None = Field(default=None, ge=1)
     """Processes that label trajectories and render training rows; 1 does it in the run's own. None takes one for each
     CPU core, where there are rows enough to be worth it."""
-    task_runner: Literal["local", "dask"] = "local"
-    """Where labels are made: in processes of this machine, or on a Dask cluster (the extra `dask`)."""
+    task_runner: Literal["local", "dask", "ray"] = "local"
+    """Where labels are made: in processes of this machine, or on a Dask or Ray cluster (the extras `dask` and `ray`),
+    whose workers see the store under the same path. On Ray also rollouts are sampled there."""
     dask_address: str | None = None
     """Address of the Dask scheduler, such as `tcp://10.0.0.5:8786`; None starts a cluster on this machine."""
     ray_address: str | None = None
-    """Ray cluster, such as `10.0.0.5:6379` from inside it; for the launcher `ray` also `http://10.0.0.5:8265`."""
+    """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
+    `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
     launcher: Literal["inline", "subprocess", "torchrun", "ray", "kubernetes"] = "subprocess"
     """Where training runs: in the flow's own process, in a guarded process of its own, in several by torchrun, or as a
     job of a Ray (the extra `ray`) or Kubernetes cluster (the extra `kubernetes`) whose hosts share the store."""
@@ -130,6 +136,9 @@ class RuntimeConfig(Section):
     gpus_per_host: int | None = Field(default=None, ge=0)
     """GPUs that a host asks its cluster for; None asks for one a process, and for none where `device` is `cpu`."""
     kubernetes: KubernetesConfig = KubernetesConfig()
+    training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
+    """Deployment of the flow `run-stage` that trains, such as `run-stage/gpu`, on machines that share the store; this run
+    waits for it and cancels it when it ends itself. None trains in this run."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()

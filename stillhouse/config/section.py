@@ -20,4 +20,6 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         json_schema_extra=_number_fields,
         validate_default=True,
+        # A traceback ends on a page of Prefect, and what is wrong in a config may be a key.
+        hide_input_in_errors=True,
     )

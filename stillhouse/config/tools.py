@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 
 
@@ -20,7 +21,7 @@ class McpServerConfig(Section):
     """Names of the tools to offer; empty offers all."""
     environment: tuple[str, ...] = ()
     """Names of environment variables that reach the program, beside PATH and HOME; it sees no other."""
-    headers_env: dict[str, str] = {}
+    headers_env: dict[str, VariableName] = {}
     """HTTP headers whose values are in environment variables, as `Authorization: VARIABLE`."""
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one call in seconds."""

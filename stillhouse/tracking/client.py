@@ -45,8 +45,8 @@ _others_only = _OthersOnly()
 
 
 def default_uri(store_root: Path) -> str:
-    """The SQLite database that a store keeps when no tracking URI is configured."""
-    return f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
+    """Where runs are tracked when no config says: at MLFLOW_TRACKING_URI, else in a SQLite database of the store."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
 
 
 def is_database(uri: str) -> bool:

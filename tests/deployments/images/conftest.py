@@ -257,7 +257,7 @@ class Stack:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 200.0) -> None:
+    def wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 900.0) -> None:
         end = time.monotonic() + timeout_s
         while not ready():
             assert self.running[name].poll() is None, self.log(name)
@@ -345,7 +345,7 @@ def stack(compose: dict[str, Any], stages: Stages) -> Iterator[Stack]:
         try:
             stack.start_databases()
             migrate = stack.start("migrate")
-            assert migrate.wait(200) == 0, stack.log("migrate")
+            assert migrate.wait(900) == 0, stack.log("migrate")
             stack.start("server")
             stack.start("mlflow")
             stack.wait("server", lambda: stack.is_healthy("server"))

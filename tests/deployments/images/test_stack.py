@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+# Four servers start first, which takes two minutes on two cores and ten on two busy ones.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_prefect_answers_those_alone_who_log_in(stack: Any) -> None:

@@ -1,4 +1,4 @@
-"""Processes that meet a fresh database at the same moment."""
+"""The edge to MLflow: where it is, and processes that meet a fresh database at the same moment."""
 
 import subprocess
 import sys
@@ -37,3 +37,12 @@ def test_processes_that_open_a_fresh_database_at_once_all_get_a_run(tmp_path: Pa
     assert [child.returncode for child in children] == [0, 0, 0]
     client = connect(uri)
     assert {client.get_run(run).info.status for run in runs} == {"RUNNING"}
+
+
+def test_a_run_without_a_configured_address_goes_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert default_uri(tmp_path) == f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert default_uri(tmp_path) == "http://mlflow:5000"
