@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store import ArtifactStore
-from stillhouse.store.atomic import unwritable
 
 _REQUIRED = ("prefect", "mlflow", "torch", "transformers", "peft", "openai", "pyarrow")
 _OPTIONAL = {"datasets": "hub"}
@@ -69,17 +67,13 @@ def _device(config: DistillConfig) -> Check:
 
 
 def _store(config: DistillConfig) -> Check:
+    store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     try:
-        root = ArtifactStore(config.runtime.store).root
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=root) as file:
-                file.write(b"stillhouse")
-        except OSError as error:
-            raise unwritable(root, error) from error
+        store.check()
     except (ConfigError, StoreError) as error:
         return Check("store", False, str(error))
-    return Check("store", True, f"{root} is writable")
+    beside = "" if store.remote is None else f", and so is {store.remote.url}"
+    return Check("store", True, f"{store.root} is writable{beside}")
 
 
 def _asked(config: DistillConfig) -> dict[ModelRole, str | None]:

@@ -12,9 +12,8 @@ ends as cached costs it 40 ms.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from prefect import Task
@@ -28,6 +27,7 @@ from stillhouse.config import StageName
 from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
+from tasks.results import artifacts_in, fetch_record, here, results_folder, share
 from tasks.run import Run
 
 SHARDS_AT_ONCE: Final = 4
@@ -104,12 +104,15 @@ def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | Non
 def recall(stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> tuple[Any, bool]:
     """As `call_stage`, without a line in the list of stages: the result, and whether it came from the cache."""
     arguments = arguments_of(stage, run, inputs)
+    shared = fetch_record(run.context.store, arguments["key"])
     state = configured(task, stage, run)(**arguments, return_state=True)
-    result = state.result()
+    result = here(state.result(), run.context.store)
     if was_cached(state) and (problem := find_problem(result, run)):
-        warn_of_loss(stage, problem)
+        give_up(stage, result, problem, run)
+        shared = None
         state = configured(task, stage, run, refresh=True)(**arguments, return_state=True)
-        result = state.result()
+        result = here(state.result(), run.context.store)
+    share(result, arguments["key"], shared, run.context.store)
     return result, was_cached(state)
 
 
@@ -148,7 +151,7 @@ async def recall_shards(
 
     async def one(shard: Artifact) -> tuple[Artifact, bool]:
         own = {"shard": shard, **own_inputs(shard), **inputs}
-        artifact, cached = at_hand(stage, run, own), True
+        artifact, cached = await _at_hand_off_loop(stage, run, own), True
         if artifact is None:
             async with places:
                 artifact, cached = await _recall_shard(stage, task, run, own, call)
@@ -168,24 +171,39 @@ def at_hand(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | Non
     """What an earlier run made of `inputs`, read without a task run; None where it is gone, altered or not wanted."""
     if stage.name in run.context.runtime.refresh:
         return None
-    results = ResultStore(result_storage=LocalFileSystem(basepath=str(_results_folder(run))))
+    store = run.context.store
+    results = ResultStore(result_storage=LocalFileSystem(basepath=str(results_folder(store))))
     key = stage.key(inputs)
+    shared = fetch_record(store, key)
     if not results.exists(key):
         return None
-    artifact: Artifact = results.read(key).result
-    return artifact if find_problem(artifact, run) is None else None
+    artifact: Artifact = here(results.read(key).result, store)
+    if find_problem(artifact, run) is not None:
+        return None
+    share(artifact, key, shared, store)
+    return artifact
+
+
+async def _at_hand_off_loop(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | None:
+    """As `at_hand`, which waits for a network where the store is behind one."""
+    if run.context.store.remote is None:
+        return at_hand(stage, run, inputs)
+    return await asyncio.to_thread(at_hand, stage, run, inputs)
 
 
 async def _recall_shard(
     stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any], call: Call
 ) -> tuple[Artifact, bool]:
     arguments = arguments_of(stage, run, inputs)
+    shared = await asyncio.to_thread(fetch_record, run.context.store, arguments["key"])
     state = await call(configured(task, stage, run), arguments)
-    artifact: Artifact = await state.aresult()
+    artifact: Artifact = here(await state.aresult(), run.context.store)
     if was_cached(state) and (problem := find_problem(artifact, run)):
-        warn_of_loss(stage, problem)
+        give_up(stage, artifact, problem, run)
+        shared = None
         state = await call(configured(task, stage, run, refresh=True), arguments)
-        artifact = await state.aresult()
+        artifact = here(await state.aresult(), run.context.store)
+    await asyncio.to_thread(share, artifact, arguments["key"], shared, run.context.store)
     return artifact, was_cached(state)
 
 
@@ -197,13 +215,9 @@ def arguments_of(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str,
 def configured(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:
     """The task with its results under the run's store, reading the cache unless `refresh` or the config says not to."""
     return task.with_options(
-        result_storage=_results_folder(run),
+        result_storage=results_folder(run.context.store),
         refresh_cache=refresh or stage.name in run.context.runtime.refresh,
     )
-
-
-def _results_folder(run: Run) -> Path:
-    return run.context.store.root / "results"
 
 
 def was_cached(state: State[Any]) -> bool:
@@ -212,25 +226,15 @@ def was_cached(state: State[Any]) -> bool:
 
 
 def find_problem(result: Any, run: Run) -> str | None:
-    """Why the files behind a result cannot be used, or None."""
-    return next(filter(None, map(run.context.store.problem, artifacts_in(result))), None)
+    """Why the files behind a result cannot be used, or None. Those that only other machines have are fetched first."""
+    return next(filter(None, map(run.context.store.obtain, artifacts_in(result))), None)
 
 
-def warn_of_loss(stage: Stage, problem: str) -> None:
-    """The log line that says why a cached result is not used."""
+def give_up(stage: Stage, result: Any, problem: str, run: Run) -> None:
+    """Says why a cached result is not used, and keeps other machines from it."""
     _logger.warning("%s: the cached result cannot be used: %s; running the stage again", stage.name, problem)
-
-
-def artifacts_in(result: Any) -> Iterator[Artifact]:
-    """Every artifact a result holds, at any depth."""
-    if isinstance(result, Artifact):
-        yield result
-    elif isinstance(result, BaseModel):
-        for name in type(result).model_fields:
-            yield from artifacts_in(getattr(result, name))
-    elif isinstance(result, list | tuple):
-        for item in result:
-            yield from artifacts_in(item)
+    for artifact in artifacts_in(result):
+        run.context.store.forget(artifact)
 
 
 def _identity(value: Any) -> Any:

@@ -22,10 +22,10 @@ from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
-from tasks.caching import artifacts_in
 from tasks.pages import near, pages_of
 from tasks.prompts import metadata_file
 from tasks.registry import register
+from tasks.results import artifacts_in
 from tasks.rollouts import Rollouts
 from tasks.run import Run, StageOutcome, start
 from tasks.run_page import show_result, show_tracking

@@ -35,7 +35,7 @@ class RunContext(BaseModel):
     @property
     def store(self) -> ArtifactStore:
         """The store named in the config."""
-        return ArtifactStore(self.runtime.store)
+        return ArtifactStore(self.runtime.store, self.runtime.scratch)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
         """A new MLflow run for one stage, nested below this one. Use it as a context manager."""
@@ -127,10 +127,14 @@ def start(config: DistillConfig | JsonObject, name: str) -> Run:
 
     Raises:
         ConfigError: `config` holds a wrong key or value.
+        StoreError: the store is on object storage, which cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
-    store = ArtifactStore(config.runtime.store)
+    store = ArtifactStore(config.runtime.store, config.runtime.scratch)
+    if store.remote is not None:
+        # Hours of work are not to be lost for the name of a bucket.
+        store.check()
     record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
     context = RunContext(
         run_id=uuid4().hex,

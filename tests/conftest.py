@@ -1,5 +1,6 @@
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,6 +113,86 @@ def answered(line: dict[str, Any]) -> dict[str, Any]:
     }
     response = {"status_code": 200, "request_id": "req-" + line["custom_id"], "body": body}
     return {"id": "r", "custom_id": line["custom_id"], "response": response, "error": None}
+
+
+class ObjectStorage:
+    """S3 on loopback, by moto, with a bucket for each test; its clients find it by their usual variables."""
+
+    def __init__(self) -> None:
+        self.endpoint = ""
+        self.asked: list[tuple[str, str]] = []
+        """Method and path of every request, in order."""
+        self.num_refusals = 0
+        """So many requests to come are answered with 503."""
+        self.hold: Callable[[str, str], bool] = lambda method, path: False
+        """Requests of which it says so do nothing, and are not answered before the test ends."""
+        self.held = threading.Event()
+        self.release = threading.Event()
+
+    def __call__(self, app: Any) -> Any:
+        """The WSGI application `app` with what is said above."""
+
+        def handle(environ: dict[str, Any], start_response: Any) -> Any:
+            request = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+            self.asked.append(request)
+            if self.hold(*request):
+                self.held.set()
+                self.release.wait()
+            elif not self.num_refusals:
+                return app(environ, start_response)
+            else:
+                self.num_refusals -= 1
+            start_response("503 Slow Down", [("Content-Type", "text/plain")])
+            return [b""]
+
+        return handle
+
+    def client(self) -> Any:
+        """A client of boto3, which shares nothing with the one that is tested."""
+        import boto3
+
+        return boto3.client("s3", region_name="us-east-1")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[ObjectStorage]:
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    storage = ObjectStorage()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = make_server("127.0.0.1", 0, storage(DomainDispatcherApplication(create_backend_app)), threaded=True)
+    storage.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield storage
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def s3(s3_server: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStorage]:
+    """S3 with an empty bucket called `bucket`, as this process and its children see it."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = s3_server.client()
+    if any(bucket["Name"] == "bucket" for bucket in client.list_buckets()["Buckets"]):
+        for entry in client.list_objects_v2(Bucket="bucket").get("Contents", ()):
+            client.delete_object(Bucket="bucket", Key=entry["Key"])
+    else:
+        client.create_bucket(Bucket="bucket")
+    s3_server.asked.clear()
+    s3_server.held.clear()
+    s3_server.release.clear()
+    yield s3_server
+    s3_server.num_refusals, s3_server.hold = 0, lambda method, path: False
+    s3_server.release.set()
 
 
 @pytest.fixture

@@ -1,35 +1,53 @@
 """Stage outputs under one root: `<root>/artifacts/<stage>/<key>/`, files first, manifest last.
 
 A folder without a manifest does not exist as an artifact. A folder whose files no longer match its manifest is reported
-by `problem`, so that a cached result whose bytes are gone or altered is recomputed and not trusted.
+by `problem`, so that a cached result whose bytes are gone or altered is recomputed and not trusted. Where the store is
+on object storage the root is this machine's copy of it: artifacts are written there, shared, and fetched from others.
 """
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from stillhouse.errors import ConfigError
-from stillhouse.store.atomic import replaced_folder
+from stillhouse.store import sharing
+from stillhouse.store.atomic import replaced_folder, unwritable
 from stillhouse.store.fingerprint import canonical_json, digest, file_sha256
+from stillhouse.store.remote import RemoteFolder
+from stillhouse.store.sharing import MANIFEST
 from stillhouse.types import Artifact, JsonObject
-
-_MANIFEST = "manifest.json"
 
 
 class ArtifactStore:
-    """The folder that holds everything a run leaves behind.
+    """What runs leave behind: a folder, or object storage with a folder of this machine before it.
 
     Args:
-        root: a local folder; it need not exist.
-
-    Raises:
-        ConfigError: `root` is a URL.
+        location: a local folder, which need not exist, or an fsspec URL such as `s3://BUCKET/PREFIX`.
+        scratch: the folder of this machine where `location` is a URL.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        if "://" in str(root):
-            raise ConfigError(f"runtime.store = {str(root)!r}: expected a local folder")
-        self.root = Path(root).absolute()
+    def __init__(self, location: str | Path, scratch: str | Path = "runs") -> None:
+        is_url = "://" in str(location)
+        self.root = Path(scratch if is_url else location).absolute()
+        """Folder of this machine."""
+        self.remote = RemoteFolder(str(location)) if is_url else None
+        """What machines share; None where that is the folder itself."""
+
+    def check(self) -> None:
+        """Makes sure that the store can be written.
+
+        Raises:
+            ConfigError: no installed package knows the URL's protocol.
+            StoreError: no permission, no space, no such bucket, or no way to reach it.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(b"stillhouse")
+        except OSError as error:
+            raise unwritable(self.root, error) from error
+        if self.remote is not None:
+            self.remote.write("stillhouse", b"A store of Stillhouse.\n")
 
     def write(self, stage: str, key: str, fill: Callable[[Path], tuple[int, JsonObject]]) -> Artifact:
         """The artifact that `fill` makes; whole or absent.
@@ -47,15 +65,49 @@ class ArtifactStore:
             num_rows, facts = fill(work)
             return _seal(work, final, num_rows, facts)
 
+    def here(self, artifact: Artifact) -> Artifact:
+        """The artifact as this machine knows it, with its folder under the root, wherever its writer had it."""
+        return artifact.model_copy(update={"uri": str(self.root.joinpath(*Path(artifact.uri).parts[-3:]))})
+
+    def obtain(self, artifact: Artifact) -> str | None:
+        """As `problem`, but what is missing or altered here is first fetched from the storage that machines share.
+
+        Args:
+            artifact: as `here` gives it.
+
+        Raises:
+            StoreError: the storage cannot be reached, or the folder cannot be written.
+        """
+        problem = self.problem(artifact)
+        return problem if problem is None or self.remote is None else sharing.fetch(self.remote, artifact)
+
+    def share(self, artifact: Artifact) -> None:
+        """Makes sure that other machines can have the artifact, whose bytes are whole here.
+
+        Raises:
+            StoreError: the storage cannot be reached or refuses.
+        """
+        if self.remote is not None:
+            sharing.share(self.remote, artifact)
+
+    def forget(self, artifact: Artifact) -> None:
+        """Gives up the shared copy of an artifact that cannot be used and is made again.
+
+        Raises:
+            StoreError: the storage cannot be reached or refuses.
+        """
+        if self.remote is not None:
+            sharing.forget(self.remote, artifact)
+
     def problem(self, artifact: Artifact) -> str | None:
         """Why `artifact` cannot be used, or None when every byte of it is as it was written."""
         folder = Path(artifact.uri)
         try:
-            manifest = json.loads((folder / _MANIFEST).read_bytes())
+            manifest = json.loads((folder / MANIFEST).read_bytes())
         except FileNotFoundError:
             return f"{folder} is gone"
         except (OSError, ValueError) as error:
-            return f"{folder / _MANIFEST} cannot be read: {error}"
+            return f"{folder / MANIFEST} cannot be read: {error}"
         if manifest["artifact"]["fingerprint"] != artifact.fingerprint:
             return f"{folder} holds another artifact than the one recorded"
         for name, entry in manifest["files"].items():
@@ -70,9 +122,11 @@ class ArtifactStore:
 def artifact_in(folder: Path) -> Artifact | None:
     """The artifact that a folder of the store holds, by its manifest; None for any other folder."""
     try:
-        return Artifact.model_validate(json.loads((folder / _MANIFEST).read_bytes())["artifact"])
+        artifact = Artifact.model_validate(json.loads((folder / MANIFEST).read_bytes())["artifact"])
     except (OSError, ValueError, KeyError):
         return None
+    # The manifest may have been written elsewhere.
+    return artifact.model_copy(update={"uri": str(folder)})
 
 
 def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
@@ -84,5 +138,5 @@ def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact
     fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
     artifact = Artifact(uri=str(final), fingerprint=fingerprint, num_rows=num_rows, facts=facts)
     manifest = {"artifact": artifact.model_dump(mode="json"), "files": files}
-    (work / _MANIFEST).write_bytes(canonical_json(manifest))
+    (work / MANIFEST).write_bytes(canonical_json(manifest))
     return artifact

@@ -3,7 +3,6 @@
 import logging
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -11,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
+from stillhouse.store import ArtifactStore
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking.run import TrackedRun, attach
 from stillhouse.training.assembly import build_trainer
@@ -83,7 +83,8 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
 def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
     """The run in MLflow as the first rank sees it; the others record nothing."""
     target = job.tracking if ranks.is_first else None
-    return attach(target.uri if target else None, target.run_id if target else None, Path(job.runtime.store))
+    store = ArtifactStore(job.runtime.store, job.runtime.scratch)
+    return attach(target.uri if target else None, target.run_id if target else None, store.root)
 
 
 def _make_repeatable(job: TrainJob, device: torch.device) -> None:

@@ -7,7 +7,8 @@ from pydantic import BaseModel
 from stillhouse.config import RolloutsConfig, SftConfig
 from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.types import Artifact, Model
-from tasks.caching import Stage, artifacts_in, is_crash
+from tasks.caching import Stage, is_crash
+from tasks.results import artifacts_in
 
 ARTIFACT = Artifact(uri="/somewhere", fingerprint="f" * 64, num_rows=3, facts={"seconds": 1.0})
 STAGE = Stage("dataset", version=1)

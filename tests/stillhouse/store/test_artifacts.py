@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.errors import ConfigError, StoreError
+from stillhouse.errors import StoreError
 from stillhouse.store import ArtifactStore
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject
@@ -98,6 +98,10 @@ def test_a_full_disk_is_a_store_error(tmp_path: Path) -> None:
         ArtifactStore(tmp_path).write("stage", KEY, fill)
 
 
-def test_a_url_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.store = 's3://bucket': expected a local folder"):
-        ArtifactStore("s3://bucket")
+def test_a_store_that_was_moved_knows_its_artifacts(tmp_path: Path) -> None:
+    old = write(ArtifactStore(tmp_path / "old"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    store = ArtifactStore(tmp_path / "new")
+    moved = store.here(old)
+    assert store.problem(moved) is None
+    assert artifact_in(Path(moved.uri)) == moved
