@@ -10,7 +10,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.environment
 
-.PHONY: help setup demo test test-slow test-gpu check format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -44,12 +44,17 @@ test-slow: setup
 test-gpu: setup
 	$(BIN)/pytest -m gpu
 
-## check      format, lint, imports, types
+## check      format, lint, imports, types, known vulnerabilities
 check: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python .ci/audit.py
+
+## audit      the pinned packages against the vulnerabilities that are known, where https://osv.dev can be reached
+audit: setup
+	$(BIN)/python .ci/audit.py
 
 ## format     mend what a machine can mend
 format: setup

@@ -11,10 +11,10 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import column_reference  # noqa: E402
-import command_reference  # noqa: E402
-import config_reference  # noqa: E402
-import estimates  # noqa: E402
+import column_reference
+import command_reference
+import config_reference
+import estimates
 
 _PLACE = re.compile(r"^<!-- table: (?P<name>.+) -->$", re.MULTILINE)
 

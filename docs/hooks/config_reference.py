@@ -1,4 +1,4 @@
-"""Pages of the config: every field with its type, default, bounds and help, from the schema that Prefect's form shows."""
+"""Pages of the config: each field with type, default, bounds and help, from the schema that Prefect's form shows."""
 
 import json
 from collections.abc import Iterator

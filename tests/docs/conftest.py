@@ -1,0 +1,60 @@
+"""The guide as it is written and as it is built."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)(?P<title>[^\n]*)\n(?P<text>.*?)^(?P=indent)```", re.M | re.S)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    place: str
+    language: str
+    title: str
+    text: str
+
+
+@pytest.fixture(scope="session")
+def pages() -> dict[str, str]:
+    """The text of every page, and of the README and the template of a project's, by its path."""
+    paths = [ROOT / "README.md", ROOT / "stillhouse/project/files/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+@pytest.fixture(scope="session")
+def blocks(pages: dict[str, str]) -> list[Block]:
+    """Every fenced block, without the indentation of the list it may stand in."""
+    return [
+        Block(
+            place=f"{page}:{text[: found.start()].count(chr(10)) + 1}",
+            language=found["language"],
+            title=found["title"].strip(),
+            text=re.sub(f"^{found['indent']}", "", found["text"], flags=re.M),
+        )
+        for page, text in pages.items()
+        for found in _FENCE.finditer(text)
+    ]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built guide; a warning fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder

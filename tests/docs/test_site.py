@@ -1,0 +1,69 @@
+"""What `make docs` builds: whole, without a network, and in step with the code."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from stillhouse.config import DistillConfig
+from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+
+_LOADED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=[\"'](?P<address>[^\"']+)")
+
+
+def keys_of(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, str]]:
+    """Every field of the config with its help, by the path that the reference gives it."""
+    for name, field in section.model_fields.items():
+        key = f"{path}.{name}" if path else name
+        inner = [one for one in (field.annotation, *getattr(field.annotation, "__args__", ())) if _is_section(one)]
+        if inner:
+            yield from keys_of(inner[0], key if inner[0] is field.annotation else f"{key}[]")
+        else:
+            yield key, field.description or ""
+
+
+def _is_section(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel)
+
+
+def test_every_field_of_the_config_is_described(site: Path) -> None:
+    pages = {path.stem: read(path) for path in (site / "reference" / "config").glob("*.html")}
+    keys = dict(keys_of(DistillConfig))
+    assert len(keys) > 200
+    for key, told in keys.items():
+        page = pages[key.split(".")[0]]
+        assert f'id="{key}"' in page, key
+        assert plain(told.replace("`", "")) in plain(re.sub(r"<[^>]+>", "", page)), key
+
+
+def test_every_section_is_in_the_navigation(site: Path) -> None:
+    front = read(site / "index.html")
+    assert all(f'href="reference/config/{name}.html"' in front for name in DistillConfig.model_fields)
+
+
+def test_every_column_is_described(site: Path) -> None:
+    page = read(site / "reference" / "columns.html")
+    assert all(f"<code>{column.name}</code>" in page for column in COLUMNS + PREFERENCE_COLUMNS)
+    assert "<!-- table" not in page
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        text = read(path)
+        loaded = [found["address"] for found in _LOADED.finditer(text)] + re.findall(r"url\((https?:[^)]+)\)", text)
+        assert not [address for address in loaded if re.match(r"(https?:)?//", address)], path
+
+
+def test_what_only_builds_the_guide_is_not_in_it(site: Path) -> None:
+    assert not list(site.rglob("*.py"))
+    assert not (site / "pictures").exists()
+
+
+def read(path: Path) -> str:
+    return unescape(path.read_text(encoding="utf-8"))
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
