@@ -26,7 +26,7 @@ from prefect.runtime import flow_run as this_flow_run
 
 Decision = Literal["approve", "reject"]
 
-_LOOK_EVERY_S: Final = 5
+_LOOK_EVERY_S: Final = 2
 _GRACE_S: Final = 3600
 """After the time limit, before Prefect itself fails a run that its automation did not resume."""
 _TIME_LIMIT: Final = "time limit of flow run "

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
-from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
 
 from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
 from stillhouse.types import Artifact
@@ -66,5 +66,4 @@ def _funnel(dataset: Artifact) -> list[dict[str, object]]:
 
 def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
     # Typed as a coroutine as well, for callers inside an event loop: flows are none.
-    root = str(flow_run.ui_url).partition("/runs/")[0]
-    return f"{root}/artifacts/artifact/{artifact}"
+    return f"{PREFECT_UI_URL.value()}/artifacts/artifact/{artifact}"
