@@ -20,8 +20,8 @@ def _names_a_variable(value: str) -> str:
         raise PydanticCustomError(
             SECRET_ERROR,
             "expected the name of an environment variable in capitals, such as OPENROUTER_API_KEY, never the key "
-            "itself. Put OPENROUTER_API_KEY=... into .env or the environment, and its name here. A key that stood in a config "
-            "may have been logged: have its provider replace it",
+            "itself. Put OPENROUTER_API_KEY=... into .env or the environment, and its name here. A key that stood in a "
+            "config may have been logged: have its provider replace it",
         )
     return value
 
