@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT_TAG: Final = "embedded"
+HANDED_OVER: Final = "handed-over"
 
 
 def deployments() -> dict[str, tuple[list[str], "RunnerDeployment"]]:
@@ -31,6 +32,9 @@ def deployments() -> dict[str, tuple[list[str], "RunnerDeployment"]]:
 
     known: dict[str, Any] = {}
     for entry in read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT):
+        if HANDED_OVER in entry["tags"]:
+            # A flow that waits for another needs two places, and here is one.
+            continue
         flow = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
         deployment = flow.to_deployment(
             entry["name"],

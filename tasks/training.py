@@ -1,4 +1,7 @@
-"""Training: SFT and on-policy distillation, each in a guarded process that resumes from its last checkpoint."""
+"""Training: SFT and on-policy distillation, each in a guarded process that resumes from its last checkpoint.
+
+Where `runtime.training_deployment` names a deployment, that process belongs to a flow run of it.
+"""
 
 import shutil
 from pathlib import Path
@@ -13,7 +16,8 @@ from stillhouse.training.launchers.launch import train
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.caching import CACHED_STAGE, Stage
+from tasks.dispatch import call_stage_in
 from tasks.models import trained_student
 from tasks.progress import progress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
@@ -32,7 +36,8 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         config: of the run.
         run: the flow run this belongs to.
     """
-    artifact = call_stage(
+    artifact = call_stage_in(
+        config.runtime.training_deployment,
         SFT,
         sft_task,
         run,
@@ -51,7 +56,8 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     settings = config.on_policy
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
-    artifact = call_stage(
+    artifact = call_stage_in(
+        config.runtime.training_deployment,
         ON_POLICY,
         on_policy_task,
         run,

@@ -1,0 +1,12 @@
+"""One stage for a flow run that waits for it, on a pool that has what the stage needs; no person starts it."""
+
+from prefect import flow
+
+from stillhouse.types import JsonObject
+from tasks.dispatched import perform
+
+
+@flow(name="run-stage", validate_parameters=False)
+def run_stage(call: JsonObject) -> None:
+    """Runs the stage that another flow run handed over; what it makes goes to the store that both share."""
+    perform(call)
