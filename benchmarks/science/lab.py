@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.science.exams import Exam
 from benchmarks.science.models import write_new_model
-from benchmarks.science.tasks.chain import LENGTH, Chain, distinct_chains, draw_chains
+from benchmarks.science.tasks.chain import USUAL_CHAINS, Chain, ChainKind, distinct_chains, draw_chains
 from benchmarks.science.tasks.rows import PromptFiles, write_questions, write_rows
 from benchmarks.science.training import Course, Training, course_of
 from stillhouse.config import SftConfig
@@ -18,10 +18,6 @@ from stillhouse.config.training import SftSource
 
 CHAIN: Final = "chain"
 """Name of the exam on chains."""
-MAX_TOKENS: Final = LENGTH + 2
-"""Of an answer: its results, its end, and one to see that it does not end."""
-BASE_WRONG: Final = 0.4
-"""Share of wrong readings in what the base student learns, so that about three chains in ten come out right."""
 WEAK_WRONG: Final = 0.07
 """The same of the weak teacher, whose chains come out right about eight times in ten."""
 _NUM_EXAM: Final = 512
@@ -35,6 +31,10 @@ class Lab:
     folder: Path
     quick: bool = False
     """Everything a few steps long, to see that it runs: what comes of it means nothing."""
+    chains: ChainKind = USUAL_CHAINS
+    """What is asked about."""
+    base_wrong: float = 0.4
+    """Share of wrong readings in what the base student learns, so that about three chains in ten come out right."""
 
     def num(self, full: int, quick: int = 2) -> int:
         """A number of steps, rows or questions at this scale."""
@@ -46,12 +46,12 @@ class Lab:
 
     @cached_property
     def _chains(self) -> list[Chain]:
-        return distinct_chains(random.Random(1), self.num(_NUM_EXAM + _NUM_PROMPTS, 64))
+        return distinct_chains(random.Random(1), self.num(_NUM_EXAM + _NUM_PROMPTS, 64), self.chains)
 
     @cached_property
     def exam(self) -> Exam:
         """On chains that no prompt asks about."""
-        return Exam.of([chain.question() for chain in self._chains[: self.num(_NUM_EXAM, 16)]], MAX_TOKENS)
+        return Exam.of([chain.question() for chain in self._chains[: self.num(_NUM_EXAM, 16)]], self.chains.max_tokens)
 
     @cached_property
     def prompt_chains(self) -> list[Chain]:
@@ -71,13 +71,13 @@ class Lab:
     def rows(self, count: int, wrong_share: float, seed: int) -> Path:
         """Chains with their answers to fine-tune on."""
         rng = random.Random(f"rows {wrong_share} {seed}")
-        chains = itertools.islice(draw_chains(rng), self.num(count, 32))
+        chains = itertools.islice(draw_chains(rng, self.chains), self.num(count, 32))
         return write_rows(self.data, [chain.row(rng, wrong_share) for chain in chains])
 
     def base(self, seed: int) -> Path:
         """A student that knows how to answer and doubts half of the operations: right about three times in ten."""
         start = write_new_model(self.folder / "models" / f"random-{seed}", seed)
-        config = self.sft(self.rows(24_000, BASE_WRONG, seed), seed, num_epochs=3, learning_rate=4e-3)
+        config = self.sft(self.rows(24_000, self.base_wrong, seed), seed, num_epochs=3, learning_rate=4e-3)
         return self._last(start, config)
 
     def teacher(self, seed: int) -> Path:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.science.lab import MAX_TOKENS, Lab
+from benchmarks.science.lab import Lab
 from benchmarks.science.tasks.rows import PromptFiles
 from benchmarks.science.training import FULL, Course, Training
 from stillhouse.config import OnPolicyConfig, StudentConfig
@@ -30,7 +30,7 @@ def on_policy(lab: Lab, seed: int, **settings: Any) -> OnPolicyConfig:
         "prompts_per_step": BATCH,
         "learning_rate": 2e-3,
         "beta2": 0.98,
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": lab.chains.max_tokens,
         "agentic": "off",
         "watch": "off",
         "show_every_steps": 1_000_000,

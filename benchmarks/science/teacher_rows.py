@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.science.lab import MAX_TOKENS, Lab
+from benchmarks.science.lab import Lab
 from benchmarks.science.tasks.chain import Chain
 from benchmarks.science.tasks.rows import write_rows
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
@@ -17,7 +17,7 @@ from stillhouse.training.student.load import load_student
 def sampled_rows(lab: Lab, teacher: Path, chains: list[Chain], seed: int) -> Path:
     """One answer of the teacher's to each chain, as a file."""
     student = load_student(str(teacher), StudentConfig(parameters="full", dtype="float32"), torch.device("cpu"), seed=0)
-    settings = OnPolicyConfig(max_tokens=MAX_TOKENS, max_turns=1, seed=seed)
+    settings = OnPolicyConfig(max_tokens=lab.chains.max_tokens, max_turns=1, seed=seed)
     places = student.causal_lm.config.max_position_embeddings
     sampler = Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), settings, places)
     with TransformersEngines(student, settings.max_concurrent).engine(0) as engine:

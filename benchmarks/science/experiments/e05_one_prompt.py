@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.science.exams import Exam
 from benchmarks.science.findings import Claim, Curve, Experiment, SeedResult, times
-from benchmarks.science.lab import CHAIN, MAX_TOKENS, Lab
+from benchmarks.science.lab import CHAIN, Lab
 from benchmarks.science.methods import EXACT, on_policy
 from benchmarks.science.tasks.chain import NUM_DIGITS, Chain
 from benchmarks.science.tasks.rows import PromptFiles, write_questions
@@ -22,7 +22,7 @@ def run(lab: Lab, seed: int) -> SeedResult:
     base, teacher = lab.base(seed), lab.teacher(seed)
     chain = lab.prompt_chains[seed]
     one = write_questions(lab.data, [chain.question()])
-    exams = {CHAIN: lab.exam, _SAME_LETTERS: Exam.of(_same_letters(lab, chain), MAX_TOKENS)}
+    exams = {CHAIN: lab.exam, _SAME_LETTERS: Exam.of(_same_letters(lab, chain), lab.chains.max_tokens)}
 
     def course(prompts: PromptFiles, by: Path | None, **settings: Any) -> Course:
         config = on_policy(lab, seed, num_steps=_NUM_STEPS, **settings)

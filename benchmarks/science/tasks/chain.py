@@ -22,7 +22,6 @@ NUM_DIGITS: Final = 10
 LENGTH: Final = 6
 """Operations of one chain."""
 
-
 DOUBTFUL: Final = LETTERS[::2]
 """Letters of two readings."""
 
@@ -77,16 +76,33 @@ class Chain:
         return answered(self.text, "".join(map(str, self.misread(rng, wrong_share))))
 
 
-def draw_chains(rng: random.Random, length: int = LENGTH) -> Iterator[Chain]:
+@dataclass(frozen=True, slots=True)
+class ChainKind:
+    """Which chains are asked about."""
+
+    letters: str = LETTERS
+    length: int = LENGTH
+
+    @property
+    def max_tokens(self) -> int:
+        """Of an answer: its results, its end, and one to see that it does not end."""
+        return self.length + 2
+
+
+USUAL_CHAINS: Final = ChainKind()
+"""What experiments ask about unless they say otherwise."""
+
+
+def draw_chains(rng: random.Random, kind: ChainKind = USUAL_CHAINS) -> Iterator[Chain]:
     """Endless chains."""
     while True:
-        yield Chain(rng.randrange(NUM_DIGITS), "".join(rng.choices(LETTERS, k=length)))
+        yield Chain(rng.randrange(NUM_DIGITS), "".join(rng.choices(kind.letters, k=kind.length)))
 
 
-def distinct_chains(rng: random.Random, count: int, length: int = LENGTH) -> list[Chain]:
+def distinct_chains(rng: random.Random, count: int, kind: ChainKind = USUAL_CHAINS) -> list[Chain]:
     """`count` chains, no two of them alike."""
     chains: dict[Chain, None] = {}
-    for chain in draw_chains(rng, length):
+    for chain in draw_chains(rng, kind):
         if len(chains) == count:
             break
         chains.setdefault(chain)

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from benchmarks.science.tasks.chain import DOUBTFUL, TABLES, WRONG_TABLES, Chain, distinct_chains
+from benchmarks.science.tasks.chain import DOUBTFUL, TABLES, WRONG_TABLES, Chain, ChainKind, distinct_chains
 
 
 def test_every_operation_is_a_permutation_and_every_wrong_reading_another_digit() -> None:
@@ -36,5 +36,5 @@ def test_an_answer_is_right_by_its_last_result_and_its_length() -> None:
 
 
 def test_chains_are_distinct() -> None:
-    chains = distinct_chains(random.Random(0), 300, length=2)
+    chains = distinct_chains(random.Random(0), 300, ChainKind(length=2))
     assert len(set(chains)) == len(chains) == 300
