@@ -45,6 +45,13 @@ def blocks(pages: dict[str, str]) -> list[Block]:
 
 
 @pytest.fixture(scope="session")
+def documented_metrics(pages: dict[str, str]) -> list[str]:
+    """Every name in the first column of the tables of the metrics page."""
+    cells = re.findall(r"^\| (`[^|]+) \|", pages["docs/reference/metrics.md"], re.M)
+    return [name for cell in cells for name in re.findall(r"`([\w/]+)`", cell)]
+
+
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built guide; a warning fails the build."""
     folder = tmp_path_factory.mktemp("site")

@@ -1,0 +1,43 @@
+"""The messages that the troubleshooting page goes by are those of the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_HEADING = re.compile(r"^### `(?P<message>.+)` \{ #[\w-]+ \}$", re.M)
+
+
+def test_every_message_is_one_of_the_code(pages: dict[str, str]) -> None:
+    messages = _HEADING.findall(pages["docs/troubleshooting.md"])
+    assert len(messages) > 25
+    known = list(texts_of_the_code())
+    unknown = [message for message in messages if not any(as_pattern(message).search(text) for text in known)]
+    assert not unknown
+
+
+def test_a_message_that_nobody_says_is_found() -> None:
+    known = list(texts_of_the_code())
+    assert not any(as_pattern("…: the student has left the building").search(text) for text in known)
+
+
+def test_every_message_has_an_address_of_its_own(pages: dict[str, str]) -> None:
+    addresses = re.findall(r"\{ #([\w-]+) \}", pages["docs/troubleshooting.md"])
+    assert len(set(addresses)) == len(addresses) == len(_HEADING.findall(pages["docs/troubleshooting.md"]))
+
+
+def as_pattern(message: str) -> re.Pattern[str]:
+    """What the page shows: `…` stands for what differs."""
+    return re.compile(".*".join(re.escape(part) for part in message.split("…")), re.S)
+
+
+def texts_of_the_code() -> Iterator[str]:
+    """Every text in the packages; what is filled in is left empty."""
+    for package in ("stillhouse", "tasks", "flows"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
