@@ -17,16 +17,31 @@ from prefect.exceptions import ObjectNotFound
 
 TYPES: Final = ("process", "docker", "kubernetes")
 LIMITS: Final = {"cpu": None, "gpu": 1}
-"""Runs of a pool at once. A second GPU is a second slot: `prefect work-pool set-concurrency-limit gpu 2`."""
+"""Runs of a pool at once. A second GPU is a second place: `prefect work-pool set-concurrency-limit gpu 2`."""
+DEFAULTS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("docker", "gpu"): {
+        "image": "stillhouse:gpu",
+        "shared_memory": "16g",
+        "device_requests": [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}],
+    },
+    ("kubernetes", "gpu"): {
+        "image": "stillhouse:gpu",
+        "shared_memory": "16Gi",
+        "memory": "128Gi",
+        "gpus": 1,
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+}
+"""What a pool has other than its type's template says, by type and pool."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def job_template(kind: str, pool: str) -> dict[str, Any]:
-    """The base job template of a pool: its own one of that type, or the one that both share."""
-    own = _TEMPLATES / f"{kind}-{pool}.yaml"
-    path = own if own.exists() else _TEMPLATES / f"{kind}.yaml"
-    template: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    """The base job template of a pool, with the pool's own defaults."""
+    template: dict[str, Any] = yaml.safe_load((_TEMPLATES / f"{kind}.yaml").read_text(encoding="utf-8"))
+    for name, value in DEFAULTS.get((kind, pool), {}).items():
+        template["variables"]["properties"][name]["default"] = value
     return template
 
 
