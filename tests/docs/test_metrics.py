@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE_OF_PARTS = re.compile(r"_(rows|s)$|^validation_|_by_tag/NAME$|^(num|usd|exact|near|candidate|mean|p95|max)_")
+MADE_OF_PARTS = re.compile(
+    r"_(rows|s|p|difference)$|^validation_|_by_tag/NAME$|^(num|usd|exact|near|candidate|mean|p95|max)_"
+)
 """Names that the code puts together; a run shows that it does."""
 
 
