@@ -119,6 +119,7 @@ class ErrorRecord(TypedDict):
     kind: str
     """The class of the failure: a kind of failed request, `invalid` for an answer, or an exception's name."""
     message: str
+    """What went wrong, in words."""
     status: NotRequired[int]
     """HTTP status, where there was one."""
 
@@ -132,22 +133,29 @@ class Turn:
     """
 
     finish_reason: str
+    """Why the completion ended, in the endpoint's word: `stop`, `length`, `tool_calls`."""
     usage: TokenUsage
+    """Tokens as the endpoint reported them; a key that is absent was not reported."""
     latency_s: float | None
     """Seconds from asking to the whole answer; None when unknown, never 0 for unknown."""
     model: str
     """The model's name as the endpoint answered it, which may be more precise than the one asked for."""
     provider: str | None = None
+    """Who answered, where a router said so."""
     request_id: str | None = None
+    """The endpoint's name of the request, where it gave one."""
     cost_usd: float | None = None
-    """None when the price is unknown; never 0 for unknown."""
+    """Price in USD; None when it is unknown, never 0."""
     num_tool_errors: int = 0
     """Tool calls of this turn that failed: unknown tool, malformed arguments, exception, timeout."""
     num_refused_calls: int = 0
     """Tool calls of this turn that were not run, since no turn was left; a message told the model to answer."""
     prompt_ids: list[int] | None = None
+    """Tokens after which the completion was sampled."""
     completion_ids: list[int] | None = None
+    """Tokens sampled."""
     sampling_logprobs: list[float] | None = None
+    """Log-probability of each token when it was sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,9 @@ class Trajectory:
     rollout_key: str
     """`(prompt id, sample index, fingerprint of model + sampling + system prompt + tools)` in one digest."""
     prompt_id: str
+    """Digest of the prompt's messages and tools."""
     sample_index: int
+    """Which of the prompt's trajectories this is, from 0."""
     messages: list[Message]
     """The whole conversation, the prompt's messages and the system prompt included."""
     tools: list[ToolSchema]
@@ -165,9 +175,11 @@ class Trajectory:
     turns: list[Turn]
     """One entry for each assistant message that was sampled, in order."""
     stop_reason: StopReason
+    """Why it ended."""
     model: str
     """The model asked for."""
     error: ErrorRecord | None = None
+    """What failed; None where nothing did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from stillhouse import types
@@ -31,7 +33,8 @@ _WORDS: Final = {
 def column_tables() -> dict[str, str]:
     """Markdown tables by the names under which the page of columns asks for them."""
     tables = {f"columns {name}": _table_of_columns(columns) for name, columns in _COLUMNS.items()}
-    return tables | {f"fields {record.__name__}": _table_of_fields(record) for record in _RECORDS}
+    tables |= {f"fields {record.__name__}": _table_of_fields(record) for record in _RECORDS}
+    return tables | {"values StopReason": _table_of_values(types.StopReason)}
 
 
 def _table_of_columns(columns: tuple[schema.Column, ...]) -> str:
@@ -40,15 +43,31 @@ def _table_of_columns(columns: tuple[schema.Column, ...]) -> str:
 
 
 def _table_of_fields(record: type) -> str:
-    """The fields of a dataclass with the docstrings under them, which only the source holds."""
-    body = ast.parse(inspect.getsource(record)).body[0].body  # type: ignore[attr-defined]
-    rows = []
-    for statement, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign):
-            meaning = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
-            kind = _cell(ast.unparse(statement.annotation))
-            rows.append(f"| `{ast.unparse(statement.target)}` | `{kind}` | {_cell(meaning)} |")
+    """The fields of a dataclass or a typed dictionary, with the docstrings under them."""
+    rows = [
+        f"| `{ast.unparse(statement.target)}` | `{_cell(ast.unparse(statement.annotation))}` | {_cell(meaning)} |"
+        for statement, meaning in _described(record)
+        if isinstance(statement, ast.AnnAssign)
+    ]
     return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
+
+
+def _table_of_values(choices: type) -> str:
+    """The members of an enumeration of texts, with the docstrings under them."""
+    rows = [
+        f"| `{ast.literal_eval(statement.value)}` | {_cell(meaning)} |"
+        for statement, meaning in _described(choices)
+        if isinstance(statement, ast.Assign)
+    ]
+    return "\n".join(["| value | meaning |", "|---|---|", *rows])
+
+
+def _described(kind: type) -> Iterator[tuple[ast.stmt, str]]:
+    """The statements of a class, each with the text that follows it, which only the source holds."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    for statement, after in pairwise([*definition.body, ast.Pass()]):
+        yield statement, ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
 
 
 def _cell(text: str) -> str:

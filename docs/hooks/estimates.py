@@ -132,10 +132,10 @@ def tables() -> dict[str, str]:
 def _times() -> str:
     steps = [RECIPE, Step(QWEN3["1.7B"], QWEN3["8B"])]
     head = (
-        "| student from teacher | sampling | scoring | training | a step at best | 150 steps at best | at 40 % of it |"
+        "| student, teacher | sampling | scoring | training | a step | 150 steps | at 40 % |"
     )
     rows = [
-        f"| {one.student.name} from {one.teacher.name} | {one.sampling_s:.0f} s | {one.scoring_s:.0f} s | "
+        f"| {one.student.name}, {one.teacher.name} | {one.sampling_s:.0f} s | {one.scoring_s:.0f} s | "
         f"{one.training_s:.0f} s | {one.floor_s:.0f} s | {_hours(one.floor_s)} | {_hours(one.floor_s / SHARE)} |"
         for one in steps
     ]
@@ -143,7 +143,7 @@ def _times() -> str:
 
 
 def _hours(step_s: float) -> str:
-    return f"{STEPS * step_s / 3600:.1f} GPU hours"
+    return f"{STEPS * step_s / 3600:.1f} h"
 
 
 def _memory() -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+from stillhouse.types import StopReason
 
 _LOADED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=[\"'](?P<address>[^\"']+)")
 
@@ -46,7 +47,15 @@ def test_every_section_is_in_the_navigation(site: Path) -> None:
 def test_every_column_is_described(site: Path) -> None:
     page = read(site / "reference" / "columns.html")
     assert all(f"<code>{column.name}</code>" in page for column in COLUMNS + PREFERENCE_COLUMNS)
+    assert all(f"<code>{reason}</code>" in page for reason in StopReason)
     assert "<!-- table" not in page
+
+
+def test_every_column_and_field_has_a_meaning(site: Path) -> None:
+    rows = re.findall(r"<tr>(.*?)</tr>", read(site / "reference" / "columns.html"), re.S)
+    cells = [re.findall(r"<td>(.*?)</td>", row, re.S) for row in rows]
+    assert len(cells) > 80
+    assert not [row for row in cells if row and not row[-1].strip()]
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
