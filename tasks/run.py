@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking.origin import FLOW_RUN_TAG
 from stillhouse.tracking.run import TrackedRun, start_run
 from stillhouse.types import JsonObject
+from tasks.flow_runs import has_ended
 
 
 class RunContext(BaseModel):
@@ -136,6 +138,7 @@ def start(config: DistillConfig | JsonObject, name: str) -> Run:
         # Hours of work are not to be lost for the name of a bucket.
         store.check()
     record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
+    record.end_orphaned(has_ended)
     context = RunContext(
         run_id=uuid4().hex,
         runtime=config.runtime,
@@ -150,7 +153,7 @@ def _prefect_tags() -> dict[str, str]:
     flow_run = prefect.runtime.flow_run
     if flow_run.id is None:
         return {}
-    tags = {"prefect.flow_run_id": str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
+    tags = {FLOW_RUN_TAG: str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
     if flow_run.ui_url is not None:
         tags["prefect.flow_run_url"] = str(flow_run.ui_url)
     return tags

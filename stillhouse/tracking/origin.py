@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+FLOW_RUN_TAG = "prefect.flow_run_id"
 HOST_TAG = "stillhouse.host"
 PID_TAG = "stillhouse.pid"
 PROCESS_STARTED_TAG = "stillhouse.process_started"

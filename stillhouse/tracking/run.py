@@ -21,7 +21,7 @@ from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.origin import origin_tags
 from stillhouse.tracking.params import MAX_TAG_CHARS, flatten, shorten
 from stillhouse.tracking.registry import StudentVersion, register_students
-from stillhouse.tracking.stale import end_stale_runs
+from stillhouse.tracking.stale import end_orphaned_runs, end_stale_runs
 from stillhouse.tracking.suspended import end_suspended_runs, resume_suspended_run
 from stillhouse.types import JsonObject
 
@@ -209,6 +209,10 @@ class TrackedRun:
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
         """Ends the experiment's suspended runs whose flow run, by its id, does not go on."""
         self._attempt("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
+
+    def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
+        """Ends the experiment's runs of other hosts that are running although their flow run, by its id, has ended."""
+        self._attempt("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
     def resume(self) -> None:
         """Marks the run as this process's and running, after the process that began it was killed."""

@@ -4,9 +4,9 @@ They are found by the flow run they belong to, which stays the same when it goes
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-_FLOW_RUN_TAG: Final = "prefect.flow_run_id"
+from stillhouse.tracking.origin import FLOW_RUN_TAG
 
 
 def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str]) -> str | None:
@@ -19,9 +19,9 @@ def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str
     """
     from mlflow.entities import RunTag
 
-    if _FLOW_RUN_TAG not in tags:
+    if FLOW_RUN_TAG not in tags:
         return None
-    run_id = next(iter(_suspended(client, experiment_id, tags[_FLOW_RUN_TAG])), None)
+    run_id = next(iter(_suspended(client, experiment_id, tags[FLOW_RUN_TAG])), None)
     if run_id is not None:
         # Before the status: a RUNNING run with the tags of a process that is gone looks as if it was left open.
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -44,6 +44,6 @@ def end_suspended_runs(client: Any, experiment_id: str, is_over: Callable[[str],
 
 def _suspended(client: Any, experiment_id: str, flow_run_id: str | None = None) -> dict[str, str]:
     """Flow runs by the ids of their suspended runs."""
-    of_one = "" if flow_run_id is None else f" and tags.`{_FLOW_RUN_TAG}` = '{flow_run_id}'"
+    of_one = "" if flow_run_id is None else f" and tags.`{FLOW_RUN_TAG}` = '{flow_run_id}'"
     found = client.search_runs([experiment_id], filter_string=f"attributes.status = 'SCHEDULED'{of_one}")
-    return {run.info.run_id: run.data.tags[_FLOW_RUN_TAG] for run in found if _FLOW_RUN_TAG in run.data.tags}
+    return {run.info.run_id: run.data.tags[FLOW_RUN_TAG] for run in found if FLOW_RUN_TAG in run.data.tags}

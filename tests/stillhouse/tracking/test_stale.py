@@ -8,9 +8,9 @@ from typing import Any
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
 from stillhouse.tracking.fallback import Fallback, Outage
-from stillhouse.tracking.origin import HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
+from stillhouse.tracking.origin import FLOW_RUN_TAG, HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
 from stillhouse.tracking.run import FALLBACK_FILE
-from stillhouse.tracking.stale import end_stale_runs
+from stillhouse.tracking.stale import end_orphaned_runs, end_stale_runs
 
 _CHILD = """
 import sys, time
@@ -79,3 +79,21 @@ def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: 
     foreign = run()
     assert end_stale_runs(client, experiment, dict) == {reused: "KILLED"}
     assert {client.get_run(other).info.status for other in (elsewhere, foreign)} == {"RUNNING"}
+
+
+def test_a_run_of_another_host_ends_once_its_flow_run_has(client: Any, tracking: TrackingConfig) -> None:
+    experiment = client.create_experiment(tracking.experiment)
+
+    def run(host: str, **tags: str) -> str:
+        run_id: str = client.create_run(experiment, tags={HOST_TAG: host, **tags}).info.run_id
+        return run_id
+
+    over = [run("pod", **{FLOW_RUN_TAG: "crashed"}) for _ in range(2)]
+    others = [
+        run("pod", **{FLOW_RUN_TAG: "running"}),
+        run("pod"),
+        run(socket.gethostname(), **{FLOW_RUN_TAG: "crashed"}),
+    ]
+    assert sorted(end_orphaned_runs(client, experiment, lambda flow_run: flow_run == "crashed")) == sorted(over)
+    assert {client.get_run(run_id).info.status for run_id in over} == {"KILLED"}
+    assert {client.get_run(run_id).info.status for run_id in others} == {"RUNNING"}
