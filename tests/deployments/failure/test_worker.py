@@ -1,0 +1,112 @@
+"""Runs of deployments that end badly under a worker, and workers that end badly themselves."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+
+NUM_PROMPTS = 24
+StartWorker = Callable[[], Any]
+
+
+def flow_process(worker: Any) -> psutil.Process:
+    """The process of the flow, among those of the worker: the one whose child trains."""
+    (training,) = [one for one in worker.family() if one.is_running() and "stillhouse.training" in one.cmdline()]
+    parent = training.parent()
+    assert parent is not None
+    return parent
+
+
+def rerun_resumes(case: Any, worker: Any) -> None:
+    """Runs the deployment again: rollouts and dataset come from the cache, the training goes on."""
+    again = case.submit("train-sft")
+    worker.wait_until(lambda: case.prefect.state(again) in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun")
+    assert case.prefect.state(again) == "COMPLETED"
+    assert case.teacher.num_asked == NUM_PROMPTS
+    assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
+    assert case.trackings("sft") == ["FINISHED"]
+    assert case.student_facts()["resumed_from_step"] > 0
+
+
+def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
+    case: Any, start_worker: StartWorker
+) -> None:
+    worker = start_worker()
+    run = case.submit("train-sft")
+    worker.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = flow_process(worker)
+    family = flow.children(recursive=True)
+    flow.kill()
+    worker.wait_until(lambda: case.prefect.state(run) == "CRASHED", "the worker tells of the crash")
+    case.assert_gone(family)
+    rerun_resumes(case, worker)
+
+
+def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    run = case.submit("train-sft")
+    worker.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = flow_process(worker)
+    family = [flow, *flow.children(recursive=True)]
+    case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    worker.wait_until(lambda: case.prefect.state(run) == "CANCELLED", "the run is cancelled")
+    case.assert_gone(family)
+    assert case.trackings("train-sft") == ["KILLED"]
+    assert case.trackings("sft") == ["KILLED"]
+    rerun_resumes(case, worker)
+
+
+def test_a_busy_worker_that_is_told_to_end_leaves_no_process_and_a_run_that_the_automation_marks_crashed(
+    case: Any, start_worker: StartWorker
+) -> None:
+    case.prefect.tool("python", "deployments/automations.py")
+    worker = start_worker()
+    run = case.submit("train-sft")
+    worker.wait_until(case.has_checkpoint, "a checkpoint")
+    flow = flow_process(worker)
+    family = [flow, *flow.children(recursive=True)]
+    os.kill(worker.process.pid, signal.SIGTERM)
+    worker.process.wait(300)
+    case.assert_gone(family)
+
+    successor = start_worker()
+    successor.wait_until(lambda: case.prefect.state(run) == "CRASHED", "the automation marks the run as crashed")
+    rerun_resumes(case, successor)
+
+
+def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
+    case: Any, start_worker: StartWorker
+) -> None:
+    worker = start_worker()
+    worker.wait_until(lambda: "started!" in worker.said, "the worker is ready")
+    os.kill(worker.process.pid, signal.SIGTERM)
+    assert worker.process.wait(300) == 0
+    run = case.submit("generate")
+    successor = start_worker()
+    successor.wait_until(lambda: case.prefect.state(run) == "COMPLETED", "the next worker runs it")
+
+
+def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_nothing_twice(
+    case: Any, start_worker: StartWorker
+) -> None:
+    case.teacher.answered = 10
+    worker = start_worker()
+    run = case.submit("generate")
+    worker.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
+    family = worker.family()
+    worker.process.kill()
+    worker.process.wait()
+    successor = start_worker()
+    successor.wait_until(lambda: "started!" in successor.said, "the next worker is ready")
+    assert case.prefect.state(run) == "RUNNING"
+    case.teacher.answered = NUM_PROMPTS
+    successor.wait_until(lambda: case.prefect.state(run) == "COMPLETED", "the flow finishes without its worker")
+    case.assert_gone(family)
+    assert case.trackings("generate") == ["FINISHED"]
+    assert case.teacher.num_billed == NUM_PROMPTS
+    assert not case.teacher.paid_twice
