@@ -36,13 +36,14 @@ def _row(parameter: Any) -> str:
     names = [_placeholder(parameter)] if _is_argument(parameter) else [*parameter.opts, *parameter.secondary_opts]
     told = " ".join(f"`{name}`" for name in names)
     default = parameter.default
-    shown = f" Default: `{default}`." if isinstance(default, int | str | float) and default is not False else ""
+    is_shown = isinstance(default, int | str | float) and not isinstance(default, bool)
+    shown = f" Default: `{default}`." if is_shown else ""
     text = (parameter.help or "").replace("|", "\\|")
     return f"| {told} | {text}{shown} |"
 
 
 def _placeholder(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name.upper())
+    return str(parameter.metavar or parameter.name.upper()).strip("[]")
 
 
 def _is_argument(parameter: Any) -> bool:

@@ -131,9 +131,7 @@ def tables() -> dict[str, str]:
 
 def _times() -> str:
     steps = [RECIPE, Step(QWEN3["1.7B"], QWEN3["8B"])]
-    head = (
-        "| student, teacher | sampling | scoring | training | a step | 150 steps | at 40 % |"
-    )
+    head = "| student, teacher | sampling | scoring | training | a step | 150 steps | at 40 % |"
     rows = [
         f"| {one.student.name}, {one.teacher.name} | {one.sampling_s:.0f} s | {one.scoring_s:.0f} s | "
         f"{one.training_s:.0f} s | {one.floor_s:.0f} s | {_hours(one.floor_s)} | {_hours(one.floor_s / SHARE)} |"
