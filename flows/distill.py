@@ -4,9 +4,11 @@ from prefect import flow
 
 from stillhouse.config import DistillConfig
 from tasks.approval import require_approval
-from tasks.evaluation import evaluate
+from tasks.champion import find_champion, start_of_training
+from tasks.comparison import compare
 from tasks.generation import generate_dataset
-from tasks.models import base_student, teacher_model
+from tasks.models import base_student
+from tasks.promotion import promote
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 from tasks.training import train_on_policy, train_sft
@@ -14,10 +16,11 @@ from tasks.training import train_on_policy, train_sft
 
 @flow(name="distill", validate_parameters=False)
 def distill(config: DistillConfig = DistillConfig()) -> Published:
-    """Distils the teacher into the student and measures what it gained on held-out prompts."""
+    """Distils the teacher into the student, measures what it gained on held-out prompts, and promotes it or not."""
     with tracked(config, "distill") as run:
         prompts = load_prompts(run.config.prompts, run)
-        students = [base_student(run.config.student)]
+        base, champion = base_student(run.config.student), find_champion(run)
+        students = [start_of_training(base, champion, run)]
         if run.config.sft.enabled:
             own = run.config.sft.dataset_weight > 0.0
             dataset = generate_dataset(prompts, run.config, run) if own else None
@@ -26,6 +29,5 @@ def distill(config: DistillConfig = DistillConfig()) -> Published:
         if run.config.on_policy.enabled:
             students.append(train_on_policy(students[-1], prompts, run.config, run))
         if run.config.evaluation.enabled:
-            for model in [*students, teacher_model(run.config.teacher)]:
-                evaluate(model, prompts, run.config, run)
+            promote(compare(base, champion, students[1:], prompts, run), run)
         return publish(run)

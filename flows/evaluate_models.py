@@ -1,19 +1,21 @@
-"""Evaluation alone: the student named in the config against its teacher, on the held-out prompts."""
+"""Evaluation alone: models compared on the held-out prompts, and the best student promoted if the config says so."""
 
 from prefect import flow
 
 from stillhouse.config import DistillConfig
-from tasks.evaluation import evaluate
-from tasks.models import base_student, teacher_model
+from tasks.champion import candidates, find_champion
+from tasks.comparison import compare
+from tasks.models import base_student
+from tasks.promotion import promote
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 
 
 @flow(name="evaluate-models", validate_parameters=False)
 def evaluate_models(config: DistillConfig = DistillConfig()) -> Published:
-    """Measures `student.model` (a base or a trained student's folder) and the teacher."""
+    """Compares `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
     with tracked(config, "evaluate-models") as run:
         prompts = load_prompts(run.config.prompts, run)
-        for model in [base_student(run.config.student), teacher_model(run.config.teacher)]:
-            evaluate(model, prompts, run.config, run)
+        base = base_student(run.config.student)
+        promote(compare(base, find_champion(run), candidates(run), prompts, run), run)
         return publish(run)

@@ -3,6 +3,7 @@
 from prefect import flow
 
 from stillhouse.config import DistillConfig
+from tasks.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
@@ -14,5 +15,6 @@ def train_on_policy(config: DistillConfig = DistillConfig()) -> Published:
     """Distils on what the student samples, starting from `student.model`, which may be a trained student's folder."""
     with tracked(config, "train-on-policy") as run:
         prompts = load_prompts(run.config.prompts, run)
-        train(base_student(run.config.student), prompts, run.config, run)
+        start = start_of_training(base_student(run.config.student), find_champion(run), run)
+        train(start, prompts, run.config, run)
         return publish(run)

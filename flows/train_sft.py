@@ -4,6 +4,7 @@ from prefect import flow
 
 from stillhouse.config import DistillConfig
 from tasks.approval import require_approval
+from tasks.champion import find_champion, start_of_training
 from tasks.generation import generate_dataset
 from tasks.models import base_student
 from tasks.prompts import load_prompts
@@ -19,5 +20,6 @@ def train_sft(config: DistillConfig = DistillConfig()) -> Published:
         if run.config.sft.dataset_weight > 0.0:
             dataset = generate_dataset(load_prompts(run.config.prompts, run), run.config, run)
             require_approval(dataset, run)
-        train(base_student(run.config.student), dataset, run.config, run)
+        start = start_of_training(base_student(run.config.student), find_champion(run), run)
+        train(start, dataset, run.config, run)
         return publish(run)

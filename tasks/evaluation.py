@@ -28,8 +28,8 @@ from tasks.summary import EVALUATION_OF
 EVALUATION = Stage("evaluation", version=2)
 
 
-def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> None:
-    """Measures `model` on the held-out prompts; the run keeps the figures of `stillhouse.evaluation.measure`.
+def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
+    """What `model` samples on the held-out prompts, with the figures of `stillhouse.evaluation.measure` as its facts.
 
     Raises:
         InputError: no prompt was held out.
@@ -39,7 +39,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
             f"prompts.held_out_fraction = {config.prompts.held_out_fraction}: no prompt was held out, so there is "
             "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
         )
-    call_stage(
+    artifact: Artifact = call_stage(
         EVALUATION,
         evaluation_task,
         run,
@@ -51,13 +51,19 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         evaluation=config.evaluation,
         scorer=None if model.name == "teacher" else scoring_teacher(config),
         tools=config.tools,
-        rewards_sha256=_rewards_digest(config.tools),
+        rewards_sha256=rewards_digest(config.tools),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
         system_prompt=config.rollouts.system_prompt,
     )
+    return artifact
 
 
-def _rewards_digest(tools: ToolsConfig) -> str | None:
+def rewards_digest(tools: ToolsConfig) -> str | None:
+    """SHA-256 of the file of rewards; None where there is none.
+
+    Raises:
+        ConfigError: the file does not load.
+    """
     if tools.rewards_file is None:
         return None
     # A file that does not load is told of before anything is sampled.

@@ -16,8 +16,9 @@ DATASET_CREATED: Final = "stillhouse.dataset.created"
 """A dataset that no earlier run had made. Resource: `stillhouse.dataset.FINGERPRINT`. Payload: `uri`, `fingerprint`,
 `num_rows`, and `config`, the whole config of the run that made it, for a training that is to follow."""
 STUDENT_PROMOTED: Final = "stillhouse.student.promoted"
-"""A student became the champion. Resource: `stillhouse.model.NAME`, by the registered model. Payload: the fields of
-`stillhouse.evaluation.promotion.Decision` but for its checks, `model`, `report` (path of the report) and `message`."""
+"""A student became the champion. Resource: `stillhouse.model.NAME`, by the registered model. Payload: `model`, the
+registered model's name; `student` and `version`, who is meant; `reference`, whom it was compared with (champion, or
+base while there is none); `reason`; and `page`, its address in MLflow, or None."""
 STUDENT_KEPT: Final = "stillhouse.student.kept"
 """A student was measured and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
 

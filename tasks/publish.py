@@ -16,12 +16,15 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.write import REPORT_FILE
 from stillhouse.errors import StillhouseError
+from stillhouse.evaluation.comparison import Compared
 from stillhouse.rollouts.budget import forget_budgets
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
+from tasks.comparison import COMPARISON, read_lines
+from tasks.events import DATASET_CREATED, emit
 from tasks.pages import near, pages_of
 from tasks.prompts import metadata_file
 from tasks.registry import register
@@ -47,6 +50,8 @@ class Published(BaseModel):
     """Trained students by stage."""
     evaluations: dict[str, JsonObject]
     """Figures by model, from base to teacher."""
+    promotion: str | None
+    """Who is the champion, and why; None where that was not asked."""
     summary: list[list[str]]
     """Rows of the closing table, under `tasks.summary.SUMMARY_COLUMNS`."""
     cached: dict[str, bool]
@@ -88,19 +93,23 @@ def publish(run: Run) -> Published:
     results = _results(run)
     evaluations = _evaluations(run)
     students = {name: results[name] for name in _TRAINING if name in results}
-    pages = {**pages_of(run), **_model_page(register(run, students, evaluations))}
+    if run.decision is None:
+        register(run, students, evaluations)
+    pages = {**pages_of(run), **{name: run.pages[name] for name in ("model",) if name in run.pages}}
     report = _write_report(run, pages)
     published = Published(
         report=str(report),
         dataset=results.get("dataset"),
         students=students,
         evaluations=evaluations,
+        promotion=None if run.decision is None else run.decision.verdict,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
         pages={"report": near(report), **_dataset_page(results), **pages},
     )
     _to_mlflow(run, published, results)
     show_result(run, published.summary, published.pages)
+    _tell_of_dataset(run)
     return published
 
 
@@ -108,8 +117,18 @@ def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
     return {"dataset": near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
 
 
-def _model_page(address: str | None) -> dict[str, str]:
-    return {} if address is None else {"model": address}
+def _tell_of_dataset(run: Run) -> None:
+    """An event where this run made a dataset that none had made before."""
+    for outcome in run.stages:
+        if outcome.name == "dataset" and not outcome.cached:
+            dataset = outcome.result
+            about = {"uri": dataset.uri, "fingerprint": dataset.fingerprint, "num_rows": dataset.num_rows}
+            payload = {**about, "config": run.config.model_dump(mode="json")}
+            emit(DATASET_CREATED, f"stillhouse.dataset.{dataset.fingerprint}", payload)
+
+
+def _compared(results: dict[str, Any]) -> list[Compared]:
+    return read_lines(results[COMPARISON.name]) if COMPARISON.name in results else []
 
 
 def _results(run: Run) -> dict[str, Any]:
@@ -135,6 +154,9 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
             config=run.config.model_dump(mode="json"),
             stages=[_stage_summary(outcome) for outcome in run.stages],
             evaluations=[{"name": name, **facts} for name, facts in _evaluations(run).items()],
+            comparison=[line.row() for line in _compared(results)],
+            reference=results[COMPARISON.name].facts["reference"] if COMPARISON.name in results else None,
+            decision=None if run.decision is None else run.decision.verdict,
             training={name: _metrics(results[name]) for name in _TRAINING if name in results},
             dataset=results["dataset"].facts if "dataset" in results else {},
             trajectories=list(_samples(run, results)),
@@ -211,8 +233,9 @@ def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
     record = run.record
     for name, facts in published.evaluations.items():
         record.log_metrics({f"{name}/{key}": value for key, value in facts.items() if isinstance(value, int | float)})
+    record.log_table([line.row() for line in _compared(results)], "comparison.json")
     for name, result in results.items():
-        if isinstance(result, Artifact) and name in {"dataset", *_TRAINING}:
+        if isinstance(result, Artifact) and name in {"dataset", COMPARISON.name, *_TRAINING}:
             figures = {f"{name}/{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
             record.log_metrics(figures)
     samples = [

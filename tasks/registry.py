@@ -15,19 +15,27 @@ _SHOWN_DIGITS: Final = 16
 """Of a fingerprint: as many as a line of the page has room for."""
 
 
-def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> str | None:
-    """Registers what a run trained, where tracking.register_as names a model; the last student's page in MLflow.
+def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> dict[str, str]:
+    """Registers students where tracking.register_as names a model; their versions by name, of those that MLflow took.
+
+    The last student gets `tracking.alias`. The run keeps its page among its `pages`.
 
     Args:
         run: whose tracking is used.
-        students: by stage, in the order of their training.
+        students: by name, in the order of their training.
         evaluations: figures of `stillhouse.evaluation.measure` by model.
     """
     tracking = run.config.tracking
     if tracking.register_as is None or not students:
-        return None
-    versions = [student_version(artifact, evaluations.get(name, {})) for name, artifact in students.items()]
-    return run.record.register(tracking.register_as, tracking.alias, versions)
+        return {}
+    described = [student_version(one, evaluations.get(name, {})) for name, one in students.items()]
+    versions = run.record.register(tracking.register_as, tracking.alias, described) or []
+    known = {name: version for name, version in zip(students, versions, strict=False) if version is not None}
+    last = versions[-1] if versions else None
+    page = None if last is None else run.record.model_page(tracking.register_as, last)
+    if page is not None:
+        run.pages["model"] = page
+    return known
 
 
 def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion:

@@ -13,6 +13,7 @@ import prefect.runtime
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
+from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking.origin import FLOW_RUN_TAG
@@ -87,6 +88,8 @@ class Run:
     stages: list[StageOutcome] = field(default_factory=list)
     pages: dict[str, str] = field(default_factory=dict)
     """Addresses of what was made so far, by purpose, for whoever is asked about it."""
+    decision: Decision | None = None
+    """Who is the champion, once that was decided; None where it is not asked."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     noted: Callable[[], None] = lambda: None
     """Called after each stage."""

@@ -52,6 +52,8 @@ def _result(stage: StageOutcome) -> str:
             return told + _left_out(facts, {"duplicates": "repeated"})
         case "approval":
             return facts["reason"]
+        case "comparison":
+            return f"against {facts['reference']}"
         case "labels":
             return f"{facts['rows']} labelled"
         case "duplicates":

@@ -10,7 +10,7 @@ from stillhouse.config.promotion import Metric
 from stillhouse.dataset.totals import completion_tokens, totals_of
 from stillhouse.evaluation.measure import TRUNCATED
 from stillhouse.evaluation.paired import Difference, paired_difference
-from stillhouse.types import PromptMetadata, Trajectory
+from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
 
 LOWER_IS_BETTER: Final[frozenset[Metric]] = frozenset({"mean_completion_tokens", "truncated_share"})
@@ -52,6 +52,24 @@ class Compared:
     def p(self) -> float:
         """Two-sided p: of a difference this large in either direction."""
         return min(1.0, 2.0 * min(self.difference.p_higher, self.difference.p_lower))
+
+    def row(self) -> JsonObject:
+        """The line as a table shows it."""
+        one = self.difference
+        return {
+            "model": self.model,
+            "metric": self.metric,
+            "tag": self.tag,
+            "num_prompts": one.num_prompts,
+            "value": one.mean,
+            "reference": one.reference,
+            "difference": one.difference,
+            "low": one.low,
+            "high": one.high,
+            "p": self.p,
+            "test": one.test,
+            "gain": self.gain[0],
+        }
 
 
 def prompt_values(

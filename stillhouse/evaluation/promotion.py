@@ -2,9 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from stillhouse.config.promotion import Margin, Metric, PromotionConfig
 from stillhouse.evaluation.comparison import Compared, line_of
+
+_UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
+    "accuracy": ("%", 100.0, 1),
+    "reward": ("", 1.0, 3),
+    "mean_completion_tokens": ("", 1.0, 1),
+    "truncated_share": ("%", 100.0, 1),
+    "valid_tool_call_share": ("%", 100.0, 1),
+}
+"""Unit, factor and decimal places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +38,15 @@ class Decision:
     checks: tuple[Check, ...]
     """All conditions of all students."""
     reason: str
-    """A sentence or two for people."""
+    """What was seen, in a sentence or two for people."""
+
+    @property
+    def verdict(self) -> str:
+        """The decision and its reason."""
+        if self.promoted is not None:
+            return f"{self.promoted} is the new champion. {self.reason}"
+        kept = "There is no champion yet." if self.reference == "base" else "The champion stays."
+        return f"{kept} {self.reason}"
 
 
 def decide(lines: Sequence[Compared], students: Sequence[str], reference: str, config: PromotionConfig) -> Decision:
@@ -75,7 +93,7 @@ def _checks(
     is_better = line.p_better < level
     verb = "is better than" if is_better else "is not better than"
     bound = f"below {level:.2g}" if is_better else f"not below {level:.2g}"
-    yield Check(student, is_better, f"{student} {verb} {reference}: {told(line)}, p = {line.p_better:.2g}, {bound}.")
+    yield Check(student, is_better, f"{student} {verb} {reference}: {told(line)}, {_p(line.p_better)}, {bound}.")
     for margin in config.no_worse:
         yield _margin_check(line_of(lines, student, margin.metric), student, reference, margin)
     if config.tag_level is not None:
@@ -101,23 +119,22 @@ def _tag_checks(
                 student,
                 False,
                 f"{student} is worse than {reference} on prompts tagged {line.tag}: {told(line)}, "
-                f"p = {line.p_worse:.2g}, below {level:.2g}.",
+                f"{_p(line.p_worse)}, below {level:.2g}.",
             )
 
 
 def told(line: Compared) -> str:
     """A line of a comparison in words, without the models' names."""
     one = line.difference
-    show = _number if line.metric == "mean_completion_tokens" else _percent
+    unit, scale, places = _UNITS[line.metric]
+    mean, reference = (f"{scale * value:.{places}f}" for value in (one.mean, one.reference))
+    difference, low, high = (f"{scale * value:+.{places}f}" for value in (one.difference, one.low, one.high))
+    sign, points = ("%", " points") if unit == "%" else (unit, unit)
     return (
-        f"{line.metric.replace('_', ' ')} {show(one.mean)} against {show(one.reference)} on {one.num_prompts} prompts, "
-        f"a difference of {show(one.difference, '+')} ({show(one.low, '+')} to {show(one.high, '+')})"
+        f"{line.metric.replace('_', ' ')} {mean}{sign} against {reference}{sign} on {one.num_prompts} prompts, "
+        f"{difference}{points} ({low} to {high})"
     )
 
 
-def _percent(share: float, sign: str = "") -> str:
-    return f"{share:{sign}.1%}"
-
-
-def _number(value: float, sign: str = "") -> str:
-    return f"{value:{sign}.1f}"
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"

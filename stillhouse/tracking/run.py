@@ -107,7 +107,7 @@ class TrackedRun:
             for start in range(0, len(new), _MAX_PARAMS_PER_CALL):
                 client.log_batch(self.run_id, params=new[start : start + _MAX_PARAMS_PER_CALL])
 
-        self._attempt("params", {"params": params}, send)
+        self.ask("params", {"params": params}, send)
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int = 0) -> None:
         """Records values at a step, in the background; None values are left out."""
@@ -127,21 +127,21 @@ class TrackedRun:
 
             client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in cut.items()])
 
-        self._attempt("tags", {"tags": cut}, send)
+        self.ask("tags", {"tags": cut}, send)
 
     def log_config(self, config: JsonObject, file: str = "config.yaml") -> None:
         """Records a whole config as a file, where no value is cut; its ending says whether as YAML or JSON."""
-        self._attempt("config", {"file": file}, lambda client: client.log_dict(self.run_id, config, file))
+        self.ask("config", {"file": file}, lambda client: client.log_dict(self.run_id, config, file))
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
         """Copies the files of `folder` to the run's artifacts."""
         record = {"folder": str(folder), "subfolder": subfolder}
-        self._attempt("artifacts", record, lambda client: client.log_artifacts(self.run_id, str(folder), subfolder))
+        self.ask("artifacts", record, lambda client: client.log_artifacts(self.run_id, str(folder), subfolder))
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
         """Copies one file to the run's artifacts."""
         record = {"file": str(file), "subfolder": subfolder}
-        self._attempt("artifact", record, lambda client: client.log_artifact(self.run_id, str(file), subfolder))
+        self.ask("artifact", record, lambda client: client.log_artifact(self.run_id, str(file), subfolder))
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
         """Records that the run used a dataset.
@@ -154,7 +154,7 @@ class TrackedRun:
             num_rows: shown beside it; None when rows mean nothing.
         """
         record = {"name": name, "dataset": uri, "digest": digest, "context": context, "num_rows": num_rows}
-        self._attempt(
+        self.ask(
             "dataset",
             record,
             lambda client: client.log_inputs(self.run_id, [dataset_input(name, uri, digest, context, num_rows)]),
@@ -166,20 +166,36 @@ class TrackedRun:
             return
         columns = {key: [row.get(key) for row in rows] for key in rows[0]}
         record = {"file": file, "num_rows": len(rows)}
-        self._attempt("table", record, lambda client: client.log_table(self.run_id, columns, file))
+        self.ask("table", record, lambda client: client.log_table(self.run_id, columns, file))
 
-    def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> str | None:
-        """Makes students versions of the model called `name`, the last of them with `alias`; its page in the registry.
-
-        None where MLflow did not take it, and where the last student's files are not there.
-        """
+    def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
+        """What `register_students` gives; None where MLflow did not take it."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
-        version = self._attempt(
-            "model versions", record, lambda client: register_students(client, name, alias, students)
-        )
-        if self.uri is None or version is None:
+        return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
+
+    def ask(
+        self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
+    ) -> Answer | None:
+        """What `send` returns of MLflow; None when it failed, when tracking is off, and when the run never started.
+
+        Args:
+            kind: of what is sent, for the warning and the fallback file.
+            record: what goes to the fallback file where MLflow does not take it.
+            send: takes an `MlflowClient`.
+            insist: try even during an outage.
+        """
+        uri = self.uri
+        if self._fallback is None or uri is None:
             return None
-        return f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
+        run = {"run_id": self.run_id, "run": self.name}
+        if self.run_id is None:
+            self._fallback.write(run, kind, record)
+            return None
+        return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
+
+    def model_page(self, name: str, version: str) -> str | None:
+        """The page of a registered model's version; None without tracking."""
+        return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
 
     def flush(self) -> None:
         """Returns when all metrics logged so far are recorded, in MLflow or in the fallback file."""
@@ -193,7 +209,7 @@ class TrackedRun:
         """Flushes and ends the run."""
         self._writer.close()
         # Tried even during an outage: a run that is not ended looks alive until the next start.
-        self._attempt(
+        self.ask(
             "status",
             {"status": status},
             lambda client: client.set_terminated(self.run_id, status),
@@ -203,16 +219,16 @@ class TrackedRun:
     def suspend(self) -> None:
         """Flushes and marks the run as waiting; `start_run` for the same flow run goes on with it."""
         self._writer.close()
-        self._attempt("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
+        self.ask("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
         self._owned = False
 
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
         """Ends the experiment's suspended runs whose flow run, by its id, does not go on."""
-        self._attempt("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
+        self.ask("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
         """Ends the experiment's runs of other hosts that are running although their flow run, by its id, has ended."""
-        self._attempt("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
+        self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
     def resume(self) -> None:
         """Marks the run as this process's and running, after the process that began it was killed."""
@@ -224,7 +240,7 @@ class TrackedRun:
             client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in origin_tags().items()])
             client.update_run(self.run_id, "RUNNING")
 
-        self._attempt("status", {"status": "RUNNING"}, send)
+        self.ask("status", {"status": "RUNNING"}, send)
 
     def __enter__(self) -> Self:
         return self
@@ -245,23 +261,7 @@ class TrackedRun:
 
             client.log_batch(self.run_id, metrics=[Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points])
 
-        self._attempt("metrics", {"metrics": [point._asdict() for point in points]}, send)
-
-    def _attempt(
-        self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
-    ) -> Answer | None:
-        """What `send` returns; None when it failed, when tracking is off, and when the run never started.
-
-        In the last case the record goes straight to the fallback file.
-        """
-        uri = self.uri
-        if self._fallback is None or uri is None:
-            return None
-        run = {"run_id": self.run_id, "run": self.name}
-        if self.run_id is None:
-            self._fallback.write(run, kind, record)
-            return None
-        return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
+        self.ask("metrics", {"metrics": [point._asdict() for point in points]}, send)
 
 
 def _server(uri: str) -> str:
@@ -278,6 +278,7 @@ def start_run(
     tags: Mapping[str, str | None] | None = None,
     params: Mapping[str, Any] | None = None,
     started_at: float | None = None,
+    shared_url: str | None = None,
 ) -> TrackedRun:
     """A new run, or one that records nothing when tracking is off. Never raises.
 
@@ -292,6 +293,7 @@ def start_run(
         tags: tags beside those that name user, commit, host and process.
         params: a nested config; recorded flat, and whole as `config.yaml`.
         started_at: seconds since the epoch, for work recorded once it is done; None means now.
+        shared_url: object storage that takes the artifacts of a database's runs; None leaves them in `store_root`.
     """
     if not tracking.enabled:
         return TrackedRun(None, None, name, store_root)
@@ -300,7 +302,8 @@ def start_run(
     if parent_run_id is not None:
         all_tags["mlflow.parentRunId"] = parent_run_id
     cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in all_tags.items()}
-    location = (store_root.absolute() / "mlartifacts").as_uri() if is_database(uri) else None
+    place = shared_url or store_root.absolute().as_uri()
+    location = f"{place}/mlartifacts" if is_database(uri) else None
 
     def create() -> tuple[str, str]:
         client = connect(uri)

@@ -60,10 +60,11 @@ def _held_out_and_train(store: Path) -> tuple[set[str], set[str]]:
 
 
 def test_every_stage_runs_and_every_model_is_measured(runs: Runs) -> None:
-    assert list(runs.first.cached) == [*STAGES, *(f"evaluation of {model}" for model in MODELS)]
+    assert list(runs.first.cached) == [*STAGES, *(f"evaluation of {model}" for model in MODELS), "comparison"]
     assert not any(runs.first.cached.values())
     assert list(runs.first.evaluations) == MODELS
-    assert [row[0] for row in runs.first.summary] == ["base student", *STAGES, "evaluation"]
+    assert [row[0] for row in runs.first.summary] == ["base student", *STAGES, "comparison", "evaluation"]
+    assert runs.first.promotion is None
 
 
 def test_the_figures_of_evaluation_make_sense(runs: Runs) -> None:
@@ -127,11 +128,14 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     nested = [run for run in found if "mlflow.parentRunId" in run.data.tags]
     assert len(parents) == 2
-    names = [*STAGES, *(f"evaluation of {model}" for model in MODELS)]
+    names = [*STAGES, *(f"evaluation of {model}" for model in MODELS), "comparison"]
     assert sorted(run.info.run_name for run in nested) == sorted(names)
     first = min(parents, key=lambda run: run.info.start_time)
     assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {first.info.run_id}
     assert first.data.metrics["teacher/accuracy"] == runs.first.evaluations["teacher"]["accuracy"]
+    differences = runs.first.evaluations["teacher"]["accuracy"] - runs.first.evaluations["base"]["accuracy"]
+    assert first.data.metrics["comparison/teacher/accuracy_difference"] == pytest.approx(differences)
+    assert 0.0 < first.data.metrics["comparison/teacher/accuracy_p"] < 0.05
     assert first.data.params["sft.learning_rate"] == "0.0005"
     assert first.inputs.dataset_inputs[0].dataset.digest
     assert "report/report.html" in [file.path for file in client.list_artifacts(first.info.run_id, "report")]
@@ -146,6 +150,7 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
 def test_the_report_needs_nothing_beside_it(runs: Runs) -> None:
     page = Path(runs.first.report).read_text()
     assert "<svg" in page
+    assert "Prompt by prompt against the base student" in page
     for attribute in re.findall(r'(?:src|href)="([^"]*)"', page):
         assert attribute.startswith(("#", "data:", "http://127.0.0.1")), attribute
     assert "url(http" not in page
@@ -164,7 +169,7 @@ def test_a_cached_run_starts_no_server_and_no_training(runs: Runs) -> None:
     assert runs.second_took_s < 20
     place = SUMMARY_COLUMNS.index("cached")
     assert {row[0]: row[place] for row in runs.second.summary} == {
-        **dict.fromkeys([*STAGES, "evaluation"], "yes"),
+        **dict.fromkeys([*STAGES, "comparison", "evaluation"], "yes"),
         "base student": "",
     }
     assert {row[place] for row in runs.first.summary} == {""}

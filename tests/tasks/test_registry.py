@@ -57,11 +57,13 @@ def test_a_student_is_registered_by_its_weights_with_what_it_is(student: Artifac
 def test_a_run_registers_its_students_where_the_config_names_a_model(
     student: Artifact, make_context: Callable[..., RunContext], tmp_path: Path
 ) -> None:
-    for name, expected in ((None, None), ("small", "http://127.0.0.1:5000/#/models/small/versions/1")):
+    page = "http://127.0.0.1:5000/#/models/small/versions/1"
+    for name, versions, pages in ((None, {}, {}), ("small", {"sft": "1"}, {"model": page})):
         config = DistillConfig(tracking=TrackingConfig(register_as=name))
         with start_run(config.tracking, tmp_path, "distill") as record:
             record.log_artifacts(Path(student.uri), "student")
             run = Run(name="distill", config=config, context=make_context(), record=record)
             logged = student.model_copy(update={"facts": {"mlflow_run_id": record.run_id}})
-            assert register(run, {"sft": logged}, {}) == expected
-    assert register(run, {}, {}) is None
+            assert register(run, {"sft": logged}, {}) == versions
+            assert run.pages == pages
+    assert register(run, {}, {}) == {}

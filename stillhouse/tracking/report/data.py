@@ -56,7 +56,13 @@ class ReportData:
     config: JsonObject = field(default_factory=dict)
     stages: Sequence[StageSummary] = ()
     evaluations: Sequence[JsonObject] = ()
-    """Facts of `stillhouse.evaluation`, each with `name` (base, sft, on_policy, teacher) and `teacher_kl`."""
+    """Facts of `stillhouse.evaluation`, each with `name` (base, champion, sft, on_policy, teacher) and `teacher_kl`."""
+    comparison: Sequence[JsonObject] = ()
+    """Rows of `stillhouse.evaluation.comparison`: each model beside the reference, by metric and by tag."""
+    reference: str | None = None
+    """The model that the others were compared with; None where there is no comparison."""
+    decision: str | None = None
+    """Who is the champion, and why; None where that was not asked."""
     training: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     """Rows of `metrics.jsonl` by method (sft, on_policy): `step` and metrics."""
     dataset: JsonObject = field(default_factory=dict)

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking.report.comparison import overall_lines, tag_lines
 from stillhouse.tracking.report.conversation import view
 from stillhouse.tracking.report.data import ReportData, StageSummary
 from stillhouse.tracking.report.environment import PAGE_CSS, page_environment
@@ -48,6 +49,8 @@ def render(report: ReportData) -> str:
         created=report.created_at.strftime("%d %B %Y, %H:%M %Z").strip() if report.created_at else None,
         evaluations=[_evaluation(facts) for facts in report.evaluations],
         tags=_tags(report.evaluations),
+        compared=overall_lines(report.comparison),
+        compared_tags=tag_lines(report.comparison),
         totals=_totals(report.stages),
         dataset_facts=[(name, report.dataset[name]) for name in _DATASET_FACTS if report.dataset.get(name) is not None],
         drop_reasons=sorted((report.dataset.get("drop_reasons") or {}).items(), key=lambda item: (-item[1], item[0])),

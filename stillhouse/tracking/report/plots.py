@@ -10,7 +10,13 @@ from stillhouse.types import JsonObject
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STAGE_LABELS = {"base": "Base student", "sft": "After SFT", "on_policy": "After on-policy", "teacher": "Teacher"}
+STAGE_LABELS = {
+    "base": "Base student",
+    "champion": "Champion",
+    "sft": "After SFT",
+    "on_policy": "After on-policy",
+    "teacher": "Teacher",
+}
 _ROW_IN = 0.42
 _CURVES_IN = 3.3
 _DIGIT_POINTS = 6.8

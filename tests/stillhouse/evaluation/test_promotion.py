@@ -33,8 +33,8 @@ def test_a_student_that_is_better_by_more_than_noise_is_promoted_and_the_reason_
     decision = decide([line()], ["sft"], "champion", RULE)
     assert (decision.promoted, decision.reference) == ("sft", "champion")
     assert decision.reason == (
-        "sft is better than champion: accuracy 70.0% against 60.0% on 200 prompts, a difference of +10.0% "
-        "(+5.0% to +15.0%), p = 0.001, below 0.05."
+        "sft is better than champion: accuracy 70.0% against 60.0% on 200 prompts, +10.0 points "
+        "(+5.0 to +15.0), p = 0.001, below 0.05."
     )
 
 

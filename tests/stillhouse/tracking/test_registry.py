@@ -7,7 +7,7 @@ import pytest
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import TrackedRun, start_run
-from stillhouse.tracking.registry import StudentVersion
+from stillhouse.tracking.registry import StudentVersion, download, find_registered, move_alias
 
 Lines = Callable[[Path], list[dict[str, Any]]]
 
@@ -36,8 +36,8 @@ def test_a_student_becomes_a_version_whose_files_are_those_of_its_run(
     run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
 ) -> None:
     name = tracking.experiment
-    page = run.register(name, "candidate", [student])
-    assert page == f"http://127.0.0.1:5000/#/models/{name}/versions/1"
+    assert run.register(name, "candidate", [student]) == ["1"]
+    assert run.model_page(name, "1") == f"http://127.0.0.1:5000/#/models/{name}/versions/1"
     version = client.get_model_version_by_alias(name, "candidate")
     assert version.tags == {"method": "sft", "data": "d1", "student": "aaaa"}
     assert (version.run_id, version.description) == (run.run_id, "SFT of a base")
@@ -51,9 +51,9 @@ def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
     name = tracking.experiment
     later = replace(student, fingerprint="bbbb", tags={"method": "on_policy"})
     for students, expected in (([student, later], 2), ([student], 1), ([later], 2)):
-        page = run.register(name, "candidate", students)
-        assert page is not None
-        assert page.endswith(f"/versions/{expected}")
+        versions_now = run.register(name, "candidate", students)
+        assert versions_now is not None
+        assert versions_now[-1] == str(expected)
         assert int(client.get_model_version_by_alias(name, "candidate").version) == expected
     run.register(name, "champion", [replace(student, description="measured", tags={"accuracy": "0.75"})])
     assert versions(client, name) == [1, 2]
@@ -72,7 +72,7 @@ def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_sta
     name = tracking.experiment
     run.register(name, "candidate", [student])
     for missing in (replace(student, run_id=None), replace(student, artifact_path="absent")):
-        assert run.register(name, "candidate", [replace(missing, fingerprint="cccc")]) is None
+        assert run.register(name, "candidate", [replace(missing, fingerprint="cccc")]) == [None]
         assert "student cccc is not registered" in caplog.text
         caplog.clear()
     assert versions(client, name) == [1]
@@ -90,3 +90,35 @@ def test_what_mlflow_does_not_take_goes_to_the_fallback_file(
     assert [line["model"] for line in fallback_lines(tmp_path)] == ["a/b: no name", "model"]
     off = TrackedRun(None, None, "sft", tmp_path)
     assert off.register("model", "candidate", [student]) is None
+
+
+def test_a_version_is_found_by_alias_and_by_number_and_its_files_come_back(
+    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig, tmp_path: Path
+) -> None:
+    name = tracking.experiment
+    assert find_registered(client, name, "champion") is None
+    run.register(name, "candidate", [student])
+    assert find_registered(client, name, "champion") is None
+    assert find_registered(client, name, "7") is None
+    found = find_registered(client, name, "candidate")
+    assert found is not None
+    assert found == find_registered(client, name, "1")
+    assert (found.version, found.fingerprint) == ("1", "aaaa")
+    assert (found.run_id, found.artifact_path) == (run.run_id, "student")
+    (tmp_path / "copy").mkdir()
+    assert (download(client, found, tmp_path / "copy") / "README.md").read_text() == "# A student\n"
+    assert download(client, found, tmp_path, "README.md").read_text() == "# A student\n"
+
+
+def test_an_alias_that_another_moved_meanwhile_is_left_where_it_is(
+    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig
+) -> None:
+    name = tracking.experiment
+    run.register(name, "candidate", [student, replace(student, fingerprint="bbbb"), replace(student, fingerprint="cc")])
+    assert move_alias(client, name, "champion", "1", was=None)
+    assert not move_alias(client, name, "champion", "2", was=None)
+    assert move_alias(client, name, "champion", "2", was="1")
+    assert not move_alias(client, name, "champion", "3", was="1")
+    # A run that is tried again finds its own work.
+    assert move_alias(client, name, "champion", "2", was="1")
+    assert int(client.get_model_version_by_alias(name, "champion").version) == 2

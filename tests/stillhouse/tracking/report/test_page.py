@@ -8,6 +8,7 @@ import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.tracking.report import ReportData, SampleTrajectory, write_report
+from stillhouse.tracking.report.comparison import overall_lines, tag_lines
 from stillhouse.tracking.report.page import render
 
 _LOADING = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
@@ -88,7 +89,7 @@ def test_ids_are_unique_and_every_reference_inside_a_picture_is_met(full: Report
 
 def test_the_evaluation_table_shows_figures_and_dashes_for_unknown_ones(full: ReportData) -> None:
     page = Page(render(full))
-    assert page.row("After SFT")[1:4] == ["73.1\u202f%", "65.8\u201379.4\u202f%", "0.214"]
+    assert page.row("After SFT")[1:4] == ["74.4\u202f%", "67.1\u201380.5\u202f%", "0.214"]
     assert page.row("Teacher")[3] == "\u2013"
     assert page.row("Base student")[7] == "\u2013"
 
@@ -154,3 +155,29 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pat
     (tmp_path / "taken").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match="taken"):
         write_report(tmp_path / "taken", ReportData(title="t"))
+
+
+def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: ReportData) -> None:
+    lines = overall_lines(full.comparison)
+    assert [(line.group, line.model, line.difference, line.interval, line.p, line.sign) for line in lines] == [
+        ("Accuracy", "base", "\u221261.9", "\u221269.0 to \u221254.8", "< 0.001", "wrong"),
+        ("", "sft", "+1.3", "\u22121.8 to +4.4", "0.607", ""),
+        ("", "on_policy", "+18.1", "+11.5 to +24.7", "< 0.001", "right"),
+        ("Tokens", "base", "+12.4", "+9.2 to +15.6", "< 0.001", "wrong"),
+        ("", "sft", "\u22120.3", "\u22122.4 to +1.8", "0.770", ""),
+        ("", "on_policy", "\u22123.6", "\u22125.6 to \u22121.6", "< 0.001", "right"),
+    ]
+    assert [(line.group, line.model) for line in tag_lines(full.comparison)] == [
+        ("three_steps", "sft"),
+        ("", "on_policy"),
+        ("two_steps", "sft"),
+        ("", "on_policy"),
+    ]
+    assert tag_lines([row for row in full.comparison if row["tag"] != "two_steps"]) == []
+    html = render(full)
+    assert "Prompt by prompt against the champion" in html
+    assert "on_policy is the new champion." in html
+
+
+def test_a_run_that_compared_nothing_has_no_comparison(only_evaluation: ReportData) -> None:
+    assert "Prompt by prompt" not in render(only_evaluation)

@@ -1,0 +1,118 @@
+"""Comparison: every model of a run on the same held-out prompts, against the champion or, without one, the base."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from prefect import task
+from pydantic import TypeAdapter
+
+from stillhouse.config import ToolsConfig
+from stillhouse.evaluation.comparison import Compared, compare_models, line_of, prompt_values
+from stillhouse.evaluation.rewards import reward_totals
+from stillhouse.store import digest
+from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
+from stillhouse.tools.reward_book import RewardBook
+from stillhouse.types import Artifact, JsonObject, Model
+from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.champion import Registered
+from tasks.evaluation import evaluate, rewards_digest
+from tasks.interruption import run_until_done
+from tasks.models import teacher_model
+from tasks.prompts import PromptSets, metadata_file
+from tasks.run import Run, RunContext
+from tasks.sampling import TRAJECTORIES_FILE
+
+COMPARISON = Stage("comparison", version=1)
+LINES_FILE: Final = "comparison.jsonl"
+_LINES: Final = TypeAdapter(list[Compared])
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Who was compared, and what came of it."""
+
+    reference: Model
+    """Whom the others were compared with."""
+    champion: Registered | None
+    students: Sequence[Model]
+    """Those that may become the champion."""
+    lines: list[Compared]
+    evaluations: dict[str, JsonObject]
+    """Figures of `stillhouse.evaluation.measure` by model."""
+
+
+def compare(
+    base: Model, champion: Registered | None, students: Sequence[Model], prompts: PromptSets, run: Run
+) -> Comparison:
+    """Measures base, champion, students and teacher on the held-out prompts and compares them prompt by prompt.
+
+    Raises:
+        InputError: no prompt was held out.
+        FailureBudgetExceeded, EndpointError: a model could not be asked.
+    """
+    champions = [] if champion is None else [champion.model]
+    reference = champions[0] if champions else base
+    models = [base, *champions, *students, teacher_model(run.config.teacher)]
+    evaluations = [evaluate(model, prompts, run.config, run) for model in models]
+    artifact: Artifact = call_stage(
+        COMPARISON,
+        comparison_task,
+        run,
+        models=[model.name for model in models],
+        evaluations=evaluations,
+        reference=reference.name,
+        metadata=prompts.held_out_metadata,
+        confidence=run.config.evaluation.confidence,
+        tools=run.config.tools if run.config.tools.rewards_file else None,
+        rewards_sha256=rewards_digest(run.config.tools),
+    )
+    figures = {model.name: evaluation.facts for model, evaluation in zip(models, evaluations, strict=True)}
+    return Comparison(reference, champion, students, read_lines(artifact), figures)
+
+
+@task(name="comparison", **CACHED_STAGE)
+def comparison_task(
+    models: list[str],
+    evaluations: list[Artifact],
+    reference: str,
+    metadata: Artifact,
+    confidence: float,
+    tools: ToolsConfig | None,
+    rewards_sha256: str | None,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Verifies what each model answered, and compares the models with the reference on what both were measured on."""
+    about = read_metadata(metadata_file(metadata))
+    values = {}
+    for name, evaluation in zip(models, evaluations, strict=True):
+        trajectories = list(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE))
+        rewards = (
+            {} if tools is None else run_until_done(reward_totals(trajectories, about, RewardBook.from_config(tools)))
+        )
+        values[name] = prompt_values(trajectories, about, rewards)
+    tags = {prompt: one.tag for prompt, one in about.items()}
+    lines = compare_models(values, reference, tags, confidence=confidence)
+    facts = {"reference": reference, **_figures(lines)}
+    return context.store.write(
+        COMPARISON.name, digest(key), lambda folder: (write_jsonl(folder / LINES_FILE, lines), facts)
+    )
+
+
+def read_lines(comparison: Artifact) -> list[Compared]:
+    """The lines of a comparison artifact."""
+    return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))
+
+
+def _figures(lines: Sequence[Compared]) -> JsonObject:
+    """Small figures for MLflow: gain and two-sided p of each model's accuracy and reward."""
+    figures = {}
+    for name in dict.fromkeys(line.model for line in lines):
+        for metric in ("accuracy", "reward"):
+            line = line_of(lines, name, metric)
+            if line is not None:
+                figures[f"{name}/{metric}_difference"] = line.difference.difference
+                figures[f"{name}/{metric}_p"] = line.p
+    return figures
