@@ -1,13 +1,17 @@
 """A teacher behind a server."""
 
+import random
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.http import ModelServer
+from stillhouse.training.on_policy.patience import Patience
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.served.answers import WrongAnswer
 from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
@@ -23,6 +27,8 @@ _WAY_OUT: Final = (
     "from it and train by SFT"
 )
 _SHOWN_CHARACTERS: Final = 200
+_MAX_ATTEMPTS: Final = 6
+"""Tries of a request before the training to a server that says it is not ready."""
 
 
 class ScoringApi(Protocol):
@@ -84,6 +90,7 @@ class ServedTeacher:
         self._server = server
         self._journal = journal
         self._alignment = alignment
+        self._sleep = sleep or time.sleep
         self._requests = Requests(
             self._send,
             lambda view: len(view.token_ids),
@@ -112,13 +119,13 @@ class ServedTeacher:
         return whole
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
-        """Log-probabilities of the views' scored tokens, asked for now and once, past the journal.
+        """Log-probabilities of the views' scored tokens, asked for now, past the journal and in one request.
 
         Raises:
             EndpointError: the server does not give them.
         """
         try:
-            return self._api.logprobs(self._post(views, temperature), views)
+            return self._api.logprobs(self._post_patiently(views, temperature), views)
         except (RequestFailed, WrongAnswer) as error:
             raise self._told(error) from error
 
@@ -129,7 +136,7 @@ class ServedTeacher:
             EndpointError: the server does not answer.
         """
         try:
-            return self._api.spellings(self._post([view], 1.0, spelt=True), view)
+            return self._api.spellings(self._post_patiently([view], 1.0, spelt=True), view)
         except (RequestFailed, WrongAnswer) as error:
             raise self._told(error) from error
 
@@ -143,6 +150,21 @@ class ServedTeacher:
         answers = self._api.logprobs(self._post(views, self._temperature), views)
         self._journal.put({self._journal.key(view): answer for view, answer in zip(views, answers, strict=True)})
         return answers
+
+    def _post_patiently(self, views: Sequence[TeacherView], temperature: float, *, spelt: bool = False) -> object:
+        """Waits for a server that has too much to do or still loads; what else is wrong is told at once."""
+        patience = Patience(_MAX_ATTEMPTS, random.Random())
+        while True:
+            try:
+                return self._post(views, temperature, spelt=spelt)
+            except RequestFailed as error:
+                is_busy = (
+                    error.failure.kind is FailureKind.RATE or error.failure.status == HTTPStatus.SERVICE_UNAVAILABLE
+                )
+                wait_s = patience.wait_s(error.failure) if is_busy else None
+                if wait_s is None:
+                    raise
+                self._sleep(wait_s)
 
     def _post(self, views: Sequence[TeacherView], temperature: float, *, spelt: bool = False) -> object:
         answer = self._server.post(self._api.path, self._api.body(views, temperature, spelt=spelt))

@@ -230,6 +230,17 @@ def test_a_busy_server_is_waited_for_as_long_as_it_says(
     assert len(scoring_server.bodies) == 1
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_waited_for_before_the_training_too(
+    scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher, waits: list[float], status: int
+) -> None:
+    scoring_server.failures = [scoring_server.refusal(status, "loading", {"Retry-After": "5"})]
+    scored = [truth[1:] for truth in truths(scoring_server, requests[:1])]
+    assert unhurried.ask([requests[0].read], 1.0) == scored
+    assert len(waits) == 1
+    assert waits[0] >= 5.0
+
+
 @pytest.mark.parametrize("status", [400, 413, 500, 503])
 def test_a_batch_that_a_server_fails_on_is_asked_by_halves(
     scoring_server: Any, requests: list[ScoreRequest], unhurried: ServedTeacher, status: int
