@@ -83,6 +83,7 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
                 report = _write_report(run, pages_of(run), failure=str(error))
                 run.record.log_artifact(report, "report")
                 get_run_logger().error("%s The report is in %s", error, report)
+                run.context.store.share_folder(report.parent)
             raise
         finally:
             forget_budgets(run.context.run_id)
@@ -97,6 +98,7 @@ def publish(run: Run) -> Published:
         register(run, students, evaluations)
     pages = {**pages_of(run), **{name: run.pages[name] for name in ("model",) if name in run.pages}}
     report = _write_report(run, pages)
+    run.context.store.share_folder(report.parent)
     published = Published(
         report=str(report),
         dataset=results.get("dataset"),

@@ -50,6 +50,7 @@ class RunContext(BaseModel):
             params=params or None,
             tags=_prefect_tags(),
             started_at=started_at,
+            shared_url=self.store.url,
         )
 
     def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
@@ -140,7 +141,14 @@ def start(config: DistillConfig | JsonObject, name: str) -> Run:
     if store.remote is not None:
         # Hours of work are not to be lost for the name of a bucket.
         store.check()
-    record = start_run(config.tracking, store.root, name, params=config.model_dump(mode="json"), tags=_prefect_tags())
+    record = start_run(
+        config.tracking,
+        store.root,
+        name,
+        params=config.model_dump(mode="json"),
+        tags=_prefect_tags(),
+        shared_url=store.url,
+    )
     record.end_orphaned(has_ended)
     context = RunContext(
         run_id=uuid4().hex,

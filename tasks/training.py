@@ -13,6 +13,7 @@ from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob, teacher_identities
 from stillhouse.training.launchers.launch import train
+from stillhouse.training.mirror import mirrored
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import Artifact, JsonObject, Model
@@ -151,9 +152,12 @@ def _train(
     )
     # Not by the key: what changes nothing of the weights need not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
+    # A run in a SQLite file is known to this machine alone.
+    is_own_run = (context.tracking.uri or "sqlite").startswith("sqlite")
     with (
         # Of the flow, beside the training's own: whose job file lies in the folder decides where the student goes.
         exclusive(work_dir / "flow"),
+        mirrored(work_dir, context.store, leave_out={"mlflow_run.json"} if is_own_run else set()) as remove_copies,
         context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record,
     ):
         tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)
@@ -164,6 +168,8 @@ def _train(
 
         artifact = context.store.write(stage.name, digest(key), fill)
         record.log_artifacts(Path(artifact.uri), "student")
+        context.store.share(artifact)
+        remove_copies()
     # The checkpoints have served: the student is in the store, whole.
     shutil.rmtree(work_dir, ignore_errors=True)
     return artifact

@@ -33,6 +33,11 @@ class ArtifactStore:
         self.remote = RemoteFolder(str(location)) if is_url else None
         """What machines share; None where that is the folder itself."""
 
+    @property
+    def url(self) -> str | None:
+        """Where the storage is that machines share; None where that is the folder itself."""
+        return None if self.remote is None else self.remote.url
+
     def check(self) -> None:
         """Makes sure that the store can be written.
 
@@ -98,6 +103,16 @@ class ArtifactStore:
         """
         if self.remote is not None:
             sharing.forget(self.remote, artifact)
+
+    def share_folder(self, folder: Path) -> None:
+        """Copies a folder below the root to the storage that machines share, where there is one: a report, for one.
+
+        Raises:
+            StoreError: the storage cannot be reached or refuses.
+        """
+        if self.remote is not None:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            self.remote.upload({path.relative_to(self.root).as_posix(): path for path in files})
 
     def problem(self, artifact: Artifact) -> str | None:
         """Why `artifact` cannot be used, or None when every byte of it is as it was written."""
