@@ -26,7 +26,7 @@ def dask_workers(runtime: RuntimeConfig) -> Iterator[Call]:
         ConfigError: the extra `dask` is not installed, or no scheduler answers at `runtime.dask_address`.
         StillhouseError: every worker that was given a task was killed.
     """
-    with _task_runner(runtime) as runner, _known_server(runtime):
+    with _task_runner(runtime) as runner, known_server(is_local=runtime.dask_address is None):
 
         async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
             _connect(runner, runtime)
@@ -46,12 +46,15 @@ def dask_workers(runtime: RuntimeConfig) -> Iterator[Call]:
 
 
 @contextmanager
-def _known_server(runtime: RuntimeConfig) -> Iterator[None]:
-    """Tells workers on this machine of the Prefect server that this process asks, which may be one of its own.
+def known_server(*, is_local: bool) -> Iterator[None]:
+    """Tells workers of a cluster on this machine of the Prefect server that this process asks, maybe one of its own.
 
     Each would start another otherwise, which takes it 20 seconds.
+
+    Args:
+        is_local: whether the cluster is on this machine; one elsewhere has to be told by its own environment.
     """
-    if runtime.dask_address is not None:
+    if not is_local:
         yield
         return
     with get_client(sync_client=True) as client:

@@ -1,4 +1,4 @@
-"""Labels: what is measured of each trajectory, a shard at a time, in processes of this machine or on a Dask cluster."""
+"""Labels: what is measured of each trajectory, a shard at a time, in processes of this machine or on a cluster."""
 
 import asyncio
 import os
@@ -64,6 +64,13 @@ def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tup
         from tasks.cluster import dask_workers
 
         with dask_workers(runtime) as call:
+            yield call, max(1, len(shards))
+        return
+    if runtime.task_runner == "ray":
+        from tasks.ray_cluster import ray_workers
+
+        num_workers = runtime.label_processes or os.cpu_count() or 1
+        with ray_workers(runtime, num_workers=num_workers) as call:
             yield call, max(1, len(shards))
         return
     num_processes = runtime.label_processes

@@ -129,6 +129,10 @@ class PartProgress:
         """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
         self._stage.take(self._part, replace(state, total=self._total), self._clock())
 
+    def finish(self, usd: float) -> None:
+        """The part was sampled where nobody could be heard, for so much money."""
+        self._stage.take(self._part, RolloutProgress(done=self._total, total=self._total, usd=usd), self._clock())
+
     def skip(self) -> None:
         """The part's result was at hand."""
         done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)

@@ -1,7 +1,7 @@
 """Rollouts: the teacher's trajectories. A task run is a shard of prompts; shards share an event loop and a limit."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -12,13 +12,15 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.dataset.acceptance import Acceptance, Gate
 from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
+from stillhouse.rollouts.offer import rollout_keys
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
-from tasks.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.caching import CACHED_STAGE, Stage, at_hand, call_here, recall_shards
+from tasks.elsewhere import rollout_workers
 from tasks.interruption import run_until_done
 from tasks.live import LivePage
 from tasks.models import endpoint_of, teacher_model
@@ -103,11 +105,7 @@ def sample_teacher(
         for shard, one, about in zip(shards, owed, told, strict=True)
     }
     with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
-        work = recall_shards(
-            ROLLOUTS, rollouts_task, run, shards, heard=_hear,
-            own_inputs=lambda shard: own[shard.fingerprint], **inputs,
-        )  # fmt: skip
-        results = run_until_done(work)
+        results = _sample_shards(shards, own, inputs, run)
     collected = Rollouts(
         shards=tuple(shard for shard, _ in results),
         metadata=tuple(metadata),
@@ -117,6 +115,40 @@ def sample_teacher(
     cached = all(cached for _, cached in results)
     run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
     return collected
+
+
+def _sample_shards(
+    shards: list[Artifact], own: Mapping[str, JsonObject], inputs: JsonObject, run: Run
+) -> list[tuple[Artifact, bool]]:
+    """Each shard's trajectories and whether they were at hand.
+
+    Args:
+        shards: of prompts.
+        own: what each depends on beside `inputs`, by its fingerprint.
+        inputs: what all depend on.
+        run: the flow run.
+    """
+
+    def owed() -> list[Artifact]:
+        every = ((shard, {"shard": shard, **own[shard.fingerprint], **inputs}) for shard in shards)
+        return [shard for shard, needed in every if at_hand(ROLLOUTS, run, needed) is None]
+
+    runtime = run.context.runtime
+    is_served_here = inputs["teacher"].base_url is None
+    gpus = 1 if is_served_here and runtime.device == "cuda" else 0
+    with rollout_workers(run.context, owed, _rollout_keys, gpus=gpus) as call:
+        work = recall_shards(
+            ROLLOUTS,
+            rollouts_task,
+            run,
+            shards,
+            heard=_hear if call is call_here else _hear_elsewhere,
+            own_inputs=lambda shard: own[shard.fingerprint],
+            at_once=runtime.rollout_shards,
+            call=call,
+            **inputs,
+        )
+        return run_until_done(work)
 
 
 def _inputs(config: DistillConfig, toolbox: Toolbox) -> dict[str, Any]:
@@ -168,6 +200,26 @@ def _hear(shard: Artifact, cached: bool) -> None:
         PartProgress("rollouts", shard.uri, shard.num_rows).skip()
 
 
+def _hear_elsewhere(shard: Artifact, cached: bool) -> None:
+    """What other processes sample is shown a shard at a time."""
+    part = PartProgress("rollouts", shard.uri, shard.num_rows)
+    part.skip() if cached else part.finish(shard.facts.get("usd") or 0.0)
+
+
+def _rollout_keys(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of the rollouts of a shard, by the arguments of its task."""
+    prompts = list(read_prompts(prompts_file(arguments["shard"])))
+    toolbox = Toolbox.from_config(arguments["tools"])
+    about = _metadata_of(prompts, arguments["metadata"])
+    told = {prompt: one.metadata for prompt, one in about.items()}
+    return rollout_keys(prompts, arguments["rollouts"], toolbox, arguments["model"].fingerprint, told)
+
+
+def _metadata_of(prompts: Sequence[Prompt], metadata: Artifact | None) -> dict[str, PromptMetadata]:
+    about = {} if metadata is None else read_metadata(metadata_file(metadata))
+    return {prompt.id: about[prompt.id] for prompt in prompts if prompt.id in about}
+
+
 @task(name="rollouts", **CACHED_STAGE)
 async def rollouts_task(
     shard: Artifact,
@@ -184,7 +236,7 @@ async def rollouts_task(
     """Samples the teacher for one shard. Everything paid for is in the journal, whatever happens to this task."""
     prompts = list(read_prompts(prompts_file(shard)))
     part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
-    about = {} if metadata is None else read_metadata(metadata_file(metadata))
+    about = _metadata_of(prompts, metadata)
     plan = None if wanted is None else _plan(prompts, rollouts, wanted, about)
     async with endpoint_of(model, teacher, context.runtime) as endpoint:
         sampled = await sample(
@@ -196,7 +248,7 @@ async def rollouts_task(
             part,
             part=key,
             teacher=teacher,
-            metadata={prompt.id: about[prompt.id].metadata for prompt in prompts if prompt.id in about},
+            metadata={prompt: one.metadata for prompt, one in about.items()},
             plan=plan,
         )
     check_failures(sampled, rollouts.failure_budget)

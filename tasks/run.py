@@ -34,11 +34,18 @@ class RunContext(BaseModel):
     budget: BudgetConfig
     mlflow_run_id: str | None
     """The parent of the nested runs that stages open; None without tracking."""
+    journal_part: str | None = None
+    """Folder of the journal of a shard that runs on another machine; None takes the store's."""
 
     @property
     def store(self) -> ArtifactStore:
         """The store named in the config."""
         return ArtifactStore(self.runtime.store, self.runtime.scratch)
+
+    @property
+    def journal(self) -> Path:
+        """Folder of the journal that answers go to."""
+        return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
         """A new MLflow run for one stage, nested below this one. Use it as a context manager."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
@@ -15,6 +16,7 @@ from stillhouse.rollouts.budget import require_prices, shared_budget
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector
 from stillhouse.rollouts.journal import open_journal
+from stillhouse.rollouts.journal.parts import used
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
@@ -67,6 +69,8 @@ async def sample(
         budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
     async with AsyncExitStack() as opened:
         runtime = context.runtime
+        if context.journal_part is not None:
+            await opened.enter_async_context(used(Path(context.journal_part)))
         client: BatchClient | None = None
         if teacher is not None and teacher.batch:
             client = BatchClient(endpoint, context.store.root / "batches")
@@ -78,7 +82,7 @@ async def sample(
             endpoint=endpoint,
             config=config,
             toolbox=Toolbox.from_config(tools),
-            journal=opened.enter_context(open_journal(context.store.root)),
+            journal=opened.enter_context(open_journal(context.journal)),
             runtime=runtime,
             progress=watcher,
             budget=budget,

@@ -1,13 +1,15 @@
 """`Offer`: what all rollouts of a collection that are offered the same tools have in common, made once."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from stillhouse.config import RolloutsConfig
+from stillhouse.errors import ConfigError
 from stillhouse.rollouts.agent import AgentRules
 from stillhouse.rollouts.keys import KeyForm
 from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox
-from stillhouse.types import ToolSchema
+from stillhouse.types import JsonObject, Prompt, ToolSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,31 @@ class Offer:
             rules=AgentRules.of(config, has_tools=bool(schemas)),
             key_form=KeyForm(identity, config, schemas),
         )
+
+
+def rollout_keys(
+    prompts: Iterable[Prompt],
+    config: RolloutsConfig,
+    toolbox: Toolbox,
+    identity: str,
+    metadata: Mapping[str, JsonObject],
+) -> Iterator[str]:
+    """The key of every rollout that a collection may begin; a prompt that names a tool that is not there has none.
+
+    Args:
+        prompts: of the collection.
+        config: what is sampled.
+        toolbox: the tools configured.
+        identity: `Endpoint.identity`.
+        metadata: of prompts, by their ids, for tools that are told it.
+    """
+    offers: dict[tuple[str, ...], Offer] = {}
+    for prompt in prompts:
+        try:
+            tools = toolbox.select(prompt.tools)
+        except ConfigError:
+            continue
+        names = tuple(tools.names)
+        offer = offers.get(names) or offers.setdefault(names, Offer.of(tools, config, identity))
+        told = metadata.get(prompt.id, {}) if offer.takes_context else None
+        yield from (offer.key_form.key(prompt.id, index, told) for index in range(config.num_samples))

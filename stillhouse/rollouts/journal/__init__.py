@@ -10,8 +10,9 @@ processes on one journal tell the same story.
     claims     which rollouts this journal runs, as kernel locks that end with their process
     journal    what the other rooms use: look-ups, puts, claims
     shared     one open journal for all collections of a process
+    parts      journals of a few rollouts each, for processes on other machines
 
-It needs a local disk: neither WAL nor the locks work over a network.
+All users of one file are on one machine: neither WAL nor the locks work over a network.
 """
 
 from stillhouse.rollouts.journal.journal import Journal

@@ -23,6 +23,8 @@ from stillhouse.rollouts.journal.schema import (
 )
 from stillhouse.rollouts.journal.writer import Writer
 
+JOURNAL_FILE: Final = "journal.sqlite3"
+"""Name of a journal in its folder."""
 _KEY_BYTES: Final = 32
 
 

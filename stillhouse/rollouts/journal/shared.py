@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from stillhouse.rollouts.journal.journal import Journal
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE, Journal
 
 
 @dataclass(slots=True)
@@ -21,13 +21,13 @@ _lock: Final = threading.Lock()
 
 
 @contextmanager
-def open_journal(store: str | Path) -> Iterator[Journal]:
-    """The journal of a store folder while the block lasts; blocks that overlap share it, and with it each fsync.
+def open_journal(folder: str | Path) -> Iterator[Journal]:
+    """The journal of a folder while the block lasts; blocks that overlap share it, and with it each fsync.
 
     Raises:
         StoreError: as `Journal`.
     """
-    path = Path(store).absolute() / "journal.sqlite3"
+    path = Path(folder).absolute() / JOURNAL_FILE
     with _lock:
         shared = _open.get(path)
         if shared is None:

@@ -1,0 +1,108 @@
+"""Journals of a few rollouts each, for processes on other machines: SQLite needs all users of one file on one machine.
+
+A part is lent what the journal holds of its rollouts, and taken back when they are done; nobody pays for an answer that
+is in either. A part that a killed run left behind is taken back by the next one, unless its process still runs.
+"""
+
+import asyncio
+import fcntl
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from stillhouse.errors import StoreError
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE
+from stillhouse.rollouts.journal.schema import NewerVersion, connect, prepare
+
+_LOCK_FILE: Final = "lock"
+
+_LEND: Final = """
+INSERT INTO entry (place, body) SELECT place, body FROM other.entry
+WHERE place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) ON CONFLICT DO NOTHING
+"""
+_TAKE_BACK: Final = (
+    "INSERT INTO entry (place, body) SELECT place, body FROM other.entry WHERE true ON CONFLICT DO NOTHING"
+)
+
+
+def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
+    """Copies what the journal holds of some rollouts to a part, which may hold some already; not while it is in use.
+
+    Args:
+        journal: folder of the journal; nothing is lent where it has none.
+        part: folder of the part; made where it is missing.
+        rollout_keys: in hex.
+
+    Raises:
+        StoreError: a file cannot be read or written.
+    """
+    source = journal / JOURNAL_FILE
+    part.mkdir(parents=True, exist_ok=True)
+    with _locked(part) as is_free:
+        if is_free and source.is_file():
+            with _joined(part / JOURNAL_FILE, source) as connection:
+                connection.executemany(_LEND, ((bytes.fromhex(key),) for key in rollout_keys))
+
+
+def take_back(part: Path, journal: Path) -> None:
+    """Copies all that a part holds to the journal and removes the part; does nothing while it is in use.
+
+    Raises:
+        StoreError: a file cannot be read or written.
+    """
+    source = part / JOURNAL_FILE
+    with _locked(part) as is_free:
+        if is_free and source.is_file():
+            with _joined(journal / JOURNAL_FILE, source) as connection:
+                connection.execute(_TAKE_BACK)
+        if is_free:
+            shutil.rmtree(part)
+
+
+@asynccontextmanager
+async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
+    """Keeps others from the part; waits for one that uses it, a process whose run was started again for instance.
+
+    The system lets go of the part when this process dies, however it dies.
+    """
+    part.mkdir(parents=True, exist_ok=True)
+    while True:
+        with _locked(part) as is_free:
+            if is_free:
+                yield
+                return
+        await asyncio.sleep(look_s)
+
+
+@contextmanager
+def _locked(part: Path) -> Iterator[bool]:
+    """Whether nobody else uses the part, and then keeps others from it."""
+    with (part / _LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@contextmanager
+def _joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
+    """A transaction on the journal `target` that sees `source` as `other`."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for path in (source, target):
+            prepare(path)
+        with closing(connect(target)) as connection:
+            connection.execute("ATTACH ? AS other", (str(source),))
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+    except (OSError, sqlite3.Error, NewerVersion) as error:
+        raise StoreError(
+            f"journal {target}: cannot take the answers of {source}: {error}. Free some space or mend the permissions "
+            "there, then run the same command again: both are kept"
+        ) from error
