@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx
 from prefect import Task
@@ -27,7 +27,7 @@ from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject
-from tasks.caching import Stage, arguments_of, at_hand, call_stage
+from tasks.caching import Stage, at_hand, call_stage
 from tasks.run import Run, RunContext
 
 RETRIES: Final = 2
@@ -50,6 +50,22 @@ class StageCall(BaseModel):
     """What `start` among the inputs names in the store, which the child's machine may have to fetch; else None."""
     context: RunContext
 
+    @classmethod
+    def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
+        """The call of a stage with a task's arguments, which may hold artifacts, models and config sections."""
+        if context.store.remote is None:
+            # The child's working directory may be another.
+            runtime = context.runtime.model_copy(update={"store": str(context.store.root)})
+            context = context.model_copy(update={"runtime": runtime})
+        start = inputs.get("start")
+        return cls(
+            stage=stage.name,
+            key=stage.key(inputs),
+            inputs=to_jsonable_python(inputs),
+            start_weights=None if start is None else artifact_in(Path(start.ref)),
+            context=context,
+        )
+
 
 def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> Any:
     """As `call_stage`, in a flow run of `deployment` unless that is None or the result is at hand.
@@ -65,7 +81,7 @@ def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], ru
     result = at_hand(stage, run, inputs)
     cached = result is not None
     if result is None:
-        _run_in(deployment, _call_of(stage, run, inputs))
+        _run_in(deployment, StageCall.of(stage, inputs, run.context))
         result = at_hand(stage, _without_refresh(run), inputs)
     if result is None:
         raise StoreError(
@@ -74,21 +90,6 @@ def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], ru
         )
     run.note_stage(stage.name, result, cached=cached, seconds=time.monotonic() - started)
     return result
-
-
-def _call_of(stage: Stage, run: Run, inputs: JsonObject) -> StageCall:
-    context, store = run.context, run.context.store
-    if store.remote is None:
-        # The child's working directory may be another.
-        context = context.model_copy(update={"runtime": context.runtime.model_copy(update={"store": str(store.root)})})
-    start = inputs.get("start")
-    return StageCall(
-        stage=stage.name,
-        key=arguments_of(stage, run, inputs)["key"],
-        inputs=to_jsonable_python(inputs),
-        start_weights=None if start is None else artifact_in(Path(start.ref)),
-        context=context,
-    )
 
 
 def _without_refresh(run: Run) -> Run:

@@ -47,7 +47,7 @@ def perform(call: JsonObject) -> None:
     if work.stage not in STAGES:
         raise ConfigError(f"stage {work.stage!r} cannot run for another flow run; expected one of {', '.join(STAGES)}")
     stage, task = STAGES[work.stage]
-    inputs = _inputs_here(work, task)
+    inputs = inputs_here(work)
     if (key := stage.key(inputs)) != work.key:
         raise ConfigError(
             f"stage {work.stage}: the parent asks for {work.key} and this worker would make {key}: they run different "
@@ -59,8 +59,13 @@ def perform(call: JsonObject) -> None:
         recall(stage, task, run, **inputs)
 
 
-def _inputs_here(work: StageCall, task: Task[..., Any]) -> dict[str, Any]:
-    """The task's arguments, their artifacts whole and where this machine has them."""
+def inputs_here(work: StageCall) -> dict[str, Any]:
+    """The task's arguments as the parent had them, their artifacts whole and where this machine has them.
+
+    Raises:
+        StoreError: an artifact is in no store that this machine reaches.
+    """
+    _, task = STAGES[work.stage]
     store, types = work.context.store, get_type_hints(task.fn)
     inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in work.inputs.items()}
     if work.start_weights is not None:
