@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig
 from tasks.approval import require_approval
 from tasks.champion import find_champion, start_of_training
 from tasks.comparison import compare
@@ -15,7 +15,7 @@ from tasks.training import train_on_policy, train_sft
 
 
 @flow(name="distill", validate_parameters=False)
-def distill(config: DistillConfig = DistillConfig()) -> Published:
+def distill(config: DistillConfig = DEMO) -> Published:
     """Distils the teacher into the student, measures what it gained on held-out prompts, and promotes it or not."""
     with tracked(config, "distill") as run:
         prompts = load_prompts(run.config.prompts, run)

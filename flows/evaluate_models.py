@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig
 from tasks.champion import candidates, find_champion
 from tasks.comparison import compare
 from tasks.models import base_student
@@ -12,7 +12,7 @@ from tasks.publish import Published, publish, tracked
 
 
 @flow(name="evaluate-models", validate_parameters=False)
-def evaluate_models(config: DistillConfig = DistillConfig()) -> Published:
+def evaluate_models(config: DistillConfig = DEMO) -> Published:
     """Compares `student.model` (a base or a trained student's folder), champion, candidates and teacher."""
     with tracked(config, "evaluate-models") as run:
         prompts = load_prompts(run.config.prompts, run)

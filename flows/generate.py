@@ -2,14 +2,14 @@
 
 from prefect import flow
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig
 from tasks.generation import generate_dataset
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 
 
 @flow(name="generate", validate_parameters=False)
-def generate(config: DistillConfig = DistillConfig()) -> Published:
+def generate(config: DistillConfig = DEMO) -> Published:
     """Samples the teacher and builds the dataset, without training."""
     with tracked(config, "generate") as run:
         prompts = load_prompts(run.config.prompts, run)

@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig
 from tasks.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import load_prompts
@@ -11,7 +11,7 @@ from tasks.training import train_on_policy as train
 
 
 @flow(name="train-on-policy", validate_parameters=False)
-def train_on_policy(config: DistillConfig = DistillConfig()) -> Published:
+def train_on_policy(config: DistillConfig = DEMO) -> Published:
     """Distils on what the student samples, starting from `student.model`, which may be a trained student's folder."""
     with tracked(config, "train-on-policy") as run:
         prompts = load_prompts(run.config.prompts, run)

@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig
 from tasks.approval import require_approval
 from tasks.champion import find_champion, start_of_training
 from tasks.generation import generate_dataset
@@ -13,7 +13,7 @@ from tasks.training import train_sft as train
 
 
 @flow(name="train-sft", validate_parameters=False)
-def train_sft(config: DistillConfig = DistillConfig()) -> Published:
+def train_sft(config: DistillConfig = DEMO) -> Published:
     """Fine-tunes the student on the dataset that the config describes, on `sft.sources`, or on both."""
     with tracked(config, "train-sft") as run:
         dataset = None

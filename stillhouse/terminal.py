@@ -194,5 +194,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
         figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
         shown.add_column(columns[index], justify="right" if figures else "left", no_wrap=True)
     for row in rows:
-        shown.add_row(*(row[index] for index in filled))
+        # As text: what a person wrote may look like markup.
+        shown.add_row(*(Text(row[index]) for index in filled))
     return shown

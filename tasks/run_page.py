@@ -52,16 +52,26 @@ def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, 
         summary: rows under `tasks.summary.SUMMARY_COLUMNS`.
         pages: addresses and commands by purpose.
     """
-    lines = ["| " + " | ".join(row) + " |" for row in [list(SUMMARY_COLUMNS), ["---"] * len(SUMMARY_COLUMNS)]]
-    lines += ["| " + " | ".join(cell or " " for cell in row) + " |" for row in summary]
-    told = "\n".join(f"- {purpose}: `{line}`" for purpose, line in pages.items())
-    create_markdown_artifact("\n".join(lines) + f"\n\n{told}\n", key="summary", description=f"Summary of {run.name}")
+    rows = [SUMMARY_COLUMNS, ["---"] * len(SUMMARY_COLUMNS), *summary]
+    # What a person gave as a reason may hold the table's own characters.
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") or " " for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    # This page needs no way to itself.
+    told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
+    if (report := run.record.url_of("report/report.html")) is not None:
+        told["report in MLflow"] = report
+    links = "\n".join(f"- {purpose}: {_as_link(line)}" for purpose, line in told.items())
+    create_markdown_artifact("\n".join(lines) + f"\n\n{links}\n", key="summary", description=f"Summary of {run.name}")
 
 
 def _funnel(dataset: Artifact) -> list[dict[str, object]]:
     steps = dataset.facts["funnel"]
     first = steps[0][1]
     return [{"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps]
+
+
+def _as_link(line: str) -> str:
+    return f"[{line}]({line})" if line.startswith("http") else f"`{line}`"
 
 
 def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:

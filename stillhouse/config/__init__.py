@@ -13,6 +13,7 @@ from stillhouse.config.dataset import (
     LabelsConfig,
     SelectionConfig,
 )
+from stillhouse.config.demo import DEMO
 from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import Divergence, OnPolicyConfig
@@ -27,6 +28,7 @@ from stillhouse.config.tools import McpServerConfig, ToolsConfig
 from stillhouse.config.training import SftConfig, SftSource, TrainerConfig
 
 __all__ = [
+    "DEMO",
     "ApprovalConfig",
     "BudgetConfig",
     "ContaminationConfig",

@@ -1,6 +1,6 @@
 """Sections of the prompts: where they come from, and how their answers are verified."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class PromptsConfig(Section):
     """Split to read when the source is a Hugging Face dataset."""
     max_prompts: int | None = Field(default=None, ge=1)
     """Use the first so many distinct prompts; None uses all."""
-    entries: tuple[int, ...] = ()
+    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Use only these rows of the source, counted from 0; empty uses all."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of prompts that no stage before evaluation sees, decided by each prompt's content."""

@@ -88,7 +88,7 @@ class ContaminationConfig(Section):
 
     sets: dict[str, str] = {}
     """Evaluation sets as `NAME: FILE`; txt, jsonl, csv or Parquet."""
-    ngrams: tuple[int, ...] = (8, 13)
+    ngrams: tuple[Annotated[int, Field(ge=1)], ...] = (8, 13)
     """Lengths in words of the overlaps looked for."""
 
 
@@ -148,9 +148,9 @@ class FiltersConfig(Section):
     """Lowest scores by name: `judge/NAME`, `reward`, `reward/NAME`, or a function of `labels.file`."""
     max_scores: dict[str, float] = {}
     """Highest scores by name."""
-    min_student_nll: float | None = None
+    min_student_nll: float | None = Field(default=None, ge=0.0)
     """Lowest surprise of the student, in nats a token: below, it knows the row already."""
-    max_student_nll: float | None = None
+    max_student_nll: float | None = Field(default=None, ge=0.0)
     """Highest surprise of the student, in nats a token."""
     min_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Lowest share of the student's own answers to the prompt that are right."""

@@ -1,14 +1,28 @@
 """What every config section is: frozen, closed to unknown keys, and readable as a form."""
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+_SPELLINGS: Final = {
+    **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
+    **{"cpus": "CPUs", "gib": "GiB", "gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
+    **{"neftune": "NEFTune", "s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
+}
+"""Words of field names that a form spells in their own way; `timeout_s` is a time in seconds."""
 
-def _number_fields(schema: dict[str, Any]) -> None:
-    """Keeps a form in the order written here: Prefect's form sorts fields by name unless each has a position."""
-    for position, field in enumerate(schema.get("properties", {}).values()):
+
+def _as_form(schema: dict[str, Any]) -> None:
+    """Titles for people, and the order written here: Prefect's form sorts fields by name unless each has a position."""
+    for position, (name, field) in enumerate(schema.get("properties", {}).items()):
         field["position"] = position
+        field["title"] = field_title(name)
+
+
+def field_title(name: str) -> str:
+    """How a form calls a field: `max_kl_coef` is `Max KL coef`."""
+    title = " ".join(_SPELLINGS.get(word, word) for word in name.split("_"))
+    return title[:1].upper() + title[1:]
 
 
 class Section(BaseModel):
@@ -18,7 +32,7 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
-        json_schema_extra=_number_fields,
+        json_schema_extra=_as_form,
         validate_default=True,
         # A traceback ends on a page of Prefect, and what is wrong in a config may be a key.
         hide_input_in_errors=True,

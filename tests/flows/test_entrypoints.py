@@ -14,7 +14,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.hydration import HydrationContext, hydrate
 from prefect.utilities.schema_tools.validation import validate
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DEMO, DistillConfig, load_config
 from stillhouse.config.section import Section
 from stillhouse.errors import ConfigError
 
@@ -82,7 +82,8 @@ def test_the_form_has_one_parameter_with_all_its_defaults(stem: str) -> None:
     schema = parameter_schema(_load(stem)).model_dump_for_openapi()
     assert list(schema["properties"]) == ["config"]
     assert schema.get("required", []) == []
-    assert schema["properties"]["config"]["default"] == DistillConfig().model_dump(mode="json")
+    assert schema["properties"]["config"]["default"] == DEMO.model_dump(mode="json")
+    assert load_config(ROOT / "configs" / "demo.yaml") == DEMO
 
 
 @pytest.mark.parametrize("stem", FLOWS)
@@ -109,7 +110,7 @@ def test_every_field_of_the_form_has_its_place_and_explains_itself(stem: str) ->
     schema = parameter_schema(_load(stem)).model_dump_for_openapi()
     sections = [node for node in schema["definitions"].values() if node.get("type") == "object"]
     # In tuples of sections, which the fields' own types do not show.
-    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence"}
+    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence", "Margin"}
     names = {one.__name__ for one in _sections_in(DistillConfig)} | in_tuples
     assert {section["title"] for section in sections} == names
     for section in sections:
@@ -145,7 +146,6 @@ def test_the_deployed_default_config_needs_nothing_that_is_not_there() -> None:
     """A deployment started without a parameter runs the embedded default."""
     from stillhouse.chat.refs import resolve_model
 
-    config = DistillConfig()
-    assert config.prompts.source.startswith("embedded:")
-    for ref in (config.teacher.model, config.student.model):
+    assert DEMO.prompts.source.startswith("embedded:")
+    for ref in (DEMO.teacher.model, DEMO.student.model):
         assert Path(resolve_model(ref)).is_dir()

@@ -182,3 +182,9 @@ def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
     rollouts, sft = (next(line for line in lines if line.startswith(name)) for name in ("rollouts", "sft"))
     assert len(rollouts) == len(sft)
     assert sft.endswith(" 9")
+
+
+def test_a_table_shows_what_looks_like_markup_as_it_was_written() -> None:
+    console, written = _console(terminal=False)
+    console.print(table(("stage", "result"), [["approval", "[/b] fine [sic]"]]))
+    assert "[/b] fine [sic]" in written.getvalue()
