@@ -51,7 +51,8 @@ class GuardedProcess:
     ) -> None:
         self._grace_s = grace_s
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *args],
+            # -P: a user's json.py in the folder of the run is not taken for Python's own.
+            [sys.executable, "-P", "-m", module, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None,

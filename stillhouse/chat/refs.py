@@ -12,6 +12,11 @@ from stillhouse.embedded import embedded_path
 from stillhouse.errors import ConfigError
 from stillhouse.store.fingerprint import digest, file_sha256
 
+NO_CODE: Final = {"trust_remote_code": False}
+"""What every `from_pretrained` gets: code that comes with a model is never run, and nobody is asked whether to."""
+SAFE_WEIGHTS: Final = {**NO_CODE, "use_safetensors": True}
+"""The same for what reads weights: a pickle may hold code in their place."""
+
 _EMBEDDED: Final = "embedded:"
 _LOCAL_STARTS: Final = ("/", "./", "../", "~")
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
@@ -38,6 +43,19 @@ def resolve_model(ref: str) -> str:
             )
         return str(folder)
     return ref
+
+
+def require_safetensors(adapter: Path) -> None:
+    """Makes sure that peft will find an adapter's weights as safetensors, since it would take a pickle as well.
+
+    Raises:
+        ConfigError: it will not.
+    """
+    if not (adapter / "adapter_model.safetensors").is_file():
+        raise ConfigError(
+            f"the adapter in {adapter} cannot be loaded: it has no adapter_model.safetensors, and weights in a pickle "
+            "(adapter_model.bin) may hold code. Have peft write it again, with save_pretrained"
+        )
 
 
 def is_hub_id(ref: str) -> bool:

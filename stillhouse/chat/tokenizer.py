@@ -2,7 +2,7 @@
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from stillhouse.chat.refs import resolve_model
+from stillhouse.chat.refs import NO_CODE, resolve_model
 from stillhouse.errors import ConfigError
 
 
@@ -13,7 +13,7 @@ def load_tokenizer(ref: str) -> PreTrainedTokenizerBase:
         ConfigError: If there is none at `ref`, or it has no chat template or no end token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model(ref))
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(ref), **NO_CODE)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"tokenizer of model {ref!r} cannot be loaded: {error}") from error
     for attribute in ("chat_template", "eos_token_id"):

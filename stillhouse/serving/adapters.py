@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
+from stillhouse.chat.refs import SAFE_WEIGHTS, require_safetensors
+from stillhouse.errors import ConfigError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -58,12 +61,13 @@ class AdaptedModel:
             raise ValueError(f"No adapter found for '{folder}': there is no adapter_config.json")
         key = f"adapter{self._num_loaded}"
         try:
+            require_safetensors(Path(folder))
             with _quiet():
                 if self._wrapper is None:
                     self._wrapper = PeftModel.from_pretrained(self.model, folder, adapter_name=key).eval()
                 else:
                     self._wrapper.load_adapter(folder, adapter_name=key)
-        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        except (OSError, RuntimeError, ValueError, SafetensorError, ConfigError) as error:
             raise ValueError(f"adapter '{name}' in {folder} cannot be loaded: {error}") from error
         self._num_loaded += 1
         if name in self._keys:
@@ -91,7 +95,7 @@ class AdaptedModel:
         if not (Path(folder) / "config.json").is_file():
             raise ValueError(f"weights in '{folder}' cannot be loaded: there is no config.json")
         try:
-            weights = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype).state_dict()
+            weights = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype, **SAFE_WEIGHTS).state_dict()
             own = self.model.state_dict() if self._wrapper is None else self._wrapper.unload().state_dict()
             if own.keys() != weights.keys():
                 raise ValueError(f"it holds {len(weights)} tensors, the model {len(own)}")

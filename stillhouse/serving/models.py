@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             path if base is None else resolve_model(base),
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            **SAFE_WEIGHTS,
         )
         if base is not None:
             from peft import PeftModel
 
+            require_safetensors(Path(path))
             model = PeftModel.from_pretrained(model, path).merge_and_unload()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model {ref!r} cannot be loaded: {error}") from error

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.types import JsonObject
 
@@ -82,7 +82,7 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
         warnings.simplefilter("ignore", FutureWarning)
         merged.save_pretrained(output)
     del base, adapted, merged  # one model at a time
-    written = AutoModelForCausalLM.from_pretrained(output, dtype="auto").float().eval()
+    written = AutoModelForCausalLM.from_pretrained(output, dtype="auto", **SAFE_WEIGHTS).float().eval()
     seen = difference(_logits(written, rows), expected)
     _check(folder, f"read back from the disk in {_name(dtype)}", seen, dtype)
     if effect > 0 and seen > effect / 2:
@@ -117,13 +117,13 @@ def _load_base(folder: Path) -> PreTrainedModel:
         )
     path = resolve_model(ref)
     try:
-        if getattr(AutoConfig.from_pretrained(path), "quantization_config", None) is not None:
+        if getattr(AutoConfig.from_pretrained(path, **NO_CODE), "quantization_config", None) is not None:
             raise ConfigError(
                 f"{folder}: the weights of its base {ref!r} are stored quantised, and merged weights would be rounded "
                 "again; name the 16-bit model that they were made from in base_model_name_or_path of its "
                 "adapter_config.json"
             )
-        base = AutoModelForCausalLM.from_pretrained(path, dtype="auto").eval()
+        base = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **SAFE_WEIGHTS).eval()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder}: its base {ref!r} cannot be loaded: {error}") from error
     if base.dtype not in TOLERANCE:
@@ -135,6 +135,7 @@ def _load_base(folder: Path) -> PreTrainedModel:
 def _with_adapter(base: PreTrainedModel, folder: Path) -> Any:
     from peft import PeftModel
 
+    require_safetensors(folder)
     try:
         adapted = PeftModel.from_pretrained(base, folder).eval()
     except (OSError, ValueError, RuntimeError) as error:

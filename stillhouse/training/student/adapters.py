@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from stillhouse.chat.refs import require_safetensors
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
 
@@ -104,6 +105,7 @@ def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[
 def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
     from peft import PeftModel
 
+    require_safetensors(folder)
     try:
         with _quiet():
             return PeftModel.from_pretrained(causal_lm, folder, **how)

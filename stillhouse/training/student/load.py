@@ -6,7 +6,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
@@ -53,6 +53,6 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
 
 def _load(ref: str, **how: object) -> PreTrainedModel:
     try:
-        return AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how)
+        return AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how, **SAFE_WEIGHTS)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from stillhouse.chat.refs import adapter_base, resolve_model
+from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
@@ -150,7 +150,7 @@ def load_local_model(ref: str, settings: OnPolicyTeacher, device: torch.device, 
         )
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, quantization_config=quantisation(device, dtype), device_map={"": device}
+            path, dtype=dtype, quantization_config=quantisation(device, dtype), device_map={"": device}, **SAFE_WEIGHTS
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"teacher {settings.name!r}: model {ref!r} cannot be loaded: {error}") from error
