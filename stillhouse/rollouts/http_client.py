@@ -17,7 +17,7 @@ import orjson
 import yarl
 
 from stillhouse.rollouts.completion import Completion, Sampling, read_completion
-from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.endpoint import Endpoint, without_key
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.rollouts.limits import RateLimits, read_limits
 from stillhouse.rollouts.request import request_body
@@ -96,6 +96,7 @@ class HttpClient:
                 content, status, headers = await answer.read(), answer.status, answer.headers
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise RequestFailed(self._no_answer(error)) from error
+        content = without_key(content, self._endpoint.api_key)
         if status != 200:
             raise RequestFailed(_refusal(status, headers, content))
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))

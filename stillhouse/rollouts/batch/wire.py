@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from stillhouse.rollouts.batch.answers import lines_of
-from stillhouse.rollouts.endpoint import Endpoint
+from stillhouse.rollouts.endpoint import Endpoint, without_key
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.types import JsonObject
 
@@ -38,6 +39,7 @@ class BatchEndpoint:
         import openai
 
         host = urlsplit(endpoint.base_url).hostname or ""
+        self._key = endpoint.api_key
         self._poll_s = poll_s
         self._sleep = sleep
         self._client = openai.AsyncOpenAI(
@@ -63,7 +65,7 @@ class BatchEndpoint:
         try:
             file = await self._client.files.create(file=(f"{tag}.jsonl", lines), purpose="batch")
         except openai.APIError as error:
-            raise RequestFailed(_failure(error)) from error
+            raise RequestFailed(self._failure(error)) from error
         try:
             # The package would try again what may have been done, and the second batch would be billed as well.
             batch = await self._client.with_options(max_retries=0).batches.create(
@@ -73,7 +75,7 @@ class BatchEndpoint:
                 metadata={_TAG: tag},
             )
         except openai.APIError as error:
-            failure = _failure(error)
+            failure = self._failure(error)
             if failure.kind is FailureKind.TRANSIENT:
                 found = await self.find({tag}, since=since)
                 if tag in found:
@@ -98,7 +100,7 @@ class BatchEndpoint:
                 if len(found) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
                     break
         except openai.APIError as error:
-            raise RequestFailed(_failure(error)) from error
+            raise RequestFailed(self._failure(error)) from error
         return found
 
     async def ended(self, batch_id: str) -> "Batch":
@@ -115,7 +117,7 @@ class BatchEndpoint:
             try:
                 current = await self._client.batches.retrieve(batch_id)
             except openai.APIError as error:
-                failure = _failure(error)
+                failure = self._failure(error)
                 if failure.status == 404:
                     told = f"batch {batch_id} is not known there any more; its requests are asked again"
                     raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 404)) from error
@@ -142,11 +144,15 @@ class BatchEndpoint:
                         yield row
                 return
             except (openai.APIError, httpx2.HTTPError) as error:
-                failure = _failure(error)
+                failure = self._failure(error)
                 if failure.kind not in _PASSING:
                     raise RequestFailed(failure) from error
                 _LOG.warning("file %s: cannot be read for now: %s", file_id, failure.message)
                 await self._sleep(self._poll_s)
+
+    def _failure(self, error: Exception) -> Failure:
+        failure = _failure(error)
+        return replace(failure, message=without_key(failure.message.encode(), self._key).decode())
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from stillhouse.errors import AuthenticationError
+from stillhouse.rollouts.endpoint import without_key
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -40,6 +41,7 @@ class ModelServer:
         self.root = base_url.rstrip("/").removesuffix("/v1")
         # It tells of every request, which would bury the log of the training.
         logging.getLogger("httpx").setLevel(logging.WARNING)
+        self._key = key
         self._timeout_s = timeout_s
         self._client = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
@@ -93,10 +95,11 @@ class ModelServer:
             unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
             told = f"{type(error).__name__}: {error}"
             raise RequestFailed(Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)) from error
+        said = without_key(answer.content, self._key)
         try:
-            content = json.loads(answer.content)
+            content = json.loads(said)
         except ValueError:
-            content = answer.text
+            content = said.decode(errors="replace")
         if answer.status_code != 200:
             headers = {name.lower(): value for name, value in answer.headers.items()}
             raise RequestFailed(classify(answer.status_code, headers, content, datetime.now(UTC)))
