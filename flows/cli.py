@@ -89,7 +89,7 @@ def on_policy(config: ConfigPath, overrides: Overrides = None) -> None:
 
 @app.command()
 def evaluate(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Measure student.model and the teacher on the held-out prompts."""
+    """Compare student.model, champion, candidates and teacher on the held-out prompts."""
     from flows.evaluate_models import evaluate_models as flow
 
     _run(flow, load_config(config, overrides or ()))
@@ -196,6 +196,8 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
         published = flow(config)
     results = Console()
     results.print(table(SUMMARY_COLUMNS, published.summary))
+    if published.promotion is not None:
+        results.print(published.promotion, soft_wrap=True, highlight=False)
     for purpose, line in published.pages.items():
         results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
     return published
