@@ -136,6 +136,7 @@ class RuntimeConfig(Section):
     gpus_per_host: int | None = Field(default=None, ge=0)
     """GPUs that a host asks its cluster for; None asks for one a process, and for none where `device` is `cpu`."""
     kubernetes: KubernetesConfig = KubernetesConfig()
+    """How the launcher `kubernetes` asks its cluster for a job."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that trains, such as `run-stage/gpu`, on machines that share the store; this run
     waits for it and cancels it when it ends itself. None trains in this run."""
