@@ -10,7 +10,6 @@ from stillhouse.config import DistillConfig, EmbeddingsConfig, ModelRole, Teache
 from stillhouse.dataset.embeddings.embed import Embedder
 from stillhouse.dataset.embeddings.rows import prompt_text, write_embeddings
 from stillhouse.dataset.shards import EMBEDDINGS_FILE
-from stillhouse.rollouts import open_journal
 from stillhouse.rollouts.budget import shared_budget
 from stillhouse.rollouts.limits import controller_of
 from stillhouse.store import digest
@@ -18,6 +17,7 @@ from stillhouse.store.records import read_trajectories
 from stillhouse.types import Artifact, Model
 from tasks.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.interruption import run_until_done
+from tasks.journal import journal_of
 from tasks.models import endpoint_of, teacher_model
 from tasks.progress import PartProgress, rollout_stage
 from tasks.rollouts import Rollouts
@@ -59,18 +59,20 @@ async def embeddings_task(
 ) -> Artifact:
     """Embeds what one shard's trajectories were asked. What is paid for is in the journal, whatever happens here."""
     texts = [prompt_text(one) for one in read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)]
-    async with endpoint_of(model, _as_teacher(embeddings), context.runtime, ModelRole.EMBEDDINGS) as endpoint:
-        with open_journal(context.store.root) as journal:
-            embedder = Embedder(
-                endpoint,
-                embeddings.batch_size,
-                journal=journal,
-                runtime=context.runtime,
-                controller=controller_of(endpoint, context.runtime),
-                # No price needs to be known, not even for a cap in money: vectors cost next to nothing.
-                budget=shared_budget(context.run_id, key, context.budget, endpoint.price),
-            )
-            vectors = await embedder.embed([text for text in texts if text is not None])
+    async with (
+        endpoint_of(model, _as_teacher(embeddings), context.runtime, ModelRole.EMBEDDINGS) as endpoint,
+        journal_of(context) as journal,
+    ):
+        embedder = Embedder(
+            endpoint,
+            embeddings.batch_size,
+            journal=journal,
+            runtime=context.runtime,
+            controller=controller_of(endpoint, context.runtime),
+            # No price needs to be known, not even for a cap in money: vectors cost next to nothing.
+            budget=shared_budget(context.run_id, key, context.budget, endpoint.price),
+        )
+        vectors = await embedder.embed([text for text in texts if text is not None])
     PartProgress("embeddings", key, len(texts)).skip()
     facts = embedder.stats.as_facts()
     return context.store.write(

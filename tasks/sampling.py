@@ -15,12 +15,12 @@ from stillhouse.rollouts.batch import BatchClient, batch_controller
 from stillhouse.rollouts.budget import require_prices, shared_budget
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.engine import RolloutCollector
-from stillhouse.rollouts.journal import open_journal
 from stillhouse.rollouts.journal.parts import used
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
+from tasks.journal import journal_of
 from tasks.run import RunContext
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
@@ -82,7 +82,7 @@ async def sample(
             endpoint=endpoint,
             config=config,
             toolbox=Toolbox.from_config(tools),
-            journal=opened.enter_context(open_journal(context.journal)),
+            journal=await opened.enter_async_context(journal_of(context)),
             runtime=runtime,
             progress=watcher,
             budget=budget,

@@ -11,6 +11,7 @@ processes on one journal tell the same story.
     journal    what the other rooms use: look-ups, puts, claims
     shared     one open journal for all collections of a process
     parts      journals of a few rollouts each, for processes on other machines
+    copies     what several machines with journals of their own tell each other by object storage
 
 All users of one file are on one machine: neither WAL nor the locks work over a network.
 """

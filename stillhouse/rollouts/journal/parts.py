@@ -23,9 +23,10 @@ _LEND: Final = """
 INSERT INTO entry (place, body) SELECT place, body FROM other.entry
 WHERE place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) ON CONFLICT DO NOTHING
 """
-_TAKE_BACK: Final = (
+TAKE_OVER: Final = (
     "INSERT INTO entry (place, body) SELECT place, body FROM other.entry WHERE true ON CONFLICT DO NOTHING"
 )
+"""Within `joined`: all that the other journal holds and this one does not."""
 
 
 def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
@@ -43,7 +44,7 @@ def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
     part.mkdir(parents=True, exist_ok=True)
     with _locked(part) as is_free:
         if is_free and source.is_file():
-            with _joined(part / JOURNAL_FILE, source) as connection:
+            with joined(part / JOURNAL_FILE, source) as connection:
                 connection.executemany(_LEND, ((bytes.fromhex(key),) for key in rollout_keys))
 
 
@@ -56,8 +57,8 @@ def take_back(part: Path, journal: Path) -> None:
     source = part / JOURNAL_FILE
     with _locked(part) as is_free:
         if is_free and source.is_file():
-            with _joined(journal / JOURNAL_FILE, source) as connection:
-                connection.execute(_TAKE_BACK)
+            with joined(journal / JOURNAL_FILE, source) as connection:
+                connection.execute(TAKE_OVER)
         if is_free:
             shutil.rmtree(part)
 
@@ -90,8 +91,12 @@ def _locked(part: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
-    """A transaction on the journal `target` that sees `source` as `other`."""
+def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
+    """A transaction on the journal `target` that sees `source` as `other`.
+
+    Raises:
+        StoreError: one of them cannot be read or written.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for path in (source, target):
