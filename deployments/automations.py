@@ -111,7 +111,7 @@ def students_told(block: UUID) -> AutomationCore:
         action=SendNotification(
             block_document_id=block,
             subject="{{ event.payload.model }}: {{ event.name.split('.')[-1] }}",
-            body="{{ event.payload.message }}\n{{ event.payload.report }}\n{{ flow_run | ui_url }}",
+            body="{{ event.payload.message }}\n{{ event.payload.page }}\n{{ flow_run | ui_url }}",
         ),
     )
 

@@ -18,7 +18,7 @@ DATASET_CREATED: Final = "stillhouse.dataset.created"
 STUDENT_PROMOTED: Final = "stillhouse.student.promoted"
 """A student became the champion. Resource: `stillhouse.model.NAME`, by the registered model. Payload: `model`, the
 registered model's name; `student` and `version`, who is meant; `reference`, whom it was compared with (champion, or
-base while there is none); `reason`; and `page`, its address in MLflow, or None."""
+base while there is none); `message`, the decision and why; and `page`, its address in MLflow, or None."""
 STUDENT_KEPT: Final = "stillhouse.student.kept"
 """A student was measured and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
 

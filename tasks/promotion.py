@@ -96,12 +96,13 @@ def _verdict_on(student: str, decision: Decision) -> str:
 def _tell(decision: Decision, versions: Mapping[str, str], last: str, run: Run) -> None:
     student = decision.promoted or last
     model = str(run.config.tracking.register_as)
+    version = versions.get(student)
     payload = {
         "model": model,
         "student": student,
-        "version": versions.get(student),
+        "version": version,
         "reference": decision.reference,
-        "reason": decision.verdict,
-        "page": run.pages.get("model"),
+        "message": decision.verdict,
+        "page": None if version is None else run.record.model_page(model, version),
     }
     emit(STUDENT_KEPT if decision.promoted is None else STUDENT_PROMOTED, f"stillhouse.model.{model}", payload)
