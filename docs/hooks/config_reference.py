@@ -51,7 +51,7 @@ def _field(key: str, field: dict[str, Any]) -> str:
 
 
 def _facts(field: dict[str, Any]) -> str:
-    facts = [_type(field)]
+    facts = [field["title"], _type(field)]
     if "default" in field:
         facts.append(f"default `{_yaml(field['default'])}`")
     else:

@@ -39,6 +39,11 @@ def test_every_field_of_the_config_is_described(site: Path) -> None:
         assert plain(told.replace("`", "")) in plain(re.sub(r"<[^>]+>", "", page)), key
 
 
+def test_a_field_has_the_name_that_the_form_gives_it_its_type_and_its_default(site: Path) -> None:
+    page = re.sub(r"<[^>]+>", "", read(site / "reference" / "config" / "sft.html"))
+    assert "Learning rate · number, above 0 · default 0.0001" in plain(page)
+
+
 def test_every_section_is_in_the_navigation(site: Path) -> None:
     front = read(site / "index.html")
     assert all(f'href="reference/config/{name}.html"' in front for name in DistillConfig.model_fields)
