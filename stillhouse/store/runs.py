@@ -1,7 +1,7 @@
 """What a flow run left in the store, in `run.json` beside its report: how a run is found again by any of its names."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -38,15 +38,25 @@ def write_run_record(folder: Path, record: RunRecord) -> None:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """The record in a file that `write_run_record` wrote.
+    """The record in a file that `write_run_record` wrote; artifacts are where the store around it has them now.
 
     Raises:
         InputError: the file cannot be read or holds something else.
     """
     try:
-        return RunRecord(**orjson.loads(path.read_bytes()))
+        record = RunRecord(**orjson.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: cannot be read as the record of a run: {error}") from error
+    # A report lies in `<root>/reports/<run>/`, an artifact in `<root>/artifacts/<stage>/<key>/`.
+    root = path.absolute().parents[2]
+    artifacts = {stage: [_folder_now(root, uri) for uri in uris] for stage, uris in record.artifacts.items()}
+    return replace(record, artifacts=artifacts)
+
+
+def _folder_now(root: Path, uri: str) -> str:
+    """The folder below `root` that the store had at `uri` before it was moved, or where another machine has it."""
+    moved = root.joinpath(*Path(uri).parts[-3:])
+    return str(moved) if moved.is_dir() else uri
 
 
 def find_run(store_root: Path, name: str) -> RunRecord:

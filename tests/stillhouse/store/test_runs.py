@@ -72,3 +72,14 @@ def test_a_record_that_is_none_is_named(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(InputError, match=r"run\.json: cannot be read as the record of a run"):
         read_run_record(path)
+
+
+def test_a_store_that_was_moved_knows_where_its_artifacts_are(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    (old / "artifacts" / "rollouts" / "0123").mkdir(parents=True)
+    kept, gone = (str(old / "artifacts" / "rollouts" / key) for key in ("0123", "4567"))
+    record = RunRecord("distill", "2026-01-01T00:00:00", None, None, "calm-fox", {"rollouts": [gone, kept]})
+    write_run_record(old / "reports" / "20260101-000000-distill", record)
+    old.rename(tmp_path / "new")
+    found = find_run(tmp_path / "new", "calm-fox")
+    assert found.artifacts["rollouts"] == [gone, str(tmp_path / "new" / "artifacts" / "rollouts" / "0123")]
