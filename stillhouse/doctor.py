@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,10 +38,7 @@ def examine(config: DistillConfig) -> Iterator[Check]:
     for role, base_url in asked.items():
         if base_url is not None:
             yield _endpoint(role, base_url, config)
-    if config.tracking.uri is not None and config.tracking.uri.startswith("http"):
-        yield _answers("MLflow", config.tracking.uri)
-    if prefect_api := os.environ.get("PREFECT_API_URL"):
-        yield _answers("Prefect", f"{prefect_api.rstrip('/')}/health")
+    yield from _servers(config)
 
 
 def _packages() -> Iterator[Check]:
@@ -120,6 +118,22 @@ def _models(config: DistillConfig) -> Iterator[Check]:
 def _endpoint(role: ModelRole, base_url: str, config: DistillConfig) -> Check:
     key = os.environ.get(role.key_variable(config.runtime), "none")
     return _answers(role.name.lower(), f"{base_url.rstrip('/')}/models", {"Authorization": f"Bearer {key}"})
+
+
+def _servers(config: DistillConfig) -> Iterator[Check]:
+    mlflow = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if mlflow.startswith("http"):
+        name = os.environ.get("MLFLOW_TRACKING_USERNAME")
+        login = None if name is None else f"{name}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
+        yield _answers("MLflow", mlflow, _logged_in(login))
+    if prefect_api := os.environ.get("PREFECT_API_URL"):
+        # Its page `health` answers without a login too.
+        asked = f"{prefect_api.rstrip('/')}/admin/version"
+        yield _answers("Prefect", asked, _logged_in(os.environ.get("PREFECT_API_AUTH_STRING")))
+
+
+def _logged_in(login: str | None) -> dict[str, str] | None:
+    return None if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
 def _answers(name: str, url: str, headers: dict[str, str] | None = None) -> Check:

@@ -1,6 +1,8 @@
 import http.server
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,14 +26,36 @@ class _Models(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Models) as server:
+class _Guarded(_Models):
+    """Answers every GET to whoever logs in."""
+
+    def do_GET(self) -> None:
+        login = self.headers.get("Authorization") == f"Basic {b64encode(b'admin:right').decode()}"
+        self.send_response(200 if login else 401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def _serving(handler: type[_Models]) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with _serving(_Models) as address:
+        yield f"{address}/v1"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with _serving(_Guarded) as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -123,4 +147,18 @@ def test_a_server_of_prefect_or_mlflow_that_does_not_answer_is_a_failure(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     checks = _checks(_config(tmp_path, "tracking.uri=http://127.0.0.1:9"))
     assert (checks["Prefect"].ok, checks["MLflow"].ok) == (False, False)
-    assert "http://127.0.0.1:9/api/health" in checks["Prefect"].detail
+    assert "http://127.0.0.1:9/api/admin/version" in checks["Prefect"].detail
+
+
+@pytest.mark.parametrize(("password", "ok"), [("right", True), ("wrong", False)])
+def test_servers_that_ask_for_a_login_are_given_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: str, password: str, ok: bool
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", guarded)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
+    monkeypatch.setenv("PREFECT_API_URL", f"{guarded}/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", f"admin:{password}")
+    checks = _checks(_config(tmp_path))
+    assert (checks["Prefect"].ok, checks["MLflow"].ok) == (ok, ok)
+    assert password not in checks["MLflow"].detail + checks["Prefect"].detail
