@@ -324,6 +324,34 @@ class Stack:
         check = check.replace("redis-cli", f"redis-cli -p {self.ports['redis']}")
         self.wait("redis", lambda: subprocess.run(["sh", "-c", check], check=False, timeout=30).returncode == 0)
 
+    def start_gateway(self) -> str:
+        """nginx with the gateway's own file before the server; its address."""
+        text = (IMAGES / "gateway.conf").read_text(encoding="utf-8")
+        text = text.replace("http://server:4200", f"http://127.0.0.1:{self.ports['server']}")
+        text = text.replace("listen 4200", f"listen 127.0.0.1:{self.ports['gateway']}")
+        folder = self.folder / "nginx"
+        folder.mkdir()
+        kept = [f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")]
+        main = f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\n"
+        main += f"http {{ access_log off; {' '.join(kept)}\n{text}\n}}\n"
+        (folder / "nginx.conf").write_text(main, encoding="utf-8")
+        with (self.folder / "gateway.log").open("wb") as log:
+            self.running["gateway"] = subprocess.Popen(
+                ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        address = f"http://127.0.0.1:{self.ports['gateway']}"
+        self.wait("gateway", lambda: self._answers(address))
+        return address
+
+    def _answers(self, url: str) -> bool:
+        try:
+            return self.status(f"{url}/api/health") == 200
+        except OSError:
+            return False
+
     def stop(self) -> None:
         for process in reversed(self.running.values()):
             if process.poll() is None:

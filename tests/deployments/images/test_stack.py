@@ -1,11 +1,15 @@
 """The compose file's own commands, variables, secrets and health checks, run as processes of this machine."""
 
 import json
+import shutil
 import subprocess
 import urllib.request
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 # Four servers start first, which takes two minutes on two cores and ten on two busy ones.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -39,6 +43,23 @@ def test_the_pages_ask_the_server_that_they_came_from(stack: Any) -> None:
         assert json.load(answer)["api_url"] == "/api"
 
 
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="not installed: nginx")
+def test_the_gateway_passes_requests_and_web_sockets_on_and_keeps_pages_to_itself(stack: Any) -> None:
+    address, login = stack.start_gateway(), stack.secrets["PREFECT_AUTH_STRING"]
+    version = f"{address}/api/admin/version"
+    assert [stack.status(version), stack.status(version, login)] == [401, 200]
+    with urllib.request.urlopen(f"{address}/", timeout=30) as answer:
+        assert answer.headers["Content-Security-Policy"] == "connect-src 'self'"
+    events = f"{address.replace('http', 'ws', 1)}/api/events/out"
+    with connect(events, subprotocols=[Subprotocol("prefect")], open_timeout=60) as socket:
+        socket.send(json.dumps({"type": "auth", "token": login}))
+        assert json.loads(socket.recv(timeout=60))["type"] == "auth_success"
+    with connect(events, subprotocols=[Subprotocol("prefect")], open_timeout=60) as socket:
+        socket.send(json.dumps({"type": "auth", "token": f"{login}x"}))
+        with pytest.raises(ConnectionClosed):
+            socket.recv(timeout=60)
+
+
 def test_no_service_shows_a_secret_in_its_command_or_its_log(stack: Any) -> None:
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     told = listed + "".join(stack.log(name) for name in stack.running)
@@ -46,10 +67,13 @@ def test_no_service_shows_a_secret_in_its_command_or_its_log(stack: Any) -> None
         assert secret.replace("redis:6379", f"127.0.0.1:{stack.ports['redis']}") not in told, name
 
 
-def test_services_run_beside_several_servers_and_a_worker_finds_its_pool(stack: Any) -> None:
+def test_everything_is_deployed_and_a_worker_takes_up_its_pool_while_services_run_by_themselves(stack: Any) -> None:
+    login, api = stack.secrets["PREFECT_AUTH_STRING"], f"http://127.0.0.1:{stack.ports['server']}/api"
     services = stack.start("services")
+    deploy = stack.start("deploy")
+    assert deploy.wait(900) == 0, stack.log("deploy")
+    assert stack.status(f"{api}/deployments/name/distill/demo", login) == 200
     stack.start("worker-cpu")
     stack.wait("worker-cpu", lambda: stack.is_healthy("worker-cpu"))
-    pool = f"http://127.0.0.1:{stack.ports['server']}/api/work_pools/cpu"
-    stack.wait("worker-cpu", lambda: stack.status(pool, stack.secrets["PREFECT_AUTH_STRING"]) == 200)
+    stack.wait("worker-cpu", lambda: "Worker" in stack.log("worker-cpu") and "started" in stack.log("worker-cpu"))
     assert services.poll() is None, stack.log("services")
