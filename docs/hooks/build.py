@@ -16,6 +16,7 @@ import command_reference
 import config_reference
 import estimates
 
+_ROOT = Path(__file__).resolve().parents[2]
 _PLACE = re.compile(r"^<!-- table: (?P<name>.+) -->$", re.MULTILINE)
 
 
@@ -26,8 +27,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are made."""
+    """Adds the pages that are made, and the one that has its place beside the README."""
     pages = {**config_reference.config_pages(), command_reference.PAGE: command_reference.command_page()}
+    pages["operations/security.md"] = (_ROOT / "SECURITY.md").read_text(encoding="utf-8")
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
