@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from prefect.artifacts import create_markdown_artifact
 
-from stillhouse.evaluation.promotion import Decision, decide
+from stillhouse.evaluation.promotion import Check, Decision, decide
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.tracking.params import MAX_TAG_CHARS, shorten
 from stillhouse.tracking.registry import move_alias
@@ -72,7 +72,9 @@ def _moved(decision: Decision, versions: Mapping[str, str], comparison: Comparis
         if moved is False and version is not None
         else "MLflow did not take it"
     )
-    return replace(decision, promoted=None, reason=f"{decision.reason} It passed, but {obstacle}.")
+    told = f"It passed, but {obstacle}."
+    checks = (*decision.checks, Check(student, False, told))
+    return replace(decision, promoted=None, checks=checks, reason=f"{decision.reason} {told}")
 
 
 def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> None:
@@ -90,7 +92,8 @@ def _verdict_on(student: str, decision: Decision) -> str:
     if student == decision.promoted:
         return f"promoted: {decision.reason}"
     own = " ".join(check.told for check in decision.checks if check.student == student)
-    return f"not promoted: {own}"
+    rival = "" if decision.promoted is None else f" {decision.promoted} was promoted."
+    return f"not promoted: {own}{rival}"
 
 
 def _tell(decision: Decision, versions: Mapping[str, str], last: str, run: Run) -> None:
