@@ -246,7 +246,7 @@ class Case:
             "student": {
                 "model": "embedded:student", "parameters": "full", "dtype": "float32", "max_length": 256,
             },
-            "sft": {"num_epochs": 24, "batch_size": 8, "checkpoint_every_steps": 4, "log_every_steps": 4},
+            "sft": {"num_epochs": 120, "batch_size": 8, "checkpoint_every_steps": 20, "log_every_steps": 20},
             "on_policy": {"enabled": False},
             "evaluation": {"enabled": False},
             "tracking": {"uri": mlflow_server.url, "experiment": folder.name},

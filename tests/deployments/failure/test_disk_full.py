@@ -64,7 +64,6 @@ def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_an
 def test_a_disk_that_fills_amid_a_training_fails_the_run_and_the_same_command_resumes(
     case: Any, small_disk: Path
 ) -> None:
-    case.config["sft"]["num_epochs"] = 60
     flow = case.start("sft")
     flow.wait_until(case.has_checkpoint, "a checkpoint")
     family = flow.family()

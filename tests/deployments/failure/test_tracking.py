@@ -22,7 +22,7 @@ def test_without_mlflow_a_run_completes_and_keeps_its_records_in_a_file(case: An
 
 
 def test_mlflow_that_goes_and_comes_back_amid_a_training_costs_no_step_of_it(case: Any) -> None:
-    case.config["sft"]["num_epochs"] = 60
+    case.config["sft"]["num_epochs"] = 240
     flow = case.start("sft")
     flow.wait_until(case.has_checkpoint, "a checkpoint")
     case.mlflow_server.kill()
