@@ -1,0 +1,230 @@
+"""Three nights of one deployment: the first student is promoted, the next starts from it, a bad one is kept out."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.config import DistillConfig, parse_config
+from stillhouse.dataset.read import read_rows
+from stillhouse.embedded.shop import Story, draw_stories
+from stillhouse.training.results.record import read_record
+from tasks.publish import Published
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+NUM_STORIES, NUM_NEW = 300, 24
+MODEL = "shop"
+
+
+class Night(NamedTuple):
+    published: Published
+    asked: list[str]
+    """The teacher's questions of this night, one for each request."""
+    champion: int | None
+    """Version under the alias when the night was over."""
+
+
+class Nights(NamedTuple):
+    first: Night
+    second: Night
+    third: Night
+    new: list[Story]
+    """Appended to the source before the second night."""
+    store: Path
+
+
+def write(path: Path, stories: list[Story]) -> None:
+    with path.open("a") as file:
+        for story in stories:
+            row = {"prompt": story.text, "metadata": {"expected_answer": str(story.answer), "tag": story.tag}}
+            file.write(json.dumps(row) + "\n")
+
+
+def teacher_of(stories: list[Story], asked_for: list[str]) -> Callable[[Asked], Reply]:
+    """Takes each step of a story to the calculator, and then tells the answer; notes the story of each request."""
+    by_text = {story.text: story for story in stories}
+
+    def answer(asked: Asked) -> Reply:
+        messages = asked.body["messages"]
+        story = by_text[next(m["content"] for m in messages if m["role"] == "user")]
+        asked_for.append(story.text)
+        results = [m["content"] for m in messages if m["role"] == "tool"]
+        if len(results) == len(story.events):
+            return Reply(completion(f"The answer is {story.answer}."))
+        event = story.events[len(results)]
+        amount = story.start
+        for done in story.events[: len(results)]:
+            amount = done.apply(amount, done.phrase.operator)
+        expression = event.expression(amount, event.phrase.operator)
+        return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": expression}))]))
+
+    return answer
+
+
+def nightly_config(prompts: Path, store: Path, url: str, **sft: Any) -> DistillConfig:
+    body: dict[str, Any] = {
+        "prompts": {"source": str(prompts), "held_out_fraction": 0.35, "verifier": "numeric"},
+        "teacher": {"model": "simulated", "base_url": url},
+        "rollouts": {"max_tokens": 48, "max_turns": 6},
+        "tools": {"builtin": ["calculator"]},
+        "dataset": {"validation_fraction": 0.0},
+        "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
+        "sft": {"num_epochs": 6, "batch_size": 16, "learning_rate": 5e-4, "schedule": "linear", **sft},
+        "evaluation": {"max_tokens": 48, "max_turns": 6},
+        "promotion": {"enabled": True, "start_from_champion": True, "min_prompts": 80},
+        "tracking": {"register_as": MODEL},
+        "runtime": {
+            "store": str(store),
+            "api_key_env": "STILLHOUSE_TEST_KEY",
+            "num_threads": 1,
+            "device": "cpu",
+            # A loaded machine is slow enough for a request to be sent twice.
+            "hedge": False,
+        },
+    }
+    return parse_config(body, origin="nightly")
+
+
+def champion_in(store: Path) -> int | None:
+    from mlflow import MlflowClient
+
+    aliases = MlflowClient(f"sqlite:///{store / 'mlflow.db'}").get_registered_model(MODEL).aliases
+    return int(aliases["champion"]) if "champion" in aliases else None
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
+    from flows.distill import distill
+
+    folder = tmp_path_factory.mktemp("nightly")
+    prompts, store = folder / "prompts.jsonl", folder / "store"
+    stories = list(islice(draw_stories(random.Random(7), reserved=True), NUM_STORIES + NUM_NEW))
+    old, new = stories[:NUM_STORIES], stories[NUM_STORIES:]
+    asked: list[str] = []
+    with SimulatedProvider(teacher_of(stories, asked)) as provider:
+
+        def night(**sft: Any) -> Night:
+            before = len(asked)
+            published = distill(nightly_config(prompts, store, provider.url, **sft))
+            return Night(published, asked[before:], champion_in(store))
+
+        write(prompts, old)
+        first = night()
+        write(prompts, new)
+        second = night()
+        yield Nights(first, second, night(learning_rate=0.05), new, store)
+
+
+def version_of(student: str, store: Path) -> Any:
+    """The registered version of a student's weights."""
+    from mlflow import MlflowClient
+
+    from stillhouse.chat.refs import model_identity
+
+    client = MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
+    weights = model_identity(student).rpartition("@")[2]
+    (found,) = client.search_model_versions(f"name = '{MODEL}' and tags.student = '{weights}'")
+    # A search leaves the aliases out.
+    return client.get_model_version(MODEL, found.version)
+
+
+def test_the_first_student_is_compared_with_the_base_and_becomes_the_champion(nights: Nights) -> None:
+    published = nights.first.published
+    assert list(published.evaluations) == ["base", "sft", "teacher"]
+    assert published.promotion is not None
+    assert published.promotion.startswith("sft is the new champion. sft is better than base: accuracy")
+    version = version_of(published.students["sft"].uri, nights.store)
+    assert nights.first.champion == int(version.version) == 1
+    assert version.tags["promotion"].startswith("promoted: sft is better than base")
+
+
+def test_on_the_second_night_only_new_prompts_are_asked_and_each_turn_once(nights: Nights) -> None:
+    assert {len(story.events) for story in nights.new} == {1, 2, 3}
+    expected = [story.text for story in nights.new for _ in range(len(story.events) + 1)]
+    assert sorted(nights.second.asked) == sorted(expected)
+    assert nights.third.asked == []
+
+
+def test_the_dataset_grows_by_the_new_prompts(nights: Nights) -> None:
+    def prompts(night: Night) -> set[str]:
+        assert night.published.dataset is not None
+        return {row["prompt_id"] for row in read_rows(Path(night.published.dataset.uri), "train")}
+
+    first, second = prompts(nights.first), prompts(nights.second)
+    assert first < second
+    assert len(second) - len(first) <= NUM_NEW
+    assert prompts(nights.third) == second
+
+
+def test_the_second_student_starts_from_the_champion(nights: Nights) -> None:
+    first, second = (night.published.students["sft"].uri for night in (nights.first, nights.second))
+    assert read_record(Path(first)).started_from == "embedded:student"
+    record = read_record(Path(second))
+    assert record.started_from == first
+    assert [stage.started_from for stage in record.stages] == ["embedded:student", first]
+    assert list(nights.second.published.evaluations) == ["base", "champion", "sft", "teacher"]
+
+
+def test_what_was_decided_on_the_second_night_is_what_the_alias_says(nights: Nights) -> None:
+    published = nights.second.published
+    version = version_of(published.students["sft"].uri, nights.store)
+    assert published.promotion is not None
+    if published.promotion.startswith("sft is the new champion. sft is better than champion"):
+        assert nights.second.champion == int(version.version)
+        assert version.tags["promotion"].startswith("promoted: ")
+    else:
+        assert published.promotion.startswith("The champion stays. sft is ")
+        assert nights.second.champion == nights.first.champion
+        assert version.tags["promotion"].startswith("not promoted: sft is ")
+
+
+def test_a_student_that_training_has_broken_is_kept_out_and_the_tags_that_fell_are_named(nights: Nights) -> None:
+    published = nights.third.published
+    assert nights.third.champion == nights.second.champion
+    assert published.promotion is not None
+    assert published.promotion.startswith("The champion stays. sft is not better than champion: accuracy")
+    assert "sft is worse than champion on prompts tagged" in published.promotion
+    assert "Prompt by prompt against the champion" in Path(published.report).read_text()
+    version = version_of(published.students["sft"].uri, nights.store)
+    assert version.aliases == ["candidate"]
+
+
+def test_the_team_is_told_of_every_night(nights: Nights) -> None:
+    events = asyncio.run(_events(f"stillhouse.model.{MODEL}", 3))
+    told = [event["payload"] for event in events]
+    verdicts = [night.published.promotion for night in (nights.first, nights.second, nights.third)]
+    assert [payload["message"] for payload in told] == verdicts
+    assert (events[0]["event"], events[2]["event"]) == ("stillhouse.student.promoted", "stillhouse.student.kept")
+    assert [payload["model"] for payload in told] == [MODEL] * 3
+    assert told[0]["page"].endswith("/#/models/shop/versions/1")
+    related = {(one["prefect.resource.role"], one["prefect.resource.name"]) for one in events[0]["related"]}
+    assert ("flow", "distill") in related
+
+
+def test_only_a_dataset_that_is_new_is_announced(nights: Nights) -> None:
+    announced = []
+    for night in (nights.first, nights.second):
+        assert night.published.dataset is not None
+        events = asyncio.run(_events(f"stillhouse.dataset.{night.published.dataset.fingerprint}", 1))
+        announced += [event["payload"]["num_rows"] for event in events]
+        assert events[0]["payload"]["config"]["tracking"]["register_as"] == MODEL
+    assert announced == [night.published.dataset.num_rows for night in nights[:2]]  # type: ignore[union-attr]
+
+
+async def _events(resource: str, num: int) -> list[dict[str, Any]]:
+    """Events about a resource, the oldest first; waits until there are `num`, since they are sent in the background."""
+    from prefect import get_client
+
+    async with get_client() as client:
+        while True:
+            body = {"filter": {"any_resource": {"id": [resource]}, "order": "ASC"}, "limit": 50}
+            found = (await client.request("POST", "/events/filter", json=body)).json()["events"]
+            if len(found) >= num:
+                return found
+            await asyncio.sleep(0.2)
