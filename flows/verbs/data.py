@@ -9,7 +9,7 @@ import typer
 
 from stillhouse.errors import ConfigError, InputError
 
-Store = Annotated[Path, typer.Option(help="Folder that holds what runs left behind.")]
+Store = Annotated[str, typer.Option(help="Folder that holds what runs left behind, or a URL of object storage.")]
 ForeignForm = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "auto"
 ]
@@ -26,15 +26,17 @@ def view(
             ".parquet file of trajectories.",
         ),
     ] = "latest",
-    store: Store = Path("runs"),
+    store: Store = "runs",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The page. [a file in the store]")] = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
+    from stillhouse.store.visits import bring_run
     from stillhouse.view import view_run
 
-    page, written = view_run(run, store, output, max_rows)
+    root = bring_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
+    page, written = view_run(run, root, output, max_rows)
     more = "" if written.is_whole else "; there are more, which --max-rows lets in"
     typer.echo(f"{page}: {written.num_rows} trajectories{more}")
     if open_page and not webbrowser.open(page.absolute().as_uri()):
@@ -86,7 +88,7 @@ def export(
         str | None, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
-    store: Store = Path("runs"),
+    store: Store = "runs",
 ) -> None:
     """Write a dataset's kept rows in another form, or push them to the Hugging Face hub."""
     if output is None and push is None:
@@ -104,11 +106,13 @@ def export(
         typer.echo(push_to_hub(folder, push, private=private))
 
 
-def _dataset_folder(name: str, store: Path) -> Path:
+def _dataset_folder(name: str, store: str) -> Path:
     """The folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
+    from stillhouse.store.visits import bring_run
 
-    folder, _ = find_folder(name, store, "dataset", ["dataset"])
+    root = bring_run(store, name, lambda stage: stage == "dataset")
+    folder, _ = find_folder(name, root, "dataset", ["dataset"])
     if not (folder / _DATASET_FILE).is_file():
         raise InputError(f"{folder}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")
     return folder

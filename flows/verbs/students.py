@@ -32,7 +32,7 @@ def publish(
     license_id: Annotated[
         str | None, typer.Option("--license", help="License for the card, such as apache-2.0. [none stated]")
     ] = None,
-    store: Store = Path("runs"),
+    store: Store = "runs",
 ) -> None:
     """Write a student, its adapter or merged weights, to a folder with a model card, or push it to the hub."""
     if output is None and push is None:
@@ -55,13 +55,15 @@ def publish(
             typer.echo(push_student(written, push, private=private, api=hub))
 
 
-def _find_student(name: str, store: Path) -> tuple[Path, dict[str, "JsonObject"]]:
+def _find_student(name: str, store: str) -> tuple[Path, dict[str, "JsonObject"]]:
     """A student's folder, and by model what its run measured, where it is named by a run that did."""
     from flows.verbs.runs import find_folder
     from stillhouse.store.artifacts import artifact_in
+    from stillhouse.store.visits import bring_run
     from tasks.summary import EVALUATION_OF
 
-    folder, run = find_folder(name, store, "student", _STAGES)
+    root = bring_run(store, name, lambda stage: stage in _STAGES or stage.startswith(EVALUATION_OF))
+    folder, run = find_folder(name, root, "student", _STAGES)
     stages = {} if run is None else run.artifacts
     measured = {
         stage.removeprefix(EVALUATION_OF): artifact_in(Path(uri))
