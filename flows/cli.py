@@ -190,6 +190,7 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     from tasks.progress import show_progress_with
     from tasks.summary import SUMMARY_COLUMNS
 
+    _guard_temporary_server()
     console = error_console()
     with TerminalProgress(console) as progress, show_warnings(console):
         show_progress_with(progress)
@@ -201,6 +202,15 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     for purpose, line in published.pages.items():
         results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
     return published
+
+
+def _guard_temporary_server() -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value() is None:
+        from tasks.temporary_server import use_temporary_server
+
+        use_temporary_server()
 
 
 if __name__ == "__main__":
