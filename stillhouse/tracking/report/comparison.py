@@ -35,8 +35,12 @@ class Line:
 
 
 def overall_lines(rows: Sequence[JsonObject]) -> list[Line]:
-    """Lines over all prompts, metric by metric."""
-    named = [(_LABELS[row["metric"]], row) for row in rows if row["tag"] is None]
+    """Lines over all prompts, metric by metric; a metric on which no prompt tells any model apart is left out."""
+    overall = [row for row in rows if row["tag"] is None]
+    telling = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
+    named = [
+        (_LABELS[row["metric"]], row) for row in overall if row["metric"] in telling or row["metric"] == "accuracy"
+    ]
     order = list(_LABELS.values())
     return _lines(sorted(named, key=lambda item: order.index(item[0])))
 
@@ -65,8 +69,9 @@ def _line(group: str, row: JsonObject) -> Line:
         return percent(value) if is_share else decimal(value, places)
 
     def signed(value: Any) -> str:
-        # A minus as wide as the plus, and no negative zero.
-        return f"{round(scale * value, places) + 0.0:+.{places}f}".replace("-", "\u2212")
+        rounded = round(scale * value, places)
+        # A minus as wide as the plus; zero has neither.
+        return f"{rounded:+.{places}f}".replace("-", "\u2212") if rounded else f"{0.0:.{places}f}"
 
     return Line(
         group=group,

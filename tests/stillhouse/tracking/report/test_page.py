@@ -179,5 +179,11 @@ def test_models_are_shown_beside_the_reference_by_metric_and_by_tag(full: Report
     assert "on_policy is the new champion." in html
 
 
+def test_a_metric_on_which_no_model_differs_is_left_out_unless_it_is_accuracy(full: ReportData) -> None:
+    same = {**full.comparison[0], "difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "gain": 0.0}
+    (line,) = overall_lines([same, {**same, "metric": "truncated_share"}])
+    assert (line.group, line.difference, line.interval, line.sign) == ("Accuracy", "0.0", "0.0 to 0.0", "")
+
+
 def test_a_run_that_compared_nothing_has_no_comparison(only_evaluation: ReportData) -> None:
     assert "Prompt by prompt" not in render(only_evaluation)
