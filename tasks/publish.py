@@ -238,7 +238,9 @@ def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
     record.log_table([line.row() for line in _compared(results)], "comparison.json")
     for name, result in results.items():
         if isinstance(result, Artifact) and name in {"dataset", COMPARISON.name, *_TRAINING}:
-            figures = {f"{name}/{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
+            # Those of the comparison stand beside the model's own, by its name.
+            prefix = "" if name == COMPARISON.name else f"{name}/"
+            figures = {f"{prefix}{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
             record.log_metrics(figures)
     samples = [
         {"model": s.stage, "stop_reason": s.stop_reason, "verified": s.verified, "messages": list(s.messages)}

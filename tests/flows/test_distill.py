@@ -134,8 +134,8 @@ def test_mlflow_holds_a_finished_parent_run_with_nested_runs_and_the_report(runs
     assert {run.data.tags["mlflow.parentRunId"] for run in nested} == {first.info.run_id}
     assert first.data.metrics["teacher/accuracy"] == runs.first.evaluations["teacher"]["accuracy"]
     differences = runs.first.evaluations["teacher"]["accuracy"] - runs.first.evaluations["base"]["accuracy"]
-    assert first.data.metrics["comparison/teacher/accuracy_difference"] == pytest.approx(differences)
-    assert 0.0 < first.data.metrics["comparison/teacher/accuracy_p"] < 0.05
+    assert first.data.metrics["teacher/accuracy_difference"] == pytest.approx(differences)
+    assert 0.0 < first.data.metrics["teacher/accuracy_p"] < 0.05
     assert first.data.params["sft.learning_rate"] == "0.0005"
     assert first.inputs.dataset_inputs[0].dataset.digest
     assert "report/report.html" in [file.path for file in client.list_artifacts(first.info.run_id, "report")]
