@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
+from stillhouse.progress import Fact
 from stillhouse.store import ArtifactStore
+from stillhouse.training.job import TrainJob
 from stillhouse.training.mirror import mirrored
+from stillhouse.training.run import run_job
 
 pytestmark = pytest.mark.usefixtures("s3")
 
@@ -127,3 +131,52 @@ def test_a_store_that_is_a_folder_needs_no_copies(tmp_path: Path) -> None:
     with mirrored(tmp_path / "training" / "sft-0", store) as remove_copies:
         remove_copies()
     assert steps(tmp_path / "training" / "sft-0") == ["step-00000002"]
+
+
+class Lost(BaseException):
+    """The machine is gone."""
+
+
+class Watch:
+    """Loses the machine when a step is done; None keeps it."""
+
+    def __init__(self, lost_at: int | None = None) -> None:
+        self.steps: list[int] = []
+        self._lost_at = lost_at
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        self.steps.append(done)
+        if done == self._lost_at:
+            raise Lost
+
+
+def test_a_training_ends_with_the_same_bits_on_another_machine(
+    machine: Callable[[str], tuple[Path, ArtifactStore]],
+    tiny_model: str,
+    full_student: StudentConfig,
+    dataset_folder: Path,
+    runtime: RuntimeConfig,
+) -> None:
+    def job(name: str) -> TrainJob:
+        work_dir, store = machine(name)
+        return TrainJob(
+            method="sft",
+            student_ref=tiny_model,
+            student=full_student,
+            sft=SftConfig(num_epochs=2, batch_size=4, learning_rate=1e-3, seed=3, checkpoint_every_steps=2),
+            dataset_folder=dataset_folder,
+            work_dir=work_dir,
+            output_dir=store.root / "student",
+            runtime=runtime,
+        )
+
+    run_job(job("undisturbed"), Watch())
+    with suppress(Lost), mirrored(*machine("there"), look_s=600):
+        run_job(job("there"), Watch(lost_at=5))
+    resumed = Watch()
+    with mirrored(*machine("here"), look_s=600):
+        assert steps(machine("here")[0])[-1] == "step-00000004"
+        run_job(job("here"), resumed)
+    assert min(step for step in resumed.steps if step) >= 4
+    weights = [(job(name).output_dir / "model.safetensors").read_bytes() for name in ("undisturbed", "here")]
+    assert weights[0] == weights[1]
