@@ -36,7 +36,8 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
 
     Raises:
         ConfigError: the extra `ray` is not installed; by a call, no cluster answers at `runtime.ray_address`.
-        StillhouseError: by a call: the worker that was given a task was killed, and so were those after it.
+        StillhouseError: by a call: no cluster could be started on this machine, or the worker that was given a task was
+            killed, and so were those after it.
     """
     if runtime.ray_address is None:
         _ask_for_secret()
@@ -60,7 +61,7 @@ def _ask_for_secret() -> None:
 
     Ray listens on all interfaces, and whoever reaches it could have the workers run anything.
     """
-    if "ray" not in sys.modules:
+    if "ray._raylet" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -89,10 +90,13 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
         try:
             with _own_sigterm():
                 opened.enter_context(runner)
-        # What does not answer is told of by several errors.
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        # Ray raises many kinds, its plainest for a start that takes too long.
+        except Exception as error:
             if runtime.ray_address is None:
-                raise
+                raise StillhouseError(
+                    f"runtime.task_runner is `ray`, and no Ray cluster could be started on this machine: {error}. Set "
+                    "it to `local`, or name a cluster in runtime.ray_address"
+                ) from error
             raise ConfigError(
                 f"runtime.ray_address: no Ray cluster answers at {runtime.ray_address}: {error}. Start one there, or "
                 "leave the field out to have a cluster on this machine"

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
+
 from stillhouse.config import KubernetesConfig
 from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
@@ -55,14 +57,20 @@ class KubernetesJobs:
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
         """See `ClusterJobs.submit`."""
-        # Strict, so that a slip in the user's template is an error and not ignored.
-        self._ask(
-            self._batch.create_namespaced_job,
-            self._namespace,
-            job_manifest(attempt, job),
-            field_validation="Strict",
-            otherwise=_CONFLICT,
-        )
+        try:
+            # Strict, so that a slip in the user's template is an error and not ignored.
+            self._ask(
+                self._batch.create_namespaced_job,
+                self._namespace,
+                job_manifest(attempt, job),
+                field_validation="Strict",
+                otherwise=_CONFLICT,
+            )
+        except ValidationError as error:  # the client knows the published shape of a job
+            raise ConfigError(
+                f"runtime.kubernetes.template {job.runtime.kubernetes.template}: what it makes is no Kubernetes job: "
+                f"{error}"
+            ) from error
 
     def standing(self, name: str) -> Standing:
         """See `ClusterJobs.standing`."""
