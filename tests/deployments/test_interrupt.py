@@ -22,7 +22,7 @@ CLI = str(Path(sys.executable).parent / "stillhouse")
 def silent_teacher() -> Iterator[socket.socket]:
     """An endpoint that takes requests and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(600)
+        listener.settimeout(1)
         yield listener
 
 
@@ -32,6 +32,7 @@ def _in_a_terminal(command: list[str], folder: Path) -> Iterator[tuple[int, int]
     # The run is to start a Prefect server of its own.
     env = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     env |= {"PREFECT_HOME": str(folder / "prefect"), "OPENAI_API_KEY": "any"}
+    env["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "600"
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -55,6 +56,14 @@ def _show(terminal: int) -> None:
             sys.stdout.write(said.decode(errors="replace"))
 
 
+def _asked(teacher: socket.socket, child: int) -> socket.socket:
+    """The connection of the first request, which comes when the flow is under way."""
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        with suppress(TimeoutError):
+            return teacher.accept()[0]
+    pytest.fail("it ended before it asked the teacher")
+
+
 def _exit_code(child: int) -> int:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
@@ -73,7 +82,7 @@ def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
     url = f"http://127.0.0.1:{silent_teacher.getsockname()[1]}/v1"
     command = [CLI, "generate", "prompts.jsonl", "-m", "m", "--base-url", url, "--set", "tracking.enabled=false"]
     with _in_a_terminal(command, tmp_path) as (child, terminal):
-        connection, _ = silent_teacher.accept()
+        connection = _asked(silent_teacher, child)
         family = psutil.Process(child).children(recursive=True)
         assert family, "a Prefect server was expected to run"
         if by == "ctrl-c":
