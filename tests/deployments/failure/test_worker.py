@@ -56,8 +56,6 @@ def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start
     case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
     worker.wait_until(lambda: case.prefect.state(run) == "CANCELLED", "the run is cancelled")
     case.assert_gone(family)
-    assert case.trackings("train-sft") == ["KILLED"]
-    assert case.trackings("sft") == ["KILLED"]
     rerun_resumes(case, worker)
 
 
