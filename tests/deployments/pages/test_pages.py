@@ -1,0 +1,103 @@
+"""A person at Prefect's pages: fills in the form, answers the question, reads the artifacts, follows the link."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+SHOWN = {"mlflow-run", "rollouts", "dataset-card", "dataset-funnel", "summary"}
+
+
+def _field(page: Any, label: str) -> Any:
+    """The input of the form's first field of that name."""
+    named = page.locator("label", has=page.get_by_text(f"{label} (Optional)", exact=True)).first
+    around = "xpath=ancestor::div[contains(concat(' ', @class, ' '), ' schema-form-property ')][1]"
+    return named.locator(around).locator("input, textarea").first
+
+
+def _choose(page: Any, box: Any, choice: str) -> None:
+    """Opens a list of choices by the keyboard, since its focus and its click undo each other, and takes one."""
+    option = page.locator(".p-select-option", has_text=choice)
+    for _ in range(100):
+        if option.is_visible():
+            break
+        box.press("ArrowDown")
+        page.wait_for_timeout(500)
+    option.click()
+
+
+def _in_state(site: Any, run_id: str, state: str) -> Callable[[], bool]:
+    def is_there() -> bool:
+        now = site.state(run_id)
+        assert now == state or now not in {"Failed", "Crashed", "Cancelled"}, now
+        return now == state
+
+    return is_there
+
+
+def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
+    page: Any, site: Any, wait_until: Callable[..., Any]
+) -> None:
+    page.goto(f"{site.prefect}/deployments/deployment/{site.deployment()}/run", wait_until="commit")
+    _field(page, "Held out fraction").fill("2")
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_text("2 is greater than or equal to the maximum of 1").first.wait_for()
+    assert site.runs() == []
+
+    _field(page, "Held out fraction").fill("0.25")
+    _field(page, "Max prompts").fill("16")
+    page.get_by_role("button", name="Submit").click()
+    (run,) = wait_until(site.runs, "the run is there")
+    given = run["parameters"]["config"]["prompts"]
+    assert (given["max_prompts"], given["held_out_fraction"]) == (16, 0.25)
+
+    wait_until(_in_state(site, run["id"], "Suspended"), "the run asks")
+    page.goto(f"{site.prefect}/runs/flow-run/{run['id']}", wait_until="commit")
+    page.get_by_role("button", name="Resume").first.click()
+    question = page.get_by_role("dialog")
+    question.get_by_text("Train on this dataset?").wait_for()
+    links = question.get_by_role("link")
+    assert links.all_inner_texts() == [
+        "MLflow run",
+        "Report with rows to read",
+        "Card of the dataset",
+        "What each filter left",
+    ]
+    _choose(page, question.get_by_role("button", name="reject"), "approve")
+    question.get_by_role("textbox").last.fill("rows look right")
+    question.get_by_role("button", name="Submit").click()
+
+    wait_until(_in_state(site, run["id"], "Completed"), "the run goes on and ends")
+    shown = site.post("artifacts/filter", {})
+    assert {artifact["key"] for artifact in shown} == SHOWN
+    newest = {artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda one: str(one["created"]))}
+    page.goto(f"{site.prefect}/artifacts/artifact/{newest['summary']}", wait_until="commit")
+    page.get_by_text("rows look right").wait_for()
+    page.goto(f"{site.prefect}/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
+    link = page.get_by_role("link", name="MLflow run").first.get_attribute("href")
+    assert link.startswith(site.mlflow)
+    page.goto(link, wait_until="commit")
+    page.get_by_text("train-sft").first.wait_for()
+
+
+def test_a_question_that_nobody_answers_is_answered_by_the_time_limit(
+    site: Any, wait_until: Callable[..., Any]
+) -> None:
+    from mlflow import MlflowClient
+
+    (deployment,) = site.post("deployments/filter", {})
+    config = deployment["parameters"]["config"]
+    config["approval"] = {"enabled": True, "timeout_minutes": 0.5, "at_timeout": "reject"}
+    config["runtime"]["refresh"] = ["approval"]
+    run = site.post(f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"config": config}})
+    wait_until(lambda: site.state(run["id"]) == "Failed", "the time limit answers")
+
+    told = site.run(run["id"])["state"]["message"]
+    assert "rejected: nobody answered within 0.5 minutes, and approval.at_timeout is `reject`" in told
+    states = [state["name"] for state in site.states(run["id"])]
+    assert states[-5:] == ["Suspended", "Resuming", "Pending", "Running", "Failed"]
+    assert site.post("automations/filter", {}) == []
+    records = MlflowClient(site.mlflow).search_runs(["1"], f"tags.`prefect.flow_run_id` = '{run['id']}'")
+    assert {record.info.status for record in records if "mlflow.parentRunId" not in record.data.tags} == {"FAILED"}
