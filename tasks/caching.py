@@ -154,7 +154,7 @@ async def recall_shards(
         artifact, cached = await _at_hand_off_loop(stage, run, own), True
         if artifact is None:
             async with places:
-                artifact, cached = await _recall_shard(stage, task, run, own, call)
+                artifact, cached = await recall_shard(stage, task, run, own, call)
         heard(artifact, cached)
         return artifact, cached
 
@@ -191,9 +191,10 @@ async def _at_hand_off_loop(stage: Stage, run: Run, inputs: Mapping[str, Any]) -
     return await asyncio.to_thread(at_hand, stage, run, inputs)
 
 
-async def _recall_shard(
-    stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any], call: Call
+async def recall_shard(
+    stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any], call: Call = call_here
 ) -> tuple[Artifact, bool]:
+    """As `recall`, for a task that is a coroutine function."""
     arguments = arguments_of(stage, run, inputs)
     shared = await asyncio.to_thread(fetch_record, run.context.store, arguments["key"])
     state = await call(configured(task, stage, run), arguments)

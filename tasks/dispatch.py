@@ -6,7 +6,9 @@ a lost machine) the child sees to it itself, in `tasks.dispatched`.
 """
 
 import logging
+import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -34,6 +36,10 @@ RETRIES: Final = 2
 """Times a child that crashed (killed, preempted, its machine lost) is started again; training resumes."""
 _LOOK_S: Final = 2.0
 _logger = logging.getLogger("stillhouse.dispatch")
+
+
+class Stopped(Exception):
+    """Nobody waits for the child any more."""
 
 
 class StageCall(BaseModel):
@@ -81,14 +87,24 @@ def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], ru
     result = at_hand(stage, run, inputs)
     cached = result is not None
     if result is None:
-        _run_in(deployment, StageCall.of(stage, inputs, run.context))
-        result = at_hand(stage, _without_refresh(run), inputs)
+        run_in(deployment, StageCall.of(stage, inputs, run.context))
+        result = made_elsewhere(deployment, stage, run, inputs)
+    run.note_stage(stage.name, result, cached=cached, seconds=time.monotonic() - started)
+    return result
+
+
+def made_elsewhere(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
+    """The result of a stage that a flow run of `deployment` has finished.
+
+    Raises:
+        StoreError: it is not in this run's store.
+    """
+    result = at_hand(stage, _without_refresh(run), inputs)
     if result is None:
         raise StoreError(
             f"{deployment} finished the stage {stage.name}, but {run.context.runtime.store} holds no whole result "
             f"under {stage.key(inputs)}: runtime.store has to be the same folder, or the same URL, for both"
         )
-    run.note_stage(stage.name, result, cached=cached, seconds=time.monotonic() - started)
     return result
 
 
@@ -97,13 +113,26 @@ def _without_refresh(run: Run) -> Run:
     return replace(run, context=run.context.model_copy(update={"runtime": runtime}))
 
 
-def _run_in(deployment: str, call: StageCall) -> None:
+def run_in(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
+    """Runs a stage in a flow run of `deployment`, to its end.
+
+    Args:
+        deployment: of the flow `run-stage`.
+        call: of the stage.
+        stop: once it is set the child is cancelled; for a thread, which no signal reaches.
+
+    Raises:
+        ConfigError: there is no such deployment.
+        TrainingError: the child failed, was cancelled, or crashed too often.
+        Stopped: `stop` was set.
+    """
+    stop = stop or threading.Event()
     # An attempt of a flow run has one child, also where the request that makes it is sent twice.
     attempt = f"{call.key}/{flow_run.id}/{flow_run.run_count}"
     with get_client(sync_client=True) as client:
         for crashes in range(1 + RETRIES):
             child = _start(deployment, call, f"{attempt}/{crashes}")
-            state = _wait(child, client)
+            state = _wait(child, client, stop)
             if state.is_completed():
                 return
             told = f"{deployment}: {child.name} ended as {state.name}: {state.message or 'no reason was given'}"
@@ -123,9 +152,10 @@ def _start(deployment: str, call: StageCall, idempotency_key: str) -> FlowRun:
         )
     except ObjectNotFound as error:
         server = PREFECT_API_URL.value() or "this run's own temporary server (PREFECT_API_URL is not set)"
+        setting = "rollout_deployment" if call.stage == "rollouts" else "training_deployment"
         raise ConfigError(
-            f"runtime.training_deployment = {deployment!r}: no such deployment on {server}. Deploy it by `make deploy` "
-            "and start this run there, or leave the field out to train here"
+            f"runtime.{setting} = {deployment!r}: no such deployment on {server}. Deploy it by `make deploy` "
+            "and start this run there, or leave the field out to work here"
         ) from error
     _logger.info("%s: %s waits for a worker %s", deployment, child.name, _page(child))
     return child
@@ -136,7 +166,7 @@ def _page(child: FlowRun) -> str:
     return "" if base is None else f"({base}/runs/flow-run/{child.id})"
 
 
-def _wait(child: FlowRun, client: SyncPrefectClient) -> State[Any]:
+def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> State[Any]:
     """The child's final state. Whatever ends the wait cancels the child."""
     seen = child.state
     try:
@@ -147,7 +177,8 @@ def _wait(child: FlowRun, client: SyncPrefectClient) -> State[Any]:
             if state is not None and (seen is None or state.name != seen.name):
                 _logger.info("%s: %s", child.name, state.name)
             seen = state
-            time.sleep(_LOOK_S)
+            if stop.wait(_LOOK_S):
+                raise Stopped
     except BaseException:
         _cancel(child, client)
         raise

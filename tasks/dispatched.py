@@ -20,15 +20,18 @@ from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.tracking.run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
-from tasks.caching import Stage, recall
+from tasks.caching import Stage, recall, recall_shard
 from tasks.dispatch import StageCall
+from tasks.interruption import run_until_done
 from tasks.results import artifacts_in, here
+from tasks.rollouts import ROLLOUTS, rollouts_task
 from tasks.run import Run
 from tasks.training import ON_POLICY, SFT, on_policy_task, sft_task
 
 STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     SFT.name: (SFT, sft_task),
     ON_POLICY.name: (ON_POLICY, on_policy_task),
+    ROLLOUTS.name: (ROLLOUTS, rollouts_task),
 }
 """What can be run for another flow run, by the stage's name."""
 _LOOK_S: Final = 10.0
@@ -56,7 +59,10 @@ def perform(call: JsonObject) -> None:
     unrecorded = TrackedRun(None, None, work.stage, work.context.store.root)
     run = Run(name=work.stage, config=DistillConfig(), context=work.context, record=unrecorded)
     with _no_longer_than_the_parent():
-        recall(stage, task, run, **inputs)
+        if task.isasync:
+            run_until_done(recall_shard(stage, task, run, inputs))
+        else:
+            recall(stage, task, run, **inputs)
 
 
 def inputs_here(work: StageCall) -> dict[str, Any]:

@@ -7,52 +7,83 @@ whose prompts are dearer than the others' may reach its part of the budget while
 refuses each process finds out for itself.
 """
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import Task
-from prefect.states import State
+from prefect.states import Completed, State
 
-from stillhouse.config import BudgetConfig, RuntimeConfig
-from stillhouse.errors import BudgetReached
+from stillhouse.config import BudgetConfig
+from stillhouse.errors import BudgetReached, StillhouseError, TrainingError
 from stillhouse.rollouts.journal.parts import lend, take_back
 from stillhouse.store import digest
 from stillhouse.types import Artifact
-from tasks.caching import Call, call_here
-from tasks.run import RunContext
+from tasks.caching import Call, Stage, call_here
+from tasks.dispatch import StageCall, Stopped, made_elsewhere, run_in
+from tasks.run import Run, RunContext
 
 RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
 """The keys of the rollouts of a shard, by the arguments of its task."""
 
 
-def runs_elsewhere(runtime: RuntimeConfig) -> bool:
-    """Whether shards of rollouts run in processes of their own."""
-    return runtime.task_runner == "ray"
-
-
 @contextmanager
 def rollout_workers(
-    context: RunContext, owed: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
+    stage: Stage, run: Run, owed: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
 ) -> Iterator[Call]:
     """What runs the shards' tasks: `call_here`, or something that runs them elsewhere.
 
     Args:
-        context: of the run.
+        stage: of the rollouts.
+        run: the flow run.
         owed: the shards whose results are not at hand; called only where there is a budget to divide among them.
         keys: of the rollouts of a shard.
         gpus: that a shard needs, for a teacher that this project serves itself.
     """
-    runtime = context.runtime
-    if not runs_elsewhere(runtime):
-        yield call_here
-        return
-    from tasks.ray_cluster import ray_workers
+    runtime = run.context.runtime
+    if runtime.rollout_deployment is not None:
+        # A thread for each that is under way; those of the event loop are few.
+        with ThreadPoolExecutor(runtime.rollout_shards) as threads:
+            call = _flow_runs_of(runtime.rollout_deployment, stage, run, threads)
+            yield _Parted(call, run.context, owed, keys)
+    elif runtime.task_runner == "ray":
+        from tasks.ray_cluster import ray_workers
 
-    with ray_workers(runtime, num_workers=runtime.rollout_shards, gpus=gpus) as call:
-        yield _Parted(call, context, owed, keys)
+        with ray_workers(runtime, num_workers=runtime.rollout_shards, gpus=gpus) as call:
+            yield _Parted(call, run.context, owed, keys)
+    else:
+        yield call_here
+
+
+def _flow_runs_of(deployment: str, stage: Stage, run: Run, threads: Executor) -> Call:
+    """Runs each shard's task in a flow run of its own, which is cancelled when nobody waits for it any more."""
+
+    async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+        inputs = {name: value for name, value in arguments.items() if name not in {"key", "context"}}
+        stop = threading.Event()
+        wanted = StageCall.of(stage, inputs, arguments["context"])
+        # With the context that tells Prefect which flow run this is.
+        work = partial(copy_context().run, run_in, deployment, wanted, stop)
+        child = asyncio.get_running_loop().run_in_executor(threads, work)
+        try:
+            await asyncio.shield(child)
+        except asyncio.CancelledError:
+            stop.set()
+            with suppress(Stopped):
+                await child
+            raise
+        except TrainingError as error:  # what a stage in another flow run ends with, whatever it does
+            raise StillhouseError(str(error)) from error
+        return Completed(data=await asyncio.to_thread(made_elsewhere, deployment, stage, run, inputs))
+
+    return call
 
 
 def part_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0) -> RunContext:
@@ -129,7 +160,9 @@ class _Parted:
 
 def _journal_part(context: RunContext, key: str) -> str | None:
     """Workers on this machine use the store's journal; where the store is object storage, each machine has its own."""
-    if context.runtime.ray_address is None or context.store.remote is not None:
+    runtime = context.runtime
+    is_on_this_machine = runtime.ray_address is None and runtime.rollout_deployment is None
+    if is_on_this_machine or context.store.remote is not None:
         return None
     return str(_parts_folder(context) / digest(key)[:16])
 

@@ -136,7 +136,7 @@ def _sample_shards(
     runtime = run.context.runtime
     is_served_here = inputs["teacher"].base_url is None
     gpus = 1 if is_served_here and runtime.device == "cuda" else 0
-    with rollout_workers(run.context, owed, _rollout_keys, gpus=gpus) as call:
+    with rollout_workers(ROLLOUTS, run, owed, _rollout_keys, gpus=gpus) as call:
         work = recall_shards(
             ROLLOUTS,
             rollouts_task,

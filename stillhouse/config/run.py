@@ -112,6 +112,9 @@ class RuntimeConfig(Section):
     rollout_shards: int = Field(default=4, ge=1)
     """Shards of rollouts under way at once. In the flow's process they share the limits above; elsewhere each has an
     equal part of them, and of the budget what its prompts are of all."""
+    rollout_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
+    """Deployment of the flow `run-stage` that samples rollouts, such as `run-stage/cpu`, a flow run for each shard, on
+    machines that share the store. None samples where `task_runner` says."""
     label_processes: int | None = Field(default=None, ge=1)
     """Processes that label trajectories and render training rows; 1 does it in the run's own. None takes one for each
     CPU core, where there are rows enough to be worth it."""

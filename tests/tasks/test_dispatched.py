@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import (
+    DatasetConfig,
+    OnPolicyConfig,
+    RolloutsConfig,
+    SftConfig,
+    StudentConfig,
+    TeacherConfig,
+    ToolsConfig,
+)
+from stillhouse.dataset.acceptance import Acceptance
+from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.dispatch import StageCall
 from tasks.dispatched import STAGES, inputs_here, perform
+from tasks.rollouts import ROLLOUTS, Wanted
 from tasks.run import RunContext
 from tasks.training import SFT
 
@@ -74,6 +85,24 @@ def test_the_other_stage_keeps_its_key_too(call_of: Any, stored: Artifact) -> No
         "system_prompt": "Be brief.",
     }
     assert stage.key(inputs_here(StageCall.model_validate(call_of("on_policy", inputs)))) == stage.key(inputs)
+
+
+def test_a_shard_of_rollouts_keeps_its_key_too(call_of: Any, stored: Artifact) -> None:
+    labelling = Labelling.of(DatasetConfig(), tools=ToolsConfig(), student="embedded:student", sampling=None)
+    acceptance = Acceptance(labelling=labelling, dataset=DatasetConfig(), max_tokens=512)
+    inputs = {
+        "shard": stored,
+        "model": Model(name="teacher", ref="large", fingerprint="large@http://127.0.0.1/v1"),
+        "teacher": TeacherConfig(model="large", base_url="http://127.0.0.1/v1"),
+        "rollouts": RolloutsConfig(num_samples=2),
+        "tools": ToolsConfig(builtin=("calculator",)),
+        "tool_schemas": "none",
+        "metadata": stored,
+        "wanted": Wanted(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
+    }
+    there = inputs_here(StageCall.model_validate(call_of("rollouts", inputs)))
+    assert there == inputs
+    assert ROLLOUTS.key(there) == ROLLOUTS.key(inputs)
 
 
 def test_a_student_trained_before_is_found_where_this_machine_has_it(
