@@ -53,7 +53,7 @@ def promoted(tmp_path: Path) -> Callable[..., Run]:
         )
         run = Run(name="distill", config=config, context=context, record=record)
         comparison = Comparison(BASE, None, [student], lines, {"sft": {"accuracy": 0.7}})
-        flow(promote, name="promote", validate_parameters=False)(comparison, run)
+        flow(name="promote", validate_parameters=False)(promote)(comparison, run)
         record.finish()
         return run
 
