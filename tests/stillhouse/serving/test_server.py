@@ -4,6 +4,7 @@ import sys
 import time
 
 import httpx
+import psutil
 import pytest
 
 
@@ -27,6 +28,12 @@ def test_what_cannot_be_served_is_one_clear_line_and_exit_code_1(args: tuple[str
     assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_it_listens_on_loopback_alone_unless_told_otherwise(server: str) -> None:
+    port = httpx.URL(server).port
+    listeners = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    assert {one.laddr.ip for one in listeners if one.laddr.port == port} == {"127.0.0.1"}
 
 
 @pytest.mark.slow
