@@ -264,7 +264,7 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
 def test_a_training_that_fails_elsewhere_is_the_failure_of_its_parent_with_the_reason(
     deployed: Site, worker: psutil.Process
 ) -> None:
-    run = deployed.submit("train-sft/smoke", *SFT_ALONE, "student.max_length=9", "dataset.labels.render=false")
+    run = deployed.submit("train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", "runtime.launcher=kubernetes")
     state = deployed.ended(run)
     assert state["type"] == "FAILED"
     assert "run-stage/cpu" in state["message"]
