@@ -1,16 +1,16 @@
 """Three nights of one deployment: the first student is promoted, the next starts from it, a bad one is kept out."""
 
 import asyncio
-import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from benchmarks.shop_teacher import append_prompts, shop_teacher
+from benchmarks.simulated_provider import SimulatedProvider
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.dataset.read import read_rows
 from stillhouse.embedded.shop import Story, draw_stories
@@ -38,34 +38,6 @@ class Nights(NamedTuple):
     """Appended to the source before the second night."""
     store: Path
     config: DistillConfig
-
-
-def write(path: Path, stories: list[Story]) -> None:
-    with path.open("a") as file:
-        for story in stories:
-            row = {"prompt": story.text, "metadata": {"expected_answer": str(story.answer), "tag": story.tag}}
-            file.write(json.dumps(row) + "\n")
-
-
-def teacher_of(stories: list[Story], asked_for: list[str]) -> Callable[[Asked], Reply]:
-    """Takes each step of a story to the calculator, and then tells the answer; notes the story of each request."""
-    by_text = {story.text: story for story in stories}
-
-    def answer(asked: Asked) -> Reply:
-        messages = asked.body["messages"]
-        story = by_text[next(m["content"] for m in messages if m["role"] == "user")]
-        asked_for.append(story.text)
-        results = [m["content"] for m in messages if m["role"] == "tool"]
-        if len(results) == len(story.events):
-            return Reply(completion(f"The answer is {story.answer}."))
-        event = story.events[len(results)]
-        amount = story.start
-        for done in story.events[: len(results)]:
-            amount = done.apply(amount, done.phrase.operator)
-        expression = event.expression(amount, event.phrase.operator)
-        return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": expression}))]))
-
-    return answer
 
 
 def nightly_config(prompts: Path, store: Path, url: str, **sft: Any) -> DistillConfig:
@@ -108,16 +80,16 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     stories = list(islice(draw_stories(random.Random(7), reserved=True), NUM_STORIES + NUM_NEW))
     old, new = stories[:NUM_STORIES], stories[NUM_STORIES:]
     asked: list[str] = []
-    with SimulatedProvider(teacher_of(stories, asked)) as provider:
+    with SimulatedProvider(shop_teacher(stories, asked)) as provider:
 
         def night(**sft: Any) -> Night:
             before = len(asked)
             published = distill(nightly_config(prompts, store, provider.url, **sft))
             return Night(published, asked[before:], champion_in(store))
 
-        write(prompts, old)
+        append_prompts(prompts, old)
         first = night()
-        write(prompts, new)
+        append_prompts(prompts, new)
         second = night()
         third = night(learning_rate=0.05)
         yield Nights(first, second, third, new, store, nightly_config(prompts, store, provider.url))

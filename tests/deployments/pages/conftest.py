@@ -1,7 +1,6 @@
 """Prefect and MLflow on loopback, a deployment served by a process of its own, and a browser to use them with."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
-BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
 
 _SERVE = """
 import sys
@@ -145,18 +143,3 @@ def _answers(url: str) -> bool:
         return httpx.get(url, timeout=5).is_success
     except httpx.HTTPError:
         return False
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    if BROWSER is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_page(viewport={"width": 1300, "height": 1000})
-        # A loaded machine draws these pages slowly.
-        opened.set_default_timeout(300_000)
-        yield opened
-        browser.close()
