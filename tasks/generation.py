@@ -17,6 +17,7 @@ from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
 from tasks.debts import Debts
+from tasks.events import DATASET_CREATED, emit
 from tasks.imports import import_trajectories
 from tasks.prompts import PromptSets
 from tasks.rollouts import Wanted, sample_teacher
@@ -33,7 +34,18 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
     """
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)
+    _tell_of_dataset(run)
     return dataset
+
+
+def _tell_of_dataset(run: Run) -> None:
+    """An event where this run made a dataset that none had made before."""
+    for outcome in run.stages:
+        if outcome.name == "dataset" and not outcome.cached:
+            dataset = outcome.result
+            about = {"uri": dataset.uri, "fingerprint": dataset.fingerprint, "num_rows": dataset.num_rows}
+            payload = {**about, "config": run.config.model_dump(mode="json")}
+            emit(DATASET_CREATED, f"stillhouse.dataset.{dataset.fingerprint}", payload)
 
 
 def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

@@ -24,7 +24,6 @@ from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, St
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.comparison import COMPARISON, read_lines
-from tasks.events import DATASET_CREATED, emit
 from tasks.pages import near, pages_of
 from tasks.prompts import metadata_file
 from tasks.registry import register
@@ -111,22 +110,11 @@ def publish(run: Run) -> Published:
     )
     _to_mlflow(run, published, results)
     show_result(run, published.summary, published.pages)
-    _tell_of_dataset(run)
     return published
 
 
 def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
     return {"dataset": near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
-
-
-def _tell_of_dataset(run: Run) -> None:
-    """An event where this run made a dataset that none had made before."""
-    for outcome in run.stages:
-        if outcome.name == "dataset" and not outcome.cached:
-            dataset = outcome.result
-            about = {"uri": dataset.uri, "fingerprint": dataset.fingerprint, "num_rows": dataset.num_rows}
-            payload = {**about, "config": run.config.model_dump(mode="json")}
-            emit(DATASET_CREATED, f"stillhouse.dataset.{dataset.fingerprint}", payload)
 
 
 def _compared(results: dict[str, Any]) -> list[Compared]:
