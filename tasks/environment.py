@@ -25,6 +25,8 @@ DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # Pages ask the server that they came from, whatever its name and port are in the browser.
+    "PREFECT_SERVER_UI_API_URL": "/api",
     # Events go after 7 days and runs after 90, or the tables grow without bound.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     # A killed flow is known by the heartbeats that it no longer sends: `deployments/automations.py`.
