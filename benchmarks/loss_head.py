@@ -21,7 +21,6 @@ Measured
 
 import math
 import multiprocessing
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as naive_cross_entropy
 from torch.nn.functional import kl_div, linear
 
+from benchmarks.memory import status_bytes
 from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio, spread
 from stillhouse.config import Divergence
 from stillhouse.training.float32 import use_fast_float32_products
@@ -180,16 +180,9 @@ def _grown_by(side: Side, setting: Setting) -> int:
     # Resets VmHWM; where it is not allowed, VmHWM is at most some MiB above what is held now.
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    before = _status_bytes("VmRSS")
+    before = status_bytes("VmRSS")
     head.run(side)
-    return _status_bytes("VmHWM") - before
-
-
-def _status_bytes(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
-        raise RuntimeError(f"/proc/self/status has no {name}; peak memory can only be measured on Linux")
-    return int(found[1]) * 1024
+    return status_bytes("VmHWM") - before
 
 
 def measure(setting: Setting, rounds: int) -> Report:

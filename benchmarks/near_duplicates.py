@@ -21,7 +21,6 @@ Learnt (two cores that others used heavily, one round)
 """
 
 import random
-import resource
 import tempfile
 import time
 from bisect import bisect_right
@@ -33,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
+from benchmarks.memory import status_bytes
 from benchmarks.rounds import argument_parser, measured, publish
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
         "found": len(found),
         "signatures_per_s": options.rows / signing_s,
         "found_per_s": options.rows / finding_s,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": status_bytes("VmHWM") / 1e6,
     }
     lines = [
         f"{options.rows:,} rows, {figures['planted']:,} planted near-duplicates",

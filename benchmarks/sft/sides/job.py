@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from benchmarks.memory import status_bytes
 from stillhouse.training.batching.order import Mixture
 
 Precision = Literal["float32", "bfloat16"]
@@ -70,7 +70,7 @@ class Mark(NamedTuple):
     @classmethod
     def now(cls, num_tokens: int) -> Self:
         """This moment."""
-        return cls(time.perf_counter(), time.process_time(), num_tokens, _peak_bytes())
+        return cls(time.perf_counter(), time.process_time(), num_tokens, status_bytes("VmHWM"))
 
 
 @dataclass(slots=True)
@@ -101,9 +101,3 @@ def fingerprint(rows: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> str:
         end = max(index for index, is_target in enumerate(mask) if is_target) + 1
         digest.update(json.dumps([list(ids[:end]), [int(one) for one in mask[:end]]]).encode())
     return digest.hexdigest()[:16]
-
-
-def _peak_bytes() -> int:
-    # Not getrusage: its peak begins with that of the process that forked.
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) * 1024 if found else 0
