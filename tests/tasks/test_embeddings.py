@@ -88,14 +88,18 @@ def test_the_cost_counts_against_the_budget_of_the_run(embed: Embed, make_answer
 
 
 def test_the_endpoint_has_a_key_of_its_own(embed: Embed, make_answered: MakeAnswered) -> None:
+    keys = []
+
     def guarded(asked: Asked) -> Reply:
-        return error(401, f"{asked.authorization} at {asked.path}")
+        keys.append(asked.authorization)
+        return error(401, f"no such key at {asked.path}")
 
     with SimulatedProvider(guarded) as provider:
         with pytest.raises(
             AuthenticationError,
-            match=r"Bearer embeddings-key at /v1/embeddings.* EMBEDDINGS_KEY:.* runtime\.embeddings_api_key_env",
+            match=r"no such key at /v1/embeddings.* EMBEDDINGS_KEY:.* runtime\.embeddings_api_key_env",
         ):
             embed(provider.url, [make_answered("one?")], embeddings_api_key_env="EMBEDDINGS_KEY")
-        with pytest.raises(AuthenticationError, match=r"Bearer teacher-key.* variable OPENAI_API_KEY:"):
+        with pytest.raises(AuthenticationError, match=r"variable OPENAI_API_KEY:"):
             embed(provider.url, [make_answered("one?")])
+    assert keys == ["Bearer embeddings-key", "Bearer teacher-key"]

@@ -165,10 +165,9 @@ def test_a_set_that_cannot_be_used_is_named(
         ContaminationLabels(ContaminationConfig(sets={"aime": str(tmp_path / name)}))
 
 
-@pytest.mark.parametrize("ngrams", [(), (0, 8)])
-def test_sets_without_lengths_to_look_for_are_refused(riddles: str, ngrams: tuple[int, ...]) -> None:
+def test_sets_without_lengths_to_look_for_are_refused(riddles: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.contamination\.ngrams = .* expected lengths of 1 and up"):
-        ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}, ngrams=ngrams))
+        ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}, ngrams=()))
 
 
 def test_the_fingerprint_follows_the_bytes_of_the_files_and_their_names(tmp_path: Path, riddles: str) -> None:
