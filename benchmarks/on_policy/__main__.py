@@ -3,6 +3,7 @@ width gives its whole distribution, the loss is the exact reverse KL.
 
     python -m benchmarks.on_policy
     python -m benchmarks.on_policy --sweep     every setting of TRL, once
+    python -m benchmarks.on_policy --grpo      rewards alone beside TRL's `GRPOTrainer`: 8 completions of a prompt
 
 Claims
     losses    those of TRL to 1e-3 over 20 updates from the same start on the same trajectories, which TRL samples.
@@ -59,6 +60,7 @@ _TIMED: Final = (
     Timed("middle", "float32", 2, 16),
     Timed("middle", "bfloat16", 2, 16),
 )
+_GROUP_SIZE: Final = 8
 _SHAPES: Final = ("small", "middle")
 _QUICK: Final = (Timed("tiny", "float32", 3, 8),)
 
@@ -102,12 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--shapes", nargs="+", choices=_SHAPES, default=_SHAPES)
+    parser.add_argument("--grpo", action="store_true", help="rewards alone, beside TRL's GRPOTrainer")
     parser.add_argument("--quick", action="store_true", help="tiny models, one round: whether it works, not how well")
     parser.add_argument("--sweep", action="store_true", help="time TRL at each of its settings, and end")
     parser.add_argument("--peer", type=Path, default=Path("runs/bench/venvs/trl"), metavar="FOLDER", help="of TRL")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), trl_folder(chosen.peer.absolute()), chosen.threads)
+        bench = Bench(
+            Path(folder), trl_folder(chosen.peer.absolute()), chosen.threads, _GROUP_SIZE if chosen.grpo else 1
+        )
         figures = sweep(bench, chosen) if chosen.sweep else compare(bench, chosen)
     publish([], figures, chosen.json)
 

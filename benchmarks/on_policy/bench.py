@@ -27,6 +27,8 @@ _LEAST_RATIO: Final = 3.0
 class LossReport:
     """The same training by both: TRL samples, and both train on that."""
 
+    figure: str
+    """What of each step is compared."""
     num_steps: int
     first: float
     last: float
@@ -40,8 +42,8 @@ class LossReport:
     def line(self) -> str:
         """As printed."""
         return (
-            f"losses of {self.num_steps} steps, {self.first:.4f} to {self.last:.4f}, on the same trajectories differ "
-            f"by at most {self.largest_difference:.1e}: {'holds' if self.holds else 'DOES NOT HOLD'}"
+            f"{self.figure} of {self.num_steps} steps, {self.first:.4f} to {self.last:.4f}, on the same trajectories "
+            f"differ by at most {self.largest_difference:.1e}: {'holds' if self.holds else 'DOES NOT HOLD'}"
         )
 
 
@@ -57,9 +59,9 @@ class Turn:
     """The least seconds for what was sampled, likewise."""
 
     @classmethod
-    def of(cls, found: Found, pair: Pair, machine: Machine) -> "Turn":
-        """What a training of two steps or more found."""
-        floors = [floor_seconds(pair, step, machine) for step in found.trajectories[1:]]
+    def of(cls, found: Found, pair: Pair, machine: Machine, *, is_scored: bool = True) -> "Turn":
+        """What a training of two steps or more found; `is_scored` says whether its teacher had a part."""
+        floors = [floor_seconds(pair, step, machine, is_scored=is_scored) for step in found.trajectories[1:]]
         return cls(Speed.of(found.marks), _medians(found.splits()), _medians(floors))
 
 
@@ -108,23 +110,30 @@ class Bench:
         folder: for workloads and scratch files.
         trl: folder that holds TRL.
         num_threads: of each training.
+        group_size: completions of one prompt; with more than one both sides learn from rewards alone, by GRPO.
     """
 
-    def __init__(self, folder: Path, trl: Path, num_threads: int) -> None:
+    def __init__(self, folder: Path, trl: Path, num_threads: int, group_size: int = 1) -> None:
         self._folder = folder
         self._trl = trl
         self._num_threads = num_threads
+        self._group_size = group_size
         self._machines: dict[Precision, Machine] = {}
 
     def losses(self, shape: str, num_steps: int, batch_size: int) -> LossReport:
-        """The losses of both in float32 on what TRL samples."""
+        """The losses of both in float32 on what TRL samples; where rewards alone teach, the norms of the gradients.
+
+        Advantages of a group add up to nothing, and so does GRPO's loss.
+        """
         job = self._job(shape, "float32", num_steps, batch_size)
         trl = self._run("trl", job)
         sampled = self._folder / "sampled.json"
         sampled.write_text(json.dumps(trl.trajectories), encoding="utf-8")
         ours = self._run("ours", replace(job, replay=str(sampled)))
-        differences = [abs(a - b) for a, b in zip(ours.losses, trl.losses, strict=True)]
-        return LossReport(num_steps, ours.losses[0], ours.losses[-1], max(differences))
+        figure = "losses" if self._group_size == 1 else "gradient_norms"
+        our_figures, trl_figures = (getattr(found, figure) for found in (ours, trl))
+        differences = [abs(a - b) for a, b in zip(our_figures, trl_figures, strict=True)]
+        return LossReport(figure.replace("_", " "), num_steps, our_figures[0], our_figures[-1], max(differences))
 
     def speeds(
         self, shape: str, precision: Precision, num_steps: int, batch_size: int, num_rounds: int, *, equal: bool = False
@@ -148,7 +157,8 @@ class Bench:
     def turn(self, side: Side, shape: str, job: Job, settings: str) -> Turn:
         """One training of a side at its settings of that name."""
         own = OURS[settings] if side == "ours" else trl_settings(settings, job.batch_size)
-        return Turn.of(self._run(side, replace(job, settings=own)), PAIRS[shape], self._machine(job.precision))
+        found = self._run(side, replace(job, settings=own))
+        return Turn.of(found, PAIRS[shape], self._machine(job.precision), is_scored=self._group_size == 1)
 
     def _machine(self, precision: Precision) -> Machine:
         if precision not in self._machines:
@@ -162,7 +172,15 @@ class Bench:
         if not folder.exists():
             write_workload(folder, PAIRS[shape], _NUM_ROWS, equal=equal)
         scratch = str(self._folder / "scratch")
-        return Job(str(folder), scratch, num_steps, batch_size, precision, num_threads=self._num_threads)
+        return Job(
+            str(folder),
+            scratch,
+            num_steps,
+            batch_size,
+            self._group_size,
+            precision=precision,
+            num_threads=self._num_threads,
+        )
 
 
 def _medians(steps: list[dict[str, float]]) -> dict[str, float]:

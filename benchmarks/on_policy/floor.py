@@ -43,16 +43,25 @@ class Machine:
         return cls(measure_peak_flops(device, dtype), _bytes_per_s(device), dtype.itemsize)
 
 
-def floor_seconds(pair: Pair, trajectories: Sequence[Trajectory], machine: Machine) -> dict[str, float]:
-    """Seconds of sampling, of the teacher's layers and of training for one step, by the names of `WORKS`."""
+def floor_seconds(
+    pair: Pair, trajectories: Sequence[Trajectory], machine: Machine, *, is_scored: bool = True
+) -> dict[str, float]:
+    """Seconds of sampling, of the teacher's layers and of training for one step, by the names of `WORKS`.
+
+    Args:
+        pair: the models.
+        trajectories: of the step.
+        machine: what it can do.
+        is_scored: by the teacher, whose output layer is part of training.
+    """
     lengths = [(len(prompt_ids), len(completion_ids)) for prompt_ids, completion_ids in trajectories]
     whole = [prompt + completion for prompt, completion in lengths]
     num_sampled = sum(completion for _, completion in lengths)
     student, teacher = pair.student, pair.teacher
-    heads = 2.0 * num_sampled * (3 * _head(student) + _head(teacher))
+    heads = 2.0 * num_sampled * (3 * _head(student) + is_scored * _head(teacher))
     return {
         "sample": _sampling(student, lengths, machine),
-        "score": _forward(teacher, whole) / machine.flops,
+        "score": is_scored * _forward(teacher, whole) / machine.flops,
         "train": (3.0 * _forward(student, whole) + heads) / machine.flops,
     }
 

@@ -30,7 +30,9 @@ class Job:
     """A folder of this run's own."""
     num_steps: int
     batch_size: int
-    """Prompts of one optimiser step, each with one completion."""
+    """Completions of one optimiser step."""
+    group_size: int = 1
+    """Completions of one prompt. One: each is scored by the teacher. Several: rewards alone teach, by GRPO."""
     precision: Precision = "float32"
     """Type of computation; the student's weights and the optimiser's state are float32."""
     num_threads: int = 2
@@ -56,9 +58,14 @@ class Job:
         lines = (Path(self.folder) / "rows.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
+    @property
+    def prompts_per_step(self) -> int:
+        """Of one optimiser step."""
+        return self.batch_size // self.group_size
+
     def step_rows(self, step: int, num_rows: int) -> list[int]:
         """Which of the rows a step samples from."""
-        return distinct_rows(step, self.batch_size, num_rows, seed=0)
+        return distinct_rows(step, self.prompts_per_step, num_rows, seed=0)
 
 
 @dataclass(slots=True)
@@ -69,6 +76,8 @@ class Found:
     """At the end of each step; their tokens are those sampled."""
     losses: list[float] = field(default_factory=list)
     """Mean over the sampled tokens of each step."""
+    gradient_norms: list[float] = field(default_factory=list)
+    """Of each step, before clipping."""
     seconds: list[dict[str, float]] = field(default_factory=list)
     """Of each step, by all of `WORKS` but `train`."""
     trajectories: list[list[Trajectory]] = field(default_factory=list)

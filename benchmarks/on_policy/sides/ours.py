@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -40,6 +40,8 @@ from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 from stillhouse.training.watching.listener import NoListener
 from stillhouse.types import Prompt, Sample
+
+_REWARDS: Final = str(Path(__file__).with_name("rewards.py"))
 
 
 class AsAsked:
@@ -86,15 +88,17 @@ class Replay:
 
 
 class ReplayedStep:
-    """An engine that knows the completion of each prompt of one step."""
+    """An engine that knows the completions of each prompt of one step."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
-        self._completions = {tuple(prompt_ids): completion_ids for prompt_ids, completion_ids in trajectories}
+        self._completions: dict[tuple[int, ...], list[list[int]]] = {}
+        for prompt_ids, completion_ids in trajectories:
+            self._completions.setdefault(tuple(prompt_ids), []).append(completion_ids)
         self._ready: list[tuple[int, Generation]] = []
 
     def submit(self, request: GenerationRequest) -> int:
         """See `Engine`."""
-        ids = self._completions[tuple(request.prompt_ids)]
+        ids = self._completions[tuple(request.prompt_ids)].pop(0)
         handle = len(self._ready)
         logprobs = [0.0] * len(ids)
         self._ready.append((handle, Generation(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length")))
@@ -149,6 +153,7 @@ class Marks(NoListener):
         """A step has ended."""
         if "on_policy/loss" in metrics:
             self._found.losses.append(metrics["on_policy/loss"])
+            self._found.gradient_norms.append(metrics["on_policy/grad_norm"])
             clock()
             self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
         if step == self._num_steps:
@@ -169,10 +174,15 @@ def main(job: Job) -> Found:
         "weight_decay": job.weight_decay,
         "schedule": "cosine",
         "num_steps": job.num_steps,
-        "prompts_per_step": job.batch_size,
+        "prompts_per_step": job.prompts_per_step,
+        "group_size": job.group_size,
         **job.settings,
     }
-    config, work_dir = distillation_config(settings), Path(job.scratch)
+    if job.replay and job.group_size > 1:
+        # What the other side sampled comes without log-probabilities. The gradient is the same without a ratio of 1.
+        settings["loss_fn"] = "reinforce"
+    work_dir = Path(job.scratch)
+    config = distillation_config(settings) if job.group_size == 1 else grpo_config(settings)
     teachers = load_teachers(
         config, student, default_ref=f"{job.folder}/teacher", work_dir=work_dir, averaged=nullcontext
     )
@@ -182,12 +192,16 @@ def main(job: Job) -> Found:
 
 def distillation_config(settings: Mapping[str, Any]) -> OnPolicyConfig:
     """The exact reverse KL, and what else both sides agree on."""
-    common = {
-        "divergence": (Divergence(kind="reverse_kl"),),
-        "beta2": 0.999,
-        "checkpoint_every_steps": settings["num_steps"],
-        "log_every_steps": 1,
-    }
+    return _config({"divergence": (Divergence(kind="reverse_kl"),), **settings})
+
+
+def grpo_config(settings: Mapping[str, Any]) -> OnPolicyConfig:
+    """Rewards alone, compared within the completions of a prompt; every token weighs the same."""
+    return _config({"kl_coef": 0.0, "reward_coef": 1.0, **settings})
+
+
+def _config(settings: Mapping[str, Any]) -> OnPolicyConfig:
+    common = {"beta2": 0.999, "checkpoint_every_steps": settings["num_steps"], "log_every_steps": 1}
     return OnPolicyConfig.model_validate({**common, **settings})
 
 
@@ -211,16 +225,16 @@ def train(
     """
     found = Found()
     sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
-    assert teachers.max_context is not None
+    places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
         objective = Objective(config, list(teachers.by_name))
         maker = BatchMaker(
             [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
             {},
-            Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, teachers.max_context),
+            Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, places),
             sampled if replayed is None else Replay(replayed),
             teachers,
-            resources.enter_context(Rewards(ToolsConfig())),
+            resources.enter_context(Rewards(ToolsConfig(rewards_file=None if config.needs_teacher else _REWARDS))),
             objective,
             config,
             lambda *_: None,

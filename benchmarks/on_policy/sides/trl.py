@@ -1,28 +1,38 @@
-"""TRL's `DistillationTrainer` on the same prompts; run with TRL's folder on the path.
+"""TRL's `DistillationTrainer` or `GRPOTrainer` on the same prompts; run with TRL's folder on the path.
 
     python -m benchmarks.on_policy.sides.trl JOB.json FOUND.json
 
-Settings are `DistillationConfig`'s own names. The trainer is TRL's; what is added here ends completions where their
-prompts say, and looks at the clock around its sampling and its teacher's passes.
+Settings are `DistillationConfig`'s or `GRPOConfig`'s own names. The trainers are TRL's; what is added here ends
+completions where their prompts say, and looks at the clock around their sampling and the teacher's passes.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import DistillationConfig, DistillationTrainer
+from trl import DistillationConfig, DistillationTrainer, GRPOConfig, GRPOTrainer
 
 from benchmarks.on_policy.lengths import StudentThatEnds
 from benchmarks.on_policy.sides.job import Found, Job, clock, num_sampled
+from benchmarks.on_policy.sides.rewards import share_of_even_digits
 from benchmarks.sft.sides.job import Mark
 
+_COMMON: Final[dict[str, Any]] = {
+    "gradient_checkpointing": False,
+    "shuffle_dataset": False,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+}
 
-class Watched(DistillationTrainer):
-    """TRL's trainer, which notes what it sampled and how long that and the teacher's passes took."""
+
+class Watched:
+    """One of TRL's trainers, which notes what it sampled and how long that took, rewards included."""
 
     def __init__(self, found: Found, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -30,7 +40,7 @@ class Watched(DistillationTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         started = clock()
-        batch = super()._generate_and_score_completions(inputs)
+        batch = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         self._found.seconds.append({"sample": clock() - started, "score": 0.0, "sync": 0.0})
         real = [
             [ids[mask.bool()].tolist() for ids, mask in zip(batch[f"{name}_ids"], batch[f"{name}_mask"], strict=True)]
@@ -39,12 +49,20 @@ class Watched(DistillationTrainer):
         self._found.trajectories.append(list(zip(*real, strict=True)))
         return batch
 
+
+class Distillation(Watched, DistillationTrainer):
+    """Notes how long the teacher's passes took, too."""
+
     def _get_last_hidden_state(self, unwrapped_model: Any, *arguments: Any, **rest: Any) -> Any:
         started = clock()
         hidden = super()._get_last_hidden_state(unwrapped_model, *arguments, **rest)
         if not unwrapped_model.training:
             self._found.seconds[-1]["score"] += clock() - started
         return hidden
+
+
+class Grpo(Watched, GRPOTrainer):
+    """Rewards alone."""
 
 
 class Marks(TrainerCallback):
@@ -62,6 +80,7 @@ class Marks(TrainerCallback):
         """Something was logged."""
         if logs is not None and "loss" in logs:
             self._found.losses.append(logs["loss"])
+            self._found.gradient_norms.append(logs["grad_norm"])
 
 
 def main(job: Job) -> Found:
@@ -71,7 +90,6 @@ def main(job: Job) -> Found:
     taken = [rows[row]["messages"] for step in range(job.num_steps) for row in job.step_rows(step, len(rows))]
     tokenizer = AutoTokenizer.from_pretrained(f"{job.folder}/student")
     student = StudentThatEnds.from_pretrained(f"{job.folder}/student", dtype=torch.float32)
-    teacher = AutoModelForCausalLM.from_pretrained(f"{job.folder}/teacher", dtype=getattr(torch, job.precision))
     surroundings = {"output_dir": job.scratch, "use_cpu": True, "dataloader_pin_memory": False}
     settings = {
         "max_steps": job.num_steps,
@@ -81,7 +99,11 @@ def main(job: Job) -> Found:
         "weight_decay": job.weight_decay,
         "bf16": job.precision == "bfloat16",
     }
-    return train(student, teacher, tokenizer, taken, {**surroundings, **settings, **job.settings})
+    asked = {**surroundings, **settings, **job.settings}
+    if job.group_size > 1:
+        return train_by_rewards(student, tokenizer, taken, {"num_generations": job.group_size, **asked})
+    teacher = AutoModelForCausalLM.from_pretrained(f"{job.folder}/teacher", dtype=getattr(torch, job.precision))
+    return train(student, teacher, tokenizer, taken, asked)
 
 
 def train(student: Any, teacher: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]) -> Found:
@@ -94,21 +116,38 @@ def train(student: Any, teacher: Any, tokenizer: Any, prompts: Sequence[Any], se
         prompts: messages, those of one step after the other.
         settings: arguments of `DistillationConfig`, beside those that hold for every training here.
     """
+    args = DistillationConfig(**{"beta": 1.0, **_COMMON, **settings})
+    return _run(Distillation, student, tokenizer, prompts, teacher_model=teacher, args=args)
+
+
+def train_by_rewards(student: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]) -> Found:
+    """A training by GRPO on prompts in their order; every token weighs the same.
+
+    Args:
+        student: trained.
+        tokenizer: its own.
+        prompts: messages, those of one step after the other.
+        settings: arguments of `GRPOConfig`, beside those that hold for every training here.
+    """
+    args = GRPOConfig(**{"loss_type": "dapo", **_COMMON, **settings})
+    return _run(Grpo, student, tokenizer, prompts, reward_funcs=_rewards, args=args)
+
+
+def _rewards(completions: Sequence[Any], **_: Any) -> list[float]:
+    return [share_of_even_digits(messages[-1]["content"]) for messages in completions]
+
+
+def _run(trainer: Any, student: Any, tokenizer: Any, prompts: Sequence[Any], **arguments: Any) -> Found:
     # Its end token is that of the tokenizer, as it is for us.
     student.generation_config.eos_token_id = tokenizer.eos_token_id
-    common = {
-        "beta": 1.0, "gradient_checkpointing": False, "shuffle_dataset": False, "logging_steps": 1,
-        "save_strategy": "no", "report_to": [], "disable_tqdm": True,
-    }  # fmt: skip
     found = Found()
-    Watched(
+    trainer(
         found,
         model=student,
-        teacher_model=teacher,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": messages} for messages in prompts]),
-        args=DistillationConfig(**{**common, **settings}),
         callbacks=[Marks(found)],
+        **arguments,
     ).train()
     return found
 

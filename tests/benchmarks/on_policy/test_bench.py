@@ -19,7 +19,7 @@ def test_what_is_neither_sampling_nor_scoring_is_training_and_the_first_step_doe
 
 @pytest.mark.parametrize(("difference", "holds"), [(9e-4, True), (2e-3, False)])
 def test_losses_hold_to_a_thousandth(difference: float, holds: bool) -> None:
-    report = LossReport(20, 6.0, 5.0, difference)
+    report = LossReport("losses", 20, 6.0, 5.0, difference)
     assert report.holds is holds
     assert ("DOES NOT HOLD" in report.line()) is not holds
 
