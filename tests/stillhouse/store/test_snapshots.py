@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("s3")
 
 @pytest.fixture
 def of_machine(tmp_path: Path) -> Callable[[str], Snapshots]:
-    """Of the folder `work` of a machine: fixed are the files of `steps/*`, and what ends in `.log` is not kept."""
+    """Of the folder `training` of a machine: fixed are the files of `steps/*`, and what ends in `.log` is not kept."""
 
     def make(name: str) -> Snapshots:
         folder = tmp_path / name
@@ -22,7 +22,7 @@ def of_machine(tmp_path: Path) -> Callable[[str], Snapshots]:
         return Snapshots(
             RemoteFolder("s3://bucket/team"),
             folder,
-            "work",
+            "training",
             is_kept=lambda path: path.suffix != ".log",
             is_fixed=lambda path: path.parts[0] == "steps",
         )
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_not_gone_on_from(
     there, here = of_machine("there"), of_machine("here")
     fill(tmp_path / "there", 1)
     there.take()
-    key = f"team/underway/work/{there.files()['steps/1/weights']}"
+    key = f"team/underway/training/{there.files()['steps/1/weights']}"
     if damage == "gone":
         s3.client().delete_object(Bucket="bucket", Key=key)
     else:
