@@ -28,7 +28,7 @@ from pydantic_core import to_jsonable_python
 from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
-from stillhouse.types import Artifact, JsonObject
+from stillhouse.types import Artifact, JsonObject, Model
 from tasks.caching import Stage, at_hand, call_stage
 from tasks.run import Run, RunContext
 
@@ -52,8 +52,8 @@ class StageCall(BaseModel):
     """The stage's cache key as the parent computed it, by which the result is found."""
     inputs: JsonObject
     """The task's arguments."""
-    start_weights: Artifact | None
-    """What `start` among the inputs names in the store, which the child's machine may have to fetch; else None."""
+    weights: dict[str, Artifact]
+    """What the models among the inputs name in the store, by the input's name: the child's machine may lack it."""
     context: RunContext
 
     @classmethod
@@ -63,17 +63,19 @@ class StageCall(BaseModel):
             # The child's working directory may be another.
             runtime = context.runtime.model_copy(update={"store": str(context.store.root)})
             context = context.model_copy(update={"runtime": runtime})
-        start = inputs.get("start")
+        models = {name: artifact_in(Path(model.ref)) for name, model in inputs.items() if isinstance(model, Model)}
         return cls(
             stage=stage.name,
             key=stage.key(inputs),
             inputs=to_jsonable_python(inputs),
-            start_weights=None if start is None else artifact_in(Path(start.ref)),
+            weights={name: artifact for name, artifact in models.items() if artifact is not None},
             context=context,
         )
 
 
-def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> Any:
+def call_stage_in(
+    deployment: str | None, stage: Stage, task: Task[..., Any], run: Run, *, label: str | None = None, **inputs: Any
+) -> Any:
     """As `call_stage`, in a flow run of `deployment` unless that is None or the result is at hand.
 
     Raises:
@@ -82,14 +84,14 @@ def call_stage_in(deployment: str | None, stage: Stage, task: Task[..., Any], ru
         StoreError: the child finished, yet its result is not in this run's store.
     """
     if deployment is None:
-        return call_stage(stage, task, run, **inputs)
+        return call_stage(stage, task, run, label=label, **inputs)
     started = time.monotonic()
     result = at_hand(stage, run, inputs)
     cached = result is not None
     if result is None:
         run_in(deployment, StageCall.of(stage, inputs, run.context))
         result = made_elsewhere(deployment, stage, run, inputs)
-    run.note_stage(stage.name, result, cached=cached, seconds=time.monotonic() - started)
+    run.note_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
     return result
 
 

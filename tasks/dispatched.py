@@ -22,6 +22,7 @@ from stillhouse.tracking.run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
 from tasks.caching import Stage, recall, recall_shard
 from tasks.dispatch import StageCall
+from tasks.evaluation import EVALUATION, evaluation_task
 from tasks.interruption import run_until_done
 from tasks.results import artifacts_in, here
 from tasks.rollouts import ROLLOUTS, rollouts_task
@@ -31,6 +32,7 @@ from tasks.training import ON_POLICY, SFT, on_policy_task, sft_task
 STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     SFT.name: (SFT, sft_task),
     ON_POLICY.name: (ON_POLICY, on_policy_task),
+    EVALUATION.name: (EVALUATION, evaluation_task),
     ROLLOUTS.name: (ROLLOUTS, rollouts_task),
 }
 """What can be run for another flow run, by the stage's name."""
@@ -74,9 +76,9 @@ def inputs_here(work: StageCall) -> dict[str, Any]:
     _, task = STAGES[work.stage]
     store, types = work.context.store, get_type_hints(task.fn)
     inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in work.inputs.items()}
-    if work.start_weights is not None:
-        weights = store.here(work.start_weights)
-        inputs["start"] = inputs["start"].model_copy(update={"ref": weights.uri})
+    for name, artifact in work.weights.items():
+        weights = store.here(artifact)
+        inputs[name] = inputs[name].model_copy(update={"ref": weights.uri})
         _obtain(weights, work)
     for name, value in inputs.items():
         inputs[name] = here(value, store)

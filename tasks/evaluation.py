@@ -1,4 +1,7 @@
-"""Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
+"""Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts.
+
+A student is measured where it is trained: by `runtime.training_deployment`, where there is one.
+"""
 
 from itertools import islice
 from pathlib import Path
@@ -16,7 +19,8 @@ from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools.reward_book import RewardBook
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
-from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.caching import CACHED_STAGE, Stage
+from tasks.dispatch import call_stage_in
 from tasks.interruption import run_until_done
 from tasks.models import endpoint_of, scoring_teacher
 from tasks.progress import PartProgress
@@ -33,13 +37,17 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 
     Raises:
         InputError: no prompt was held out.
+        TrainingError: the flow run that measures it failed, was cancelled, or crashed too often.
     """
     if prompts.held_out.num_rows == 0:
         raise InputError(
             f"prompts.held_out_fraction = {config.prompts.held_out_fraction}: no prompt was held out, so there is "
             "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
         )
-    artifact: Artifact = call_stage(
+    is_behind_endpoint = model.name == "teacher" and config.teacher.base_url is not None
+    artifact: Artifact = call_stage_in(
+        # An endpoint needs no device of ours.
+        None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,
         evaluation_task,
         run,

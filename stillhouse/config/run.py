@@ -141,8 +141,8 @@ class RuntimeConfig(Section):
     kubernetes: KubernetesConfig = KubernetesConfig()
     """How the launcher `kubernetes` asks its cluster for a job."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
-    """Deployment of the flow `run-stage` that trains, such as `run-stage/gpu`, on machines that share the store; this
-    run waits for it and cancels it when it ends itself. None trains in this run."""
+    """Deployment of the flow `run-stage` that trains and measures students, such as `run-stage/gpu`, on machines that
+    share the store; this run waits for it and cancels it when it ends itself. None does both in this run."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
     """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()

@@ -9,6 +9,7 @@ import pytest
 
 from stillhouse.config import (
     DatasetConfig,
+    EvaluationConfig,
     OnPolicyConfig,
     RolloutsConfig,
     SftConfig,
@@ -22,11 +23,17 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.dispatch import StageCall
 from tasks.dispatched import STAGES, inputs_here, perform
+from tasks.evaluation import EVALUATION
 from tasks.rollouts import ROLLOUTS, Wanted
 from tasks.run import RunContext
 from tasks.training import SFT
 
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")
+
+
+def elsewhere(artifact: Artifact) -> str:
+    """Where another machine has it."""
+    return str(Path("/elsewhere").joinpath(*Path(artifact.uri).parts[-3:]))
 
 
 @pytest.fixture
@@ -87,6 +94,28 @@ def test_the_other_stage_keeps_its_key_too(call_of: Any, stored: Artifact) -> No
     assert stage.key(inputs_here(StageCall.model_validate(call_of("on_policy", inputs)))) == stage.key(inputs)
 
 
+def test_an_evaluation_keeps_its_key_too_and_its_student_is_found_where_this_machine_has_it(
+    call_of: Any, stored: Artifact
+) -> None:
+    inputs = {
+        "model": START.model_copy(update={"name": "sft", "ref": stored.uri}),
+        "teacher": None,
+        "prompts": stored,
+        "metadata": stored,
+        "evaluation": EvaluationConfig(num_samples=2),
+        "scorer": Model(name="teacher", ref="embedded:teacher", fingerprint="teacher@1"),
+        "tools": ToolsConfig(),
+        "rewards_sha256": None,
+        "tool_schemas": "none",
+        "system_prompt": None,
+    }
+    call = call_of("evaluation", inputs)
+    call["inputs"]["model"]["ref"] = call["weights"]["model"]["uri"] = elsewhere(stored)
+    there = inputs_here(StageCall.model_validate(call))
+    assert there == inputs
+    assert EVALUATION.key(there) == EVALUATION.key(inputs)
+
+
 def test_a_shard_of_rollouts_keeps_its_key_too(call_of: Any, stored: Artifact) -> None:
     labelling = Labelling.of(DatasetConfig(), tools=ToolsConfig(), student="embedded:student", sampling=None)
     acceptance = Acceptance(labelling=labelling, dataset=DatasetConfig(), max_tokens=512)
@@ -109,8 +138,7 @@ def test_a_student_trained_before_is_found_where_this_machine_has_it(
     call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
 ) -> None:
     call = call_of("sft", {**sft_inputs, "start": START.model_copy(update={"ref": stored.uri})})
-    elsewhere = str(Path("/elsewhere").joinpath(*Path(stored.uri).parts[-3:]))
-    call["inputs"]["start"]["ref"] = call["start_weights"]["uri"] = elsewhere
+    call["inputs"]["start"]["ref"] = call["weights"]["start"]["uri"] = elsewhere(stored)
     assert inputs_here(StageCall.model_validate(call))["start"].ref == stored.uri
 
 
