@@ -15,10 +15,10 @@ def pages_of(run: Run) -> dict[str, str]:
     scripts = Path(sys.executable).parent
     store = shlex.quote(near(run.context.store.root))
     pages = {"view": f"{near(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
-    if run.record.ui_command is not None:
-        pages["MLflow"] = run.record.ui_command.replace("mlflow ui", f"{near(scripts / 'mlflow')} ui")
-    if run.record.url is not None:
-        pages["its run"] = run.record.url
+    if run.record.pages.ui_command is not None:
+        pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{near(scripts / 'mlflow')} ui")
+    if run.record.pages.run is not None:
+        pages["its run"] = run.record.pages.run
     if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
         pages["Prefect"] = str(flow_run.ui_url)
     else:

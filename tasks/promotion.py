@@ -106,6 +106,6 @@ def _tell(decision: Decision, versions: Mapping[str, str], last: str, run: Run) 
         "version": version,
         "reference": decision.reference,
         "message": decision.verdict,
-        "page": None if version is None else run.record.model_page(model, version),
+        "page": None if version is None else run.record.pages.model(model, version),
     }
     emit(STUDENT_KEPT if decision.promoted is None else STUDENT_PROMOTED, f"stillhouse.model.{model}", payload)

@@ -150,7 +150,7 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
             training={name: _metrics(results[name]) for name in _TRAINING if name in results},
             dataset=results["dataset"].facts if "dataset" in results else {},
             trajectories=list(_samples(run, results)),
-            mlflow_url=run.record.url,
+            mlflow_url=run.record.pages.run,
             prefect_url=flow_run.ui_url,
             commands=[
                 Command(purpose=purpose, line=line) for purpose, line in {**_dataset_page(results), **pages}.items()

@@ -32,7 +32,7 @@ def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[st
     versions = run.record.register(tracking.register_as, tracking.alias, described) or []
     known = {name: version for name, version in zip(students, versions, strict=False) if version is not None}
     last = versions[-1] if versions else None
-    page = None if last is None else run.record.model_page(tracking.register_as, last)
+    page = None if last is None else run.record.pages.model(tracking.register_as, last)
     if page is not None:
         run.pages["model"] = page
     return known

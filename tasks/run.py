@@ -16,8 +16,8 @@ from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, Tracki
 from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.origin import FLOW_RUN_TAG
-from stillhouse.tracking.run import TrackedRun, start_run
 from stillhouse.types import JsonObject
 from tasks.flow_runs import has_ended
 

@@ -19,11 +19,9 @@ from tasks.summary import SUMMARY_COLUMNS
 
 def show_tracking(run: Run) -> None:
     """Links the run in MLflow."""
-    if run.record.url is not None:
-        run.pages["MLflow run"] = run.record.url
-        create_link_artifact(
-            run.record.url, "MLflow run", key="mlflow-run", description="Parameters, metrics and files"
-        )
+    if (page := run.record.pages.run) is not None:
+        run.pages["MLflow run"] = page
+        create_link_artifact(page, "MLflow run", key="mlflow-run", description="Parameters, metrics and files")
 
 
 def show_dataset(dataset: Artifact, run: Run) -> None:
@@ -32,7 +30,7 @@ def show_dataset(dataset: Artifact, run: Run) -> None:
     run.record.log_dataset("dataset", dataset.uri, dataset.fingerprint, "training", dataset.num_rows)
     for name in (CARD_FILE, REPORT_FILE):
         run.record.log_artifact(folder / name, "dataset")
-    if (page := run.record.url_of(f"dataset/{REPORT_FILE}")) is not None:
+    if (page := run.record.pages.file(f"dataset/{REPORT_FILE}")) is not None:
         run.pages["Report with rows to read"] = page
     # Without the front matter, which speaks to the hub.
     card = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)[2]
@@ -58,7 +56,7 @@ def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, 
     lines = ["| " + " | ".join(row) + " |" for row in cells]
     # This page needs no way to itself.
     told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
-    if (report := run.record.url_of("report/report.html")) is not None:
+    if (report := run.record.pages.file("report/report.html")) is not None:
         told["report in MLflow"] = report
     links = "\n".join(f"- {purpose}: {_as_link(line)}" for purpose, line in told.items())
     create_markdown_artifact("\n".join(lines) + f"\n\n{links}\n", key="summary", description=f"Summary of {run.name}")

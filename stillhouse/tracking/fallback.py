@@ -13,6 +13,8 @@ from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
 
+FALLBACK_FILE = "tracking-fallback.jsonl"
+
 RETRY_AFTER_S = 60.0
 """How long an unreachable server is left alone: a run of hours survives a restart of the server, and a dead server
 costs a run a few seconds a minute at most."""
@@ -139,6 +141,11 @@ class Fallback:
                 _brief(error),
                 self._path,
             )
+
+
+def fallback_in(folder: Path, uri: str) -> Fallback:
+    """The fallback whose file lies in `folder`, with the state of `uri` in this process."""
+    return Fallback(folder / FALLBACK_FILE, uri, outage_of(uri))
 
 
 def _brief(error: Exception) -> str:

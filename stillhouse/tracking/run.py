@@ -11,23 +11,21 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import quote
 
-from stillhouse.config import TrackingConfig
-from stillhouse.tracking.client import connect, default_uri, experiment_id, is_database
+from stillhouse.tracking.client import connect
 from stillhouse.tracking.dataset_input import dataset_input
-from stillhouse.tracking.fallback import Answer, Fallback, outage_of
+from stillhouse.tracking.fallback import Answer, fallback_in
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
 from stillhouse.tracking.origin import origin_tags
+from stillhouse.tracking.pages import Pages
 from stillhouse.tracking.params import MAX_TAG_CHARS, flatten, shorten
 from stillhouse.tracking.registry import StudentVersion, register_students
-from stillhouse.tracking.stale import end_orphaned_runs, end_stale_runs
-from stillhouse.tracking.suspended import end_suspended_runs, resume_suspended_run
+from stillhouse.tracking.stale import end_orphaned_runs
+from stillhouse.tracking.suspended import end_suspended_runs
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
 
-FALLBACK_FILE = "tracking-fallback.jsonl"
 _MAX_PARAMS_PER_CALL = 100
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -63,34 +61,12 @@ class TrackedRun:
         self.run_id = run_id
         """Id in MLflow; None when tracking is off or the run could not be started."""
         self.name = name
+        self.pages = Pages(uri, run_id, experiment)
+        """Where MLflow shows it."""
         self._experiment = experiment
         self._owned = owned
-        self._fallback = None if uri is None else Fallback(fallback_folder / FALLBACK_FILE, uri, outage_of(uri))
+        self._fallback = None if uri is None else fallback_in(fallback_folder, uri)
         self._writer = MetricWriter(self._write_metrics)
-
-    @property
-    def url(self) -> str | None:
-        """The run's page, or the server's where the experiment is not known (an attached run); None without a run.
-
-        For a database it answers once `ui_command` runs.
-        """
-        if self.uri is None or self.run_id is None:
-            return None
-        if self._experiment is None:
-            return _server(self.uri)
-        return f"{_server(self.uri)}/#/experiments/{self._experiment}/runs/{self.run_id}"
-
-    def url_of(self, file: str) -> str | None:
-        """The page of one of the run's files, by its path among the artifacts; None where `url` is no run's page."""
-        return None if self.url is None or self._experiment is None else f"{self.url}/artifacts/{file}"
-
-    @property
-    def ui_command(self) -> str | None:
-        """What to type to see the pages of a database; None for a server, which shows its own."""
-        if self.uri is None or not is_database(self.uri):
-            return None
-        # Without the setting the server starts eight job processes that only its GenAI evaluations use.
-        return f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {self.uri}"
 
     def log_params(self, config: Mapping[str, Any]) -> None:
         """Records a nested config by dotted key. A param that the run has keeps its first value, as MLflow demands."""
@@ -193,10 +169,6 @@ class TrackedRun:
             return None
         return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
 
-    def model_page(self, name: str, version: str) -> str | None:
-        """The page of a registered model's version; None without tracking."""
-        return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
-
     def flush(self) -> None:
         """Returns when all metrics logged so far are recorded, in MLflow or in the fallback file."""
         self._writer.flush()
@@ -262,77 +234,3 @@ class TrackedRun:
             client.log_batch(self.run_id, metrics=[Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points])
 
         self.ask("metrics", {"metrics": [point._asdict() for point in points]}, send)
-
-
-def _server(uri: str) -> str:
-    """Where the pages are; for a database, where its server puts them unless told otherwise."""
-    return "http://127.0.0.1:5000" if is_database(uri) else uri.rstrip("/")
-
-
-def start_run(
-    tracking: TrackingConfig,
-    store_root: Path,
-    name: str,
-    *,
-    parent_run_id: str | None = None,
-    tags: Mapping[str, str | None] | None = None,
-    params: Mapping[str, Any] | None = None,
-    started_at: float | None = None,
-    shared_url: str | None = None,
-) -> TrackedRun:
-    """A new run, or one that records nothing when tracking is off. Never raises.
-
-    A run without parent first ends the runs that killed processes of this host left open. Where its flow run was
-    suspended, it is the run that was suspended with it.
-
-    Args:
-        tracking: its section of the config.
-        store_root: holds the default database, its artifacts and the fallback file.
-        name: what MLflow shows.
-        parent_run_id: nests the run below another.
-        tags: tags beside those that name user, commit, host and process.
-        params: a nested config; recorded flat, and whole as `config.yaml`.
-        started_at: seconds since the epoch, for work recorded once it is done; None means now.
-        shared_url: object storage that takes the artifacts of a database's runs; None leaves them in `store_root`.
-    """
-    if not tracking.enabled:
-        return TrackedRun(None, None, name, store_root)
-    uri = tracking.uri or default_uri(store_root)
-    all_tags = {**origin_tags(), **{key: value for key, value in (tags or {}).items() if value is not None}}
-    if parent_run_id is not None:
-        all_tags["mlflow.parentRunId"] = parent_run_id
-    cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in all_tags.items()}
-    place = shared_url or store_root.absolute().as_uri()
-    location = f"{place}/mlartifacts" if is_database(uri) else None
-
-    def create() -> tuple[str, str]:
-        client = connect(uri)
-        experiment = experiment_id(client, tracking.experiment, location)
-        if parent_run_id is None:
-            for run_id, state in end_stale_runs(client, experiment, fallback.ended_runs).items():
-                _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
-            if suspended := resume_suspended_run(client, experiment, cut):
-                return experiment, suspended
-        start_time = None if started_at is None else int(started_at * 1000)
-        created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
-        return experiment, created.info.run_id
-
-    fallback = Fallback(store_root / FALLBACK_FILE, uri, outage_of(uri))
-    created = fallback.attempt(create, {"run_id": None, "run": name}, "run", {"tags": cut})
-    experiment, run_id = created if created is not None else (None, None)
-    run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
-    if params is not None:
-        run.log_params(params)
-        run.log_config(dict(params))
-    return run
-
-
-def attach(uri: str | None, run_id: str | None, fallback_dir: Path) -> TrackedRun:
-    """A run that another process started and will end; this one only adds to it.
-
-    Args:
-        uri: `TrackedRun.uri` over there; None when tracking is off.
-        run_id: `TrackedRun.run_id` over there; None when the run could not be started.
-        fallback_dir: folder of the fallback file, normally the store's root.
-    """
-    return TrackedRun(uri, run_id, run_id or "attached", fallback_dir, owned=False)

@@ -12,7 +12,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.progress import Progress
 from stillhouse.store import ArtifactStore
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.tracking.run import TrackedRun, attach
+from stillhouse.tracking import TrackedRun, attach
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob

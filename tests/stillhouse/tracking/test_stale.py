@@ -7,9 +7,8 @@ from typing import Any
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
-from stillhouse.tracking.fallback import Fallback, Outage
+from stillhouse.tracking.fallback import FALLBACK_FILE, Fallback, Outage
 from stillhouse.tracking.origin import FLOW_RUN_TAG, HOST_TAG, PID_TAG, PROCESS_STARTED_TAG
-from stillhouse.tracking.run import FALLBACK_FILE
 from stillhouse.tracking.stale import end_orphaned_runs, end_stale_runs
 
 _CHILD = """

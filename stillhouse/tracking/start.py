@@ -1,0 +1,86 @@
+"""Where a tracked run comes from: a new one, one that was suspended, or one of another process."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stillhouse.config import TrackingConfig
+from stillhouse.tracking.client import connect, default_uri, experiment_id, is_database
+from stillhouse.tracking.fallback import fallback_in
+from stillhouse.tracking.origin import origin_tags
+from stillhouse.tracking.params import MAX_TAG_CHARS, shorten
+from stillhouse.tracking.run import TrackedRun
+from stillhouse.tracking.stale import end_stale_runs
+from stillhouse.tracking.suspended import resume_suspended_run
+
+_logger = logging.getLogger(__name__)
+
+
+def start_run(
+    tracking: TrackingConfig,
+    store_root: Path,
+    name: str,
+    *,
+    parent_run_id: str | None = None,
+    tags: Mapping[str, str | None] | None = None,
+    params: Mapping[str, Any] | None = None,
+    started_at: float | None = None,
+    shared_url: str | None = None,
+) -> TrackedRun:
+    """A new run, or one that records nothing when tracking is off. Never raises.
+
+    A run without parent first ends the runs that killed processes of this host left open. Where its flow run was
+    suspended, it is the run that was suspended with it.
+
+    Args:
+        tracking: its section of the config.
+        store_root: holds the default database, its artifacts and the fallback file.
+        name: what MLflow shows.
+        parent_run_id: nests the run below another.
+        tags: tags beside those that name user, commit, host and process.
+        params: a nested config; recorded flat, and whole as `config.yaml`.
+        started_at: seconds since the epoch, for work recorded once it is done; None means now.
+        shared_url: object storage that takes the artifacts of a database's runs; None leaves them in `store_root`.
+    """
+    if not tracking.enabled:
+        return TrackedRun(None, None, name, store_root)
+    uri = tracking.uri or default_uri(store_root)
+    all_tags = {**origin_tags(), **{key: value for key, value in (tags or {}).items() if value is not None}}
+    if parent_run_id is not None:
+        all_tags["mlflow.parentRunId"] = parent_run_id
+    cut = {key: shorten(value, MAX_TAG_CHARS) for key, value in all_tags.items()}
+    place = shared_url or store_root.absolute().as_uri()
+    location = f"{place}/mlartifacts" if is_database(uri) else None
+
+    def create() -> tuple[str, str]:
+        client = connect(uri)
+        experiment = experiment_id(client, tracking.experiment, location)
+        if parent_run_id is None:
+            for run_id, state in end_stale_runs(client, experiment, fallback.ended_runs).items():
+                _logger.info("MLflow run %s was left open by a process that is gone; set to %s", run_id, state)
+            if suspended := resume_suspended_run(client, experiment, cut):
+                return experiment, suspended
+        start_time = None if started_at is None else int(started_at * 1000)
+        created = client.create_run(experiment, tags=cut, run_name=name, start_time=start_time)
+        return experiment, created.info.run_id
+
+    fallback = fallback_in(store_root, uri)
+    created = fallback.attempt(create, {"run_id": None, "run": name}, "run", {"tags": cut})
+    experiment, run_id = created if created is not None else (None, None)
+    run = TrackedRun(uri, run_id, name, store_root, experiment=experiment)
+    if params is not None:
+        run.log_params(params)
+        run.log_config(dict(params))
+    return run
+
+
+def attach(uri: str | None, run_id: str | None, fallback_dir: Path) -> TrackedRun:
+    """A run that another process started and will end; this one only adds to it.
+
+    Args:
+        uri: `TrackedRun.uri` over there; None when tracking is off.
+        run_id: `TrackedRun.run_id` over there; None when the run could not be started.
+        fallback_dir: folder of the fallback file, normally the store's root.
+    """
+    return TrackedRun(uri, run_id, run_id or "attached", fallback_dir, owned=False)
