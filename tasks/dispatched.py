@@ -25,7 +25,7 @@ from tasks.dispatch import StageCall
 from tasks.evaluation import EVALUATION, evaluation_task
 from tasks.interruption import run_until_done
 from tasks.results import artifacts_in, here
-from tasks.rollouts import ROLLOUTS, rollouts_task
+from tasks.rollout_shard import ROLLOUTS, rollouts_task
 from tasks.run import Run
 from tasks.training import ON_POLICY, SFT, on_policy_task, sft_task
 

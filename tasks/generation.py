@@ -20,7 +20,8 @@ from tasks.debts import Debts
 from tasks.events import DATASET_CREATED, emit
 from tasks.imports import import_trajectories
 from tasks.prompts import PromptSets
-from tasks.rollouts import Wanted, sample_teacher
+from tasks.rollout_shard import Wanted
+from tasks.rollouts import sample_teacher
 from tasks.run import Run
 from tasks.run_page import show_dataset
 

@@ -1,35 +1,29 @@
-"""Rollouts: the teacher's trajectories. A task run is a shard of prompts; shards share an event loop and a limit."""
+"""Rollouts: the teacher's trajectories for all training prompts, a shard at a time."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from prefect import task
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.dataset.acceptance import Acceptance, Gate
+from stillhouse.config import DistillConfig
 from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
-from stillhouse.rollouts.offer import rollout_keys
-from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
+from stillhouse.store.records import read_metadata_rows, read_prompts
 from stillhouse.tools import Toolbox
-from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
-from tasks.caching import CACHED_STAGE, Stage, at_hand, call_here, recall_shards
+from stillhouse.types import Artifact, JsonObject
+from tasks.caching import at_hand, call_here, recall_shards
 from tasks.elsewhere import rollout_workers
 from tasks.interruption import run_until_done
 from tasks.live import LivePage
-from tasks.models import endpoint_of, teacher_model
+from tasks.models import teacher_model
 from tasks.progress import PartProgress, rollout_stage
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
-from tasks.run import Run, RunContext
-from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
-
-ROLLOUTS = Stage("rollouts", version=1)
+from tasks.rollout_shard import ROLLOUTS, Wanted, keys_of_shard, rollouts_task
+from tasks.run import Run
 
 
 class Rollouts(BaseModel):
@@ -51,20 +45,6 @@ class Rollouts(BaseModel):
     @cached_property
     def _metadata_by_uri(self) -> dict[str, Artifact]:
         return {shard.uri: about for shard, about in zip(self.shards, self.metadata, strict=True)}
-
-
-class Wanted(BaseModel):
-    """What one shard should give where the dataset has a target; without one it gives every sample."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rows: int
-    """Accepted trajectories."""
-    max_candidates: int | None
-    """Most rollouts; None leaves it to `rollouts.num_samples`."""
-    per_prompt: int | None
-    """Most accepted trajectories of one prompt."""
-    acceptance: Acceptance
 
 
 def sample_teacher(
@@ -136,7 +116,7 @@ def _sample_shards(
     runtime = run.context.runtime
     is_served_here = inputs["teacher"].base_url is None
     gpus = 1 if is_served_here and runtime.device == "cuda" else 0
-    with rollout_workers(ROLLOUTS, run, owed, _rollout_keys, gpus=gpus) as call:
+    with rollout_workers(ROLLOUTS, run, owed, keys_of_shard, gpus=gpus) as call:
         work = recall_shards(
             ROLLOUTS,
             rollouts_task,
@@ -204,70 +184,3 @@ def _hear_elsewhere(shard: Artifact, cached: bool) -> None:
     """What other processes sample is shown a shard at a time."""
     part = PartProgress("rollouts", shard.uri, shard.num_rows)
     part.skip() if cached else part.finish(shard.facts.get("usd") or 0.0)
-
-
-def _rollout_keys(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of the rollouts of a shard, by the arguments of its task."""
-    prompts = list(read_prompts(prompts_file(arguments["shard"])))
-    toolbox = Toolbox.from_config(arguments["tools"])
-    about = _metadata_of(prompts, arguments["metadata"])
-    told = {prompt: one.metadata for prompt, one in about.items()}
-    return rollout_keys(prompts, arguments["rollouts"], toolbox, arguments["model"].fingerprint, told)
-
-
-def _metadata_of(prompts: Sequence[Prompt], metadata: Artifact | None) -> dict[str, PromptMetadata]:
-    about = {} if metadata is None else read_metadata(metadata_file(metadata))
-    return {prompt.id: about[prompt.id] for prompt in prompts if prompt.id in about}
-
-
-@task(name="rollouts", **CACHED_STAGE)
-async def rollouts_task(
-    shard: Artifact,
-    model: Model,
-    teacher: TeacherConfig,
-    rollouts: RolloutsConfig,
-    tools: ToolsConfig,
-    tool_schemas: str,
-    metadata: Artifact | None,
-    wanted: Wanted | None,
-    key: str,
-    context: RunContext,
-) -> Artifact:
-    """Samples the teacher for one shard. Everything paid for is in the journal, whatever happens to this task."""
-    prompts = list(read_prompts(prompts_file(shard)))
-    part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
-    about = _metadata_of(prompts, metadata)
-    plan = None if wanted is None else _plan(prompts, rollouts, wanted, about)
-    async with endpoint_of(model, teacher, context.runtime) as endpoint:
-        sampled = await sample(
-            prompts,
-            endpoint,
-            rollouts,
-            tools,
-            context,
-            part,
-            part=key,
-            teacher=teacher,
-            metadata={prompt: one.metadata for prompt, one in about.items()},
-            plan=plan,
-        )
-    check_failures(sampled, rollouts.failure_budget)
-    facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
-    return context.store.write(
-        "rollouts",
-        digest(key),
-        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
-    )
-
-
-def _plan(
-    prompts: list[Prompt], rollouts: RolloutsConfig, wanted: Wanted, metadata: dict[str, PromptMetadata]
-) -> UntilAccepted:
-    return UntilAccepted(
-        prompts,
-        rollouts.num_samples,
-        target=wanted.rows,
-        per_prompt=wanted.per_prompt,
-        max_candidates=wanted.max_candidates,
-        accepts=Gate(wanted.acceptance, metadata).accepts,
-    )

@@ -24,7 +24,7 @@ from stillhouse.types import Artifact, Model
 from tasks.dispatch import StageCall
 from tasks.dispatched import STAGES, inputs_here, perform
 from tasks.evaluation import EVALUATION
-from tasks.rollouts import ROLLOUTS, Wanted
+from tasks.rollout_shard import ROLLOUTS, Wanted
 from tasks.run import RunContext
 from tasks.training import SFT
 
