@@ -1,4 +1,4 @@
-"""Renders a report: gathers what the template shows; all text is escaped there, pictures are made by `plots`."""
+"""Renders a report: gathers what the template shows; all text is escaped there, pictures are of `bars` and `curves`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,19 +7,12 @@ from typing import Any
 import yaml
 
 from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking.report.bars import accuracy_plot, funnel_plot, stage_label, teacher_kl_plot
 from stillhouse.tracking.report.comparison import overall_lines, tag_lines
 from stillhouse.tracking.report.conversation import view
+from stillhouse.tracking.report.curves import on_policy_plot, series, sft_plot
 from stillhouse.tracking.report.data import ReportData, StageSummary
 from stillhouse.tracking.report.environment import PAGE_CSS, page_environment
-from stillhouse.tracking.report.plots import (
-    accuracy_plot,
-    funnel_plot,
-    on_policy_plot,
-    series,
-    sft_plot,
-    stage_label,
-    teacher_kl_plot,
-)
 from stillhouse.types import JsonObject
 
 FILE_NAME = "report.html"

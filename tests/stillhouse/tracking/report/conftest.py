@@ -2,6 +2,8 @@
 
 import math
 import random
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -224,3 +226,14 @@ def no_kept_row() -> ReportData:
         stages=[stage("rollouts", False, 3725.0, prompt_tokens=9000, completion_tokens=4000)],
         dataset={"funnel": [["rollouts", 40], ["finished", 38], ["right", 0], ["kept", 0]], "kept": 0, "dropped": 40},
     )
+
+
+@pytest.fixture
+def words() -> Callable[[str | None], list[str]]:
+    """The texts of a picture, each whole."""
+
+    def read(svg: str | None) -> list[str]:
+        assert svg is not None
+        return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+    return read

@@ -1,52 +1,26 @@
 import re
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from stillhouse.tracking.report import ReportData
-from stillhouse.tracking.report.plots import (
-    Point,
-    accuracy_plot,
-    funnel_plot,
-    on_policy_plot,
-    series,
-    sft_plot,
-    teacher_kl_plot,
-)
+from stillhouse.tracking.report.bars import accuracy_plot, funnel_plot, teacher_kl_plot
 from stillhouse.tracking.report.svg import WIDTH_IN
 
-
-def words(svg: str | None) -> list[str]:
-    assert svg is not None
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+Words = Callable[[str | None], list[str]]
 
 
-def test_a_series_passes_over_rows_without_the_metric_and_values_that_are_not_finite() -> None:
-    rows = [
-        {"step": 1, "a": 1.0},
-        {"step": 2},
-        {"step": 3, "a": None},
-        {"step": 4, "a": float("nan")},
-        {"step": 5, "a": 2},
-    ]
-    assert series(rows, "a") == [Point(1, 1.0), Point(5, 2.0)]
-
-
-def test_pictures_say_the_figures_they_show(full: ReportData) -> None:
+def test_bars_say_the_figures_they_show(full: ReportData, words: Words) -> None:
     assert {"Base student", "73.1 %", "98.1 %"} <= set(words(accuracy_plot(full.evaluations)))
     assert {"1.847", "0.214", "0.061"} <= set(words(teacher_kl_plot(full.evaluations)))
     assert {"640", "604", "94 %"} <= set(words(funnel_plot(full.dataset["funnel"])))
-    assert "validation 0.203" in words(sft_plot(full.training["sft"]))
-    assert "teacher_kl, nats per token" in words(on_policy_plot(full.training["on_policy"]))
 
 
-def test_a_stage_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportData) -> None:
+def test_a_model_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportData) -> None:
     accuracy, kl = accuracy_plot(full.evaluations) or "", teacher_kl_plot(full.evaluations) or ""
     for name in ("base", "sft", "on_policy"):
         assert f"var(--stage-{name})" in accuracy
         assert f"var(--stage-{name})" in kl
-    assert "var(--stage-sft)" in (sft_plot(full.training["sft"]) or "")
-    assert "var(--stage-on_policy)" in (on_policy_plot(full.training["on_policy"]) or "")
     assert re.findall(r"#[0-9a-f]{6}", accuracy + kl) == []
 
 
@@ -56,8 +30,6 @@ def test_a_stage_has_one_colour_in_all_pictures_and_none_is_fixed(full: ReportDa
         accuracy_plot([]),
         accuracy_plot([{"name": "sft", "accuracy": None}]),
         teacher_kl_plot([{"name": "teacher", "teacher_kl": None}]),
-        sft_plot([{"step": 1, "sft/grad_norm": 1.0}]),
-        on_policy_plot([]),
         funnel_plot([]),
     ],
 )
@@ -65,29 +37,7 @@ def test_nothing_to_show_is_no_picture(picture: str | None) -> None:
     assert picture is None
 
 
-def test_sft_shows_cross_entropy_whatever_the_loss_and_the_accuracy_of_sampled_answers() -> None:
-    rows = [
-        {"step": 0, "sft/validation_nll": 2.5, "sft/validation_loss": 0.25, "sft/generation_accuracy": 0.125},
-        {"step": 9, "sft/nll": 1.5, "sft/loss": 0.5},
-    ]
-    shown = words(sft_plot(rows))
-    for told in ("training 1.500", "validation 2.500", "Accuracy of sampled answers to validation prompts", "0.12"):
-        assert told in shown
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [{"step": 1, "sft/loss": 0.5}],
-        [{"step": 9, "sft/validation_loss": 0.5}],
-        [{"step": step, "sft/loss": 0.0} for step in range(100)],
-    ],
-)
-def test_short_and_flat_curves_are_drawn(rows: list[dict[str, Any]]) -> None:
-    assert "var(--stage-sft)" in (sft_plot(rows) or "") or "validation 0.500" in words(sft_plot(rows))
-
-
-def test_extreme_evaluations_are_drawn() -> None:
+def test_extreme_evaluations_are_drawn(words: Words) -> None:
     rows = [
         {"name": "base", "accuracy": 0.0, "accuracy_low": 0.0, "accuracy_high": 0.02, "teacher_kl": 0.0},
         {"name": "sft", "accuracy": 1.0, "teacher_kl": -0.01},
@@ -96,11 +46,11 @@ def test_extreme_evaluations_are_drawn() -> None:
     assert {"0.000", "-0.010"} <= set(words(teacher_kl_plot(rows)))
 
 
-def test_a_funnel_that_lets_nothing_through_is_drawn() -> None:
+def test_a_funnel_that_lets_nothing_through_is_drawn(words: Words) -> None:
     assert words(funnel_plot([["rollouts", 0], ["kept", 0]])).count("0") == 2
 
 
-def test_steps_of_a_funnel_that_drop_nothing_are_left_out_but_the_last_one() -> None:
+def test_steps_of_a_funnel_that_drop_nothing_are_left_out_but_the_last_one(words: Words) -> None:
     steps = [["rollouts", 9], ["finished", 9], ["not wrong", 4], ["short enough", 4], ["kept", 4]]
     shown = words(funnel_plot(steps))
     assert [word for word in shown if word[0].isalpha()] == ["Rollouts", "Not wrong", "Kept"]
