@@ -4,7 +4,7 @@ Messages, tool calls and tool schemas stay plain JSON objects in the OpenAI chat
 classes with defaults, so that a key the model did not write is never written for it: what is stored is what was said.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
@@ -196,8 +196,6 @@ class Sample:
     tag: str | None = None
     sampling_logprobs: list[float] | None = None
     advantages: list[float] | None = None
-    facts: JsonObject = field(default_factory=dict)
-    """Anything the method logs per sample (a reward, a length); never used by the trainer."""
 
 
 class Artifact(BaseModel):

@@ -43,11 +43,7 @@ def write_batch(path: Path, batch: RolloutBatch) -> None:
     Raises:
         StoreError: no space or no permission.
     """
-    rows = [
-        {**asdict(sample), "facts": json.dumps(sample.facts), "part": number}
-        for number, part in enumerate(batch.parts)
-        for sample in part
-    ]
+    rows = [{**asdict(sample), "part": number} for number, part in enumerate(batch.parts) for sample in part]
     facts = {
         "index": batch.index,
         "policy_version": batch.policy_version,
@@ -81,5 +77,4 @@ def read_batch(path: Path) -> RolloutBatch:
 def _sample(row: dict[str, Any]) -> ScoredSample:
     view = row["teacher_view"]
     row["teacher_view"] = None if view is None else TeacherView(**view)
-    row["facts"] = json.loads(row["facts"])
     return ScoredSample(**row)
