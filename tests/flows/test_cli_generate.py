@@ -1,0 +1,211 @@
+"""`stillhouse generate` in processes of its own: what it asks for, writes and says, and how it fails."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.store.records import read_jsonl, read_trajectories
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+TOOLS = '''
+from stillhouse.tools import tool
+
+
+@tool
+def warmth(city: str) -> str:
+    """Tells how warm a city is.
+
+    Args:
+        city: its name.
+    """
+    return f"{len(city)} degrees"
+'''
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, embedded_rows: list[dict[str, Any]]) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in embedded_rows))
+    return path
+
+
+@pytest.fixture
+def provider(knowing_teacher: Callable[[Asked], Reply]) -> Iterator[SimulatedProvider]:
+    with SimulatedProvider(knowing_teacher) as provider:
+        yield provider
+
+
+@pytest.fixture
+def generate(cli: Cli, tmp_path: Path, provider: SimulatedProvider) -> Cli:
+    """Runs `stillhouse generate ARGS` against `provider`, unless another endpoint is named; shows no traceback."""
+
+    def run(
+        *args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY", env: dict[str, str | None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        endpoint = ["-m", "simulated", "--base-url", url, "--api-key-env", key]
+        done = cli("generate", *args, *endpoint, "--set", "tracking.enabled=false", cwd=tmp_path, env=env)
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        return done
+
+    return run
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_generate_writes_rows_and_asks_nothing_again(
+    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+) -> None:
+    # The key is found in .env alone.
+    (tmp_path / ".env").write_text("KEY_OF_DOTENV=from-dotenv\n")
+    authorizations = set()
+    known = provider.script
+
+    def script(asked: Asked) -> Reply:
+        authorizations.add(asked.authorization)
+        return known(asked)
+
+    provider.script = script
+    options = ["-c", "2", "-t", "none", "-s", "Answer by a number.", "--temperature", "0.5"]
+    options += ["--max-tokens", "99", "--max-turns", "3"]
+    first = generate(prompts.name, "-o", "out.jsonl", "-n", "3", *options, key="KEY_OF_DOTENV")
+    assert first.returncode == 0, first.stderr
+    assert authorizations == {"Bearer from-dotenv"}
+    sent = provider.requests[0]
+    assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("simulated", 0.5, 99)
+    assert sent["messages"][0] == {"role": "system", "content": "Answer by a number."}
+    assert "tools" not in sent
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert len(rows) == 3
+    for row in rows:
+        assert [m["role"] for m in row["messages"]][:2] == ["system", "user"]
+        assert row["metadata"]["teacher"] == "simulated"
+    assert "out.jsonl: 3 rows" in first.stdout
+
+    num_asked = len(provider.ledger)
+    again = generate(prompts.name, "-o", "out.jsonl", "-n", "3", *options, key="KEY_OF_DOTENV")
+    assert again.returncode == 0, again.stderr
+    # Two rows of those three, into another format, are at hand as well.
+    two = generate(prompts.name, "-o", "out.parquet", "-e", "0,2", *options, key="KEY_OF_DOTENV")
+    assert two.returncode == 0, two.stderr
+    assert len(provider.ledger) == num_asked
+    assert rows_of(tmp_path / "out.jsonl") == rows
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 2
+
+
+def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
+    generate: Cli, shell: Callable[..., tuple[int, str]], tmp_path: Path, provider: SimulatedProvider
+) -> None:
+    (tmp_path / "prompts.txt").write_text("How warm is it in Rome?\n\nHow warm is it in Oslo?\n")
+    (tmp_path / "tools.py").write_text(TOOLS)
+
+    def script(asked: Asked) -> Reply:
+        last = asked.body["messages"][-1]
+        if last["role"] == "tool":
+            return Reply(completion(f"It is {last['content']}."))
+        city = last["content"].removesuffix("?").split()[-1]
+        return Reply(completion(tool_calls=[("warmth", json.dumps({"city": city}))]))
+
+    provider.script = script
+    done = generate("prompts.txt", "-o", "out.jsonl", "-t", "tools.py")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert {row["messages"][-1]["content"] for row in rows} == {"It is 4 degrees."}
+    assert {schema["function"]["name"] for row in rows for schema in row["tools"]} == {"warmth"}
+    assert {row["metadata"]["teacher"] for row in rows} == {"simulated"}
+    for form in ("openai", "rnow", "sharegpt"):
+        assert shell("export", "-o", f"{form}.jsonl", "--to", form) == (0, f"{form}.jsonl: 2 rows\n")
+    conversations = [row["messages"] for row in rows]
+    assert [row["messages"] for row in read_jsonl(tmp_path / "openai.jsonl")] == conversations
+    # What goes out as rnow's comes back with the teacher's name and its turns.
+    code, said = shell("convert", "rnow.jsonl", "-o", "back", "-t", "tools.py")
+    assert (code, "2 trajectories" in said) == (0, True)
+    back = list(read_trajectories(tmp_path / "back/trajectories.jsonl"))
+    assert [one.messages for one in back] == conversations
+    assert {(one.model, len(one.turns)) for one in back} == {("simulated", 2)}
+    code, said = shell("export", "latest", "--push", "somebody/something")
+    assert (code, "HF_TOKEN" in said) == (2, True)
+
+
+def test_a_stage_that_fails_is_told_in_one_line_and_keeps_what_finished(
+    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+) -> None:
+    known = provider.script
+    provider.script = lambda asked: known(asked) if asked.index % 2 else error(400, "not today")
+    done = generate(prompts.name, "-o", "out.jsonl")
+    assert done.returncode == 1
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "not today" in done.stderr
+    assert "failure_budget" in told
+    # What finished was paid for once: only the others are asked when the cause is mended.
+    num_billed = provider.num_billed
+    provider.script = known
+    again = generate(prompts.name, "-o", "out.jsonl")
+    assert again.returncode == 0, again.stderr
+    assert max(provider.billed.values()) == 1
+    assert num_billed < provider.num_billed
+    assert len(rows_of(tmp_path / "out.jsonl")) == 8
+
+
+def test_an_endpoint_that_nobody_serves_is_named(generate: Cli, prompts: Path, unused_url: str) -> None:
+    done = generate(prompts.name, "-n", "2", "--set", "runtime.max_attempts=1", url=unused_url)
+    assert done.returncode == 1
+    assert unused_url in done.stderr
+
+
+def test_a_key_that_is_not_set_is_named_before_anything_is_asked(
+    generate: Cli, prompts: Path, provider: SimulatedProvider
+) -> None:
+    done = generate(prompts.name, "-n", "2", key="NO_KEY")
+    assert done.returncode == 1
+    assert "NO_KEY is not set" in done.stderr
+    assert provider.ledger == []
+
+
+def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
+    generate: Cli, prompts: Path, provider: SimulatedProvider
+) -> None:
+    provider.script = lambda asked: error(401, "Incorrect API key provided", code="invalid_api_key")
+    done = generate(prompts.name, "-n", "2", key="BAD_KEY", env={"BAD_KEY": "not-this-one"})
+    assert done.returncode == 1
+    assert "BAD_KEY" in done.stderr
+    assert provider.url in done.stderr
+    assert len(provider.ledger) <= 2
+    assert "not-this-one" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("source", ["empty.jsonl", "absent.jsonl"])
+def test_a_file_without_prompts_is_named(generate: Cli, tmp_path: Path, source: str) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    done = generate(source)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert source in done.stderr
+
+
+def test_where_no_row_is_kept_the_message_says_where_they_went(
+    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+) -> None:
+    provider.script = lambda _asked: Reply(completion("I do not know"))
+    done = generate(prompts.name, "-o", "out.jsonl")
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "wrong" in done.stderr
+    assert "8" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_malformed_row_is_left_out_and_said_so(generate: Cli, tmp_path: Path, prompts: Path) -> None:
+    prompts.write_text(prompts.read_text() + '{"prompt": "torn\n')
+    done = generate(prompts.name, "-o", "out.jsonl", "--set", "prompts.failure_budget=0.5")
+    assert done.returncode == 0, done.stderr
+    assert "warning: row left out: " in done.stderr
+    assert "line 9" in done.stderr
+    assert len(rows_of(tmp_path / "out.jsonl")) == 8

@@ -1,0 +1,50 @@
+"""`stillhouse convert` and `stillhouse export`: what they say of what they read, wrote and left."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from stillhouse.store.records import read_jsonl
+from stillhouse.store.runs import RunRecord, write_run_record
+
+Shell = Callable[..., tuple[int, str]]
+
+
+def test_convert_says_what_it_read_wrote_and_left(shell: Shell, tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "What is 2 + 2?"}]
+    rollout = {"completed": True, "success": True, "total_reward": 1.0}
+    rollout["conversation"] = [*asked, {"role": "assistant", "content": "4"}]
+    folder = tmp_path / "rollouts" / "rollout_1"
+    folder.mkdir(parents=True)
+    (folder / "sample_1.json").write_text(json.dumps(rollout))
+    (folder / "sample_2.json").write_text(json.dumps(rollout | {"completed": "error", "error": "HTTP 500"}))
+    (folder / "sample_3.json").write_text(json.dumps(rollout)[:40])
+    code, said = shell("convert", "rollouts", "-o", "out", "--teacher", "gpt-5.2")
+    assert code == 0
+    assert "rollouts as rnow-rollouts: 3 rows in 3 files, 2 left out" in said
+    assert "out/trajectories.jsonl: 1 trajectory" in said
+    assert "sample_2.json: error = HTTP 500" in said
+    assert "sample_3.json: expected a JSON object" in said
+    assert [row["model"] for row in read_jsonl(tmp_path / "out/trajectories.jsonl")] == ["gpt-5.2"]
+    code, said = shell("convert", "rollouts", "-o", "out", "--include-failed")
+    assert (code, "2 trajectories" in said) == (0, True)
+    code, said = shell("convert", "rollouts/rollout_1/sample_2.json", "-o", "out")
+    assert (code, "none of 1 rows of rnow-rollouts could be converted" in said) == (1, True)
+    assert len(list(read_jsonl(tmp_path / "out/trajectories.jsonl"))) == 2  # what stood there stands
+
+
+def test_export_explains_what_is_no_dataset(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, said = shell("export", "empty", "-o", "out.jsonl")
+    assert (code, "expected the folder of a dataset, with train.parquet" in said) == (1, True)
+    code, said = shell("export", "-o", "out.jsonl")
+    assert (code, "No run has begun in this store" in said) == (1, True)
+    record = RunRecord("generate", "2026-01-01T00:00:00+00:00", None, None, "quiet-still", {"rollouts": []})
+    write_run_record(tmp_path / "runs/reports/20260101-000000", record)
+    code, said = shell("export", "quiet-still", "-o", "out.jsonl")
+    assert (code, "it made no dataset; its stages: rollouts" in said) == (1, True)
+    write_run_record(tmp_path / "runs/reports/20260101-000000", replace(record, artifacts={"dataset": ["gone"]}))
+    code, said = shell("export", "runs/reports/20260101-000000", "-o", "out.jsonl")
+    assert (code, "its dataset gone is gone" in said) == (1, True)
+    assert not (tmp_path / "out.jsonl").exists()

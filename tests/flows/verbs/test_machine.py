@@ -1,0 +1,48 @@
+"""`stillhouse serve` and `stillhouse doctor` as processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_doctor_says_what_works_and_what_does_not(cli: Cli, tmp_path: Path, unused_url: str) -> None:
+    well = cli("doctor", cwd=tmp_path)
+    assert well.returncode == 0, well.stdout
+    lines = well.stdout.splitlines()
+    assert all(line.startswith(("ok", "absent")) for line in lines)
+    assert {"torch", "device", "store", "teacher", "student", "Prefect"} <= {line.split()[1] for line in lines}
+    ill = cli("doctor", "--set", f"teacher.base_url={unused_url}", "--set", "runtime.api_key_env=NO_KEY", cwd=tmp_path)
+    assert ill.returncode == 1
+    failed = [line for line in ill.stdout.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == 2
+    assert "NO_KEY is not set" in failed[0]
+    assert unused_url in failed[1]
+    assert "Traceback" not in ill.stdout + ill.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_serve_answers_and_stops_when_told(tmp_path: Path, stop: signal.Signals) -> None:
+    command = [Path(sys.executable).parent / "stillhouse", "serve", "embedded:teacher", "--port", "0"]
+    command += ["--name", "sage", "--api-key-env", "STILLHOUSE_TEST_KEY", "--max-pending", "4", "--device", "cpu"]
+    with subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert said["model"] == "sage"
+        body = {"model": "sage", "messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 8}
+        url = f"{said['url']}/chat/completions"
+        assert httpx.post(url, json=body).status_code == 401
+        headers = {"Authorization": f"Bearer {os.environ['STILLHOUSE_TEST_KEY']}"}
+        answer = httpx.post(url, json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] > 0
+        process.send_signal(stop)
+        assert process.wait(20) in {0, -stop}
