@@ -1,0 +1,96 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stillhouse.config import DistillConfig
+from stillhouse.errors import ConfigError
+from stillhouse.types import JsonObject
+
+Converted = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
+
+
+@pytest.fixture
+def of_rewards(roll_body: JsonObject, roll: Converted) -> Converted:
+    """`roll` of a pipeline that learns from rewards, where the student has another name."""
+
+    def run(**changes: Any) -> tuple[DistillConfig, dict[str, JsonObject]]:
+        workers = {"actor_train": roll_body["student_train"], "actor_infer": roll_body["student_infer"]}
+        return roll("student_train", "student_infer", **workers, **changes)
+
+    return run
+
+
+def test_rewards_are_mixed_in_where_roll_does(of_rewards: Converted) -> None:
+    group = {"adv_estimator": "reinforce", "norm_mean_type": "group", "norm_std_type": None}
+    config, _ = of_rewards(**group, use_opd=True)
+    assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.5)
+    assert (config.on_policy.adv_estimator, config.on_policy.kl_in_reward) == ("mean", False)
+
+
+def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Converted) -> None:
+    changes = {"adv_estimator": "grpo", "use_kl_loss": True, "add_token_level_kl": False}
+    config, unmapped = of_rewards(**changes)
+    assert config.on_policy.enabled
+    assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.0)
+    assert "without either, rewards alone" in unmapped["teacher"]["reason"]
+    assert "kind `base`" in unmapped["use_kl_loss"]["reason"]
+    assert "add_token_level_kl" not in unmapped
+
+
+def test_both_ways_of_distilling_at_once_are_refused(roll: Converted) -> None:
+    with pytest.raises(ConfigError, match=r"is_pure_opd and use_opd are both true.* Leave out one"):
+        roll(is_pure_opd=True, use_opd=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"pg_variant": "vanilla"}, {"loss_fn": "reinforce"}),
+        ({"pg_variant": "tis"}, {"loss_fn": "cispo", "cispo_min": 0.0, "cispo_max": 1.0}),
+        (
+            {"pg_variant": "cispo", "cispo_epsilon_high": 0.5},
+            {"loss_fn": "cispo", "cispo_min": 0.9, "cispo_max": 1.5},
+        ),
+        ({"pg_clip": 0.3, "dual_clip_loss": True}, {"ppo_clip_low": 0.3, "ppo_clip_high": 0.3, "ppo_dual_clip": 1.6}),
+        ({"use_pg_clip_range": True, "pg_clip_high": 0.28}, {"ppo_clip_low": 0.2, "ppo_clip_high": 0.28}),
+        ({"ppo_epochs": 2, "advantage_clip": 5.0}, {"num_passes": 2, "num_steps": 2048, "adv_clip": 5.0}),
+        ({"async_generation_ratio": 1}, {"max_staleness": 1}),
+        ({"loss_agg_mode": "token-mean"}, {"aggregation": "token_mean"}),
+        ({"loss_agg_mode": "seq-mean-token-sum-norm"}, {"aggregation": "constant"}),
+        ({"pure_opd_pipeline_type": "agentic"}, {"loss_fn": "reinforce", "agentic": "on", "max_turns": 10}),
+        (
+            {"train_infer_correction": {"is_weight": {"enabled": True, "upper_bound": 1.5}}},
+            {"correction": "truncate", "correction_max": 1.5},
+        ),
+        (
+            {"train_infer_correction": {"filters": [{"enabled": True, "ratio_low": 0.6}]}},
+            {"correction": "mask", "correction_min": 0.6, "correction_max": 1.2},
+        ),
+        ({"train_infer_correction": {"is_weight": {"enabled": False}}}, {"correction": "none"}),
+    ],
+)
+def test_settings_of_rolls_loss_have_their_equals(changes: JsonObject, expected: JsonObject, roll: Converted) -> None:
+    config, unmapped = roll(**changes)
+    assert {name: getattr(config.on_policy, name) for name in expected} == pytest.approx(expected)
+    assert not unmapped.keys() & (changes.keys() - {"pure_opd_pipeline_type"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pg_variant", "topr"),
+        ("pg_clip", "wide"),
+        ("tis_upper_bound", 2.0),
+        ("loss_agg_mode", "best"),
+        ("adv_estimator", "gigpo"),
+        ("train_infer_correction", {"is_weight": {"enabled": True, "weight_type": "sequence"}}),
+        ("train_infer_correction", "on"),
+        ("pure_opd_pipeline_type", "rlvr_vlm"),
+        ("entropy_loss_coef", 0.01),
+    ],
+)
+def test_settings_of_rolls_loss_without_an_equal_are_listed(key: str, value: Any, roll: Converted) -> None:
+    config, unmapped = roll(**{key: value})
+    assert config.on_policy.enabled
+    assert unmapped[key]["value"] == value
