@@ -5,11 +5,13 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from prefect import Task
 from prefect.states import State
@@ -21,6 +23,7 @@ from tasks.cluster import known_server
 
 _TRIES: Final = 3
 """Of a task whose worker was killed; what it had paid for is in the journal."""
+_ANSWER_S: Final = 30.0
 
 
 @contextmanager
@@ -88,6 +91,8 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
     runner = prefect_ray.RayTaskRunner(address=runtime.ray_address or "local", init_kwargs=settings)
     with ExitStack() as opened:
         try:
+            if runtime.ray_address is not None:
+                _knock(runtime.ray_address)
             with _own_sigterm():
                 opened.enter_context(runner)
         # Ray raises many kinds, its plainest for a start that takes too long.
@@ -102,6 +107,17 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
                 "leave the field out to have a cluster on this machine"
             ) from error
         yield runner
+
+
+def _knock(address: str) -> None:
+    """Asks whether anybody listens there: Ray itself would go on trying for a quarter of an hour.
+
+    Raises:
+        OSError: nobody does.
+    """
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname is not None and place.port is not None:
+        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_S).close()
 
 
 @contextmanager
