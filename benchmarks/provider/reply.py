@@ -47,6 +47,11 @@ class Asked:
         body: dict[str, Any] = orjson.loads(self.raw)
         return body
 
+    @property
+    def num_turns(self) -> int:
+        """How many completions its conversation holds already."""
+        return sum(message["role"] == "assistant" for message in self.body["messages"])
+
 
 Script = Callable[[Asked], Reply]
 

@@ -128,7 +128,7 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(world: World, make_answe
 
 def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None:
     def improving(asked: Asked) -> Reply:
-        turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
+        turn = asked.num_turns
         return [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)][turn]
 
     with SimulatedProvider(improving) as provider:

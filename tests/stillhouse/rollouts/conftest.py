@@ -113,12 +113,17 @@ def collect(journal: Journal) -> Callable[..., Collected]:
 
 
 @pytest.fixture
+def hello() -> Callable[[Asked], Reply]:
+    """A script of one turn."""
+    return lambda asked: Reply(completion("hello"))
+
+
+@pytest.fixture
 def two_sums_then_answer() -> Callable[[Asked], Reply]:
     """A script of three turns: two with a call of the calculator, then the answer."""
 
     def script(asked: Asked) -> Reply:
-        turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
-        if turn < 2:
+        if (turn := asked.num_turns) < 2:
             return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": f"{turn} + 1"}))]))
         return Reply(completion("The answer is 2."))
 

@@ -22,12 +22,8 @@ MakePrompts = Callable[..., list[Prompt]]
 Script = Callable[[Asked], Reply]
 
 
-def hello(asked: Asked) -> Reply:
-    return Reply(completion("hello"))
-
-
 def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
-    collect: Collect, make_prompts: MakePrompts
+    collect: Collect, make_prompts: MakePrompts, hello: Script
 ) -> None:
     def script(asked: Asked) -> Reply:
         if "question 1" in str(asked.body["messages"]):
@@ -50,7 +46,7 @@ def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
         }
 
 
-def test_one_bad_request_among_many_is_a_row(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_one_bad_request_among_many_is_a_row(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
     def script(asked: Asked) -> Reply:
         return error(400, "no such field") if "question 7" in str(asked.body["messages"]) else hello(asked)
 
@@ -144,7 +140,9 @@ def test_what_concerns_every_request_stops_the_run(
     assert "secret-key" not in str(got.error)
 
 
-def test_answers_under_way_come_in_before_the_run_stops(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_answers_under_way_come_in_before_the_run_stops(
+    collect: Collect, make_prompts: MakePrompts, hello: Script
+) -> None:
     def script(asked: Asked) -> Reply:
         if asked.index == 7:
             return error(402, "Insufficient credits")

@@ -56,7 +56,7 @@ PROGRAM = textwrap.dedent("""
 
 
 def script(asked: Asked) -> Reply:
-    turn = sum(message["role"] == "assistant" for message in asked.body["messages"])
+    turn = asked.num_turns
     name = asked.body["messages"][0]["content"]
     if turn + 1 < NUM_TURNS:
         call = ("note", json.dumps({"text": f"{name} turn {turn}"}))

@@ -24,11 +24,8 @@ from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
+Script = Callable[[Asked], Reply]
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def hello(asked: Asked) -> Reply:
-    return Reply(completion("hello"))
 
 
 def one_sum_then_answer(asked: Asked) -> Reply:
@@ -49,7 +46,7 @@ def dataset_of(trajectories: list[Trajectory], folder: Path, metadata: dict[str,
 
 
 def test_01_every_finished_rollout_reaches_the_dataset(
-    collect: Collect, make_prompts: MakePrompts, tmp_path: Path
+    collect: Collect, make_prompts: MakePrompts, tmp_path: Path, hello: Script
 ) -> None:
     with SimulatedProvider(hello) as provider:
         got = collect(provider.url, make_prompts(20), config=RolloutsConfig(num_samples=3))
@@ -65,7 +62,9 @@ def test_02_turns_and_tools_survive_into_sft_rows(collect: Collect, make_prompts
         assert [message["role"] for message in row["messages"]] == ["user", "assistant", "tool", "assistant"]
 
 
-def test_03_as_many_prompts_as_there_are_means_each_of_them_once(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_03_as_many_prompts_as_there_are_means_each_of_them_once(
+    collect: Collect, make_prompts: MakePrompts, hello: Script
+) -> None:
     with SimulatedProvider(hello) as provider:
         got = collect(provider.url, make_prompts(50))
     assert Counter(one.prompt_id for one in got.trajectories) == {prompt.id: 1 for prompt in make_prompts(50)}
@@ -107,15 +106,16 @@ def test_06_retry_after_is_kept_by_all(collect: Collect, make_prompts: MakePromp
     assert len(after) >= 28
 
 
-def test_07_what_was_cut_short_is_no_training_row(collect: Collect, make_prompts: MakePrompts, tmp_path: Path) -> None:
+def test_07_what_was_cut_short_is_no_training_row(
+    collect: Collect, make_prompts: MakePrompts, tmp_path: Path, hello: Script
+) -> None:
     def cut_short(asked: Asked) -> Reply:
         long = asked.body["messages"][0]["content"].endswith("1")
         return Reply(completion("and so on and", finish_reason="length")) if long else always_a_call(asked)
 
     with SimulatedProvider(cut_short) as provider:
         got = collect(provider.url, make_prompts(2), config=RolloutsConfig(max_turns=2, closing_answer=False))
-        whole = SimulatedProvider(hello)
-        with whole:
+        with SimulatedProvider(hello) as whole:
             got.trajectories += collect(whole.url, make_prompts(1, start=7)).trajectories
     rows = dataset_of(got.trajectories, tmp_path / "dataset", {})
     assert len(rows["train"]) == 1
@@ -149,7 +149,9 @@ def test_09_the_facts_of_an_answer_are_kept_and_no_metadata_hides_them(
     assert row["metadata"] == {"teacher": "impostor", "turns": 99}
 
 
-def test_10_what_is_done_goes_by_content_and_settings(collect: Collect, make_prompts: MakePrompts) -> None:
+def test_10_what_is_done_goes_by_content_and_settings(
+    collect: Collect, make_prompts: MakePrompts, hello: Script
+) -> None:
     with SimulatedProvider(hello) as provider:
         collect(provider.url, make_prompts(5))
         collect(provider.url, make_prompts(5), config=RolloutsConfig(num_samples=2))

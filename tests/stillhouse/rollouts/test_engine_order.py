@@ -1,0 +1,105 @@
+"""When the engine starts rollouts, which of them go first, and how long one may take."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.rollouts import Controller
+from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
+from stillhouse.types import Prompt, StopReason
+
+Collect = Callable[..., Any]
+MakePrompts = Callable[..., list[Prompt]]
+Script = Callable[[Asked], Reply]
+
+
+def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script) -> None:
+    def script(asked: Asked) -> Reply:
+        if asked.num_turns == 1 and "question 0" in str(asked.body["messages"][0]):
+            return Reply(completion("late"), delay_s=20)
+        return two_sums_then_answer(asked)
+
+    with SimulatedProvider(script) as provider:
+        got = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
+        sent = len(provider.ledger)
+        again = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
+        assert len(provider.ledger) == sent
+    for collected in (got, again):
+        reasons = sorted(one.stop_reason.value for one in collected.trajectories)
+        assert reasons == ["answered", "answered", "timeout"]
+    late = next(one for one in got.trajectories if one.stop_reason is StopReason.TIMEOUT)
+    assert len(late.turns) == 1
+
+
+def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
+    # Three are under way at once for the single slot, so the third waits as long as its whole allowance.
+    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.4)) as provider:
+        got = collect(
+            provider.url,
+            make_prompts(4),
+            config=RolloutsConfig(timeout_s=0.8),
+            runtime=RuntimeConfig(concurrency=1, max_concurrency=1),
+        )
+    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 4
+
+
+def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakePrompts) -> None:
+    drawn = 0
+    ahead: list[int] = []
+
+    def prompts() -> Iterator[Prompt]:
+        nonlocal drawn
+        for prompt in make_prompts(300):
+            drawn += 1
+            yield prompt
+
+    def script(asked: Asked) -> Reply:
+        ahead.append(drawn - provider.num_billed)
+        return Reply(completion("hello"), delay_s=0.002)
+
+    provider = SimulatedProvider(script)
+    with provider:
+        got = collect(provider.url, prompts(), runtime=RuntimeConfig(concurrency=8, max_concurrency=8))
+    assert len(got.trajectories) == 300
+    assert max(ahead) < 100
+    assert got.updates[-1].total is None
+
+
+def test_a_slow_rollout_holds_up_no_other(collect: Collect, make_prompts: MakePrompts) -> None:
+    def script(asked: Asked) -> Reply:
+        slow = "question 0" in str(asked.body["messages"])
+        return Reply(completion("hello"), delay_s=1.0 if slow else 0.01)
+
+    with SimulatedProvider(script) as provider:
+        got = collect(provider.url, make_prompts(40), runtime=RuntimeConfig(concurrency=4, max_concurrency=4))
+    assert got.trajectories[-1].messages[0]["content"] == "question 0"
+
+
+class Watching(Controller):
+    """A controller that writes down who asked as what."""
+
+    def __init__(self) -> None:
+        super().__init__(RateControl(2, Caps(2)))
+        self.asked: list[bool] = []
+
+    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
+        self.asked.append(continuing)
+        return super().try_acquire(size, continuing=continuing)
+
+
+def test_rollouts_under_way_go_before_new_ones(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
+    controller = Watching()
+    with SimulatedProvider(two_sums_then_answer) as provider:
+        collect(provider.url, make_prompts(30), controller=controller)
+    firsts = [
+        index
+        for index, body in enumerate(provider.requests)
+        if not any(message["role"] == "assistant" for message in body["messages"])
+    ]
+    assert controller.asked.count(True) == 60
+    assert controller.asked.count(False) == 30
+    # Were all first turns sent at once, they would be the first 30 of the 90 requests.
+    assert firsts[15] > 30

@@ -1,0 +1,191 @@
+"""What the journal holds is not paid for again, and what decides whether it is the same."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.progress import NoProgress
+from stillhouse.rollouts import Controller, Endpoint, EverySample, Journal, RolloutCollector
+from stillhouse.rollouts.limits import Caps, RateControl
+from stillhouse.tools import ToolArgs, Toolbox, tool
+from stillhouse.tools.calculator import calculator
+from stillhouse.types import Prompt, StopReason
+
+Collect = Callable[..., Any]
+MakePrompts = Callable[..., list[Prompt]]
+Script = Callable[[Asked], Reply]
+
+
+def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
+    with SimulatedProvider(two_sums_then_answer) as provider:
+        first = collect(provider.url, make_prompts(10))
+        billed = provider.num_billed
+        second = collect(provider.url, make_prompts(10))
+        assert provider.num_billed == billed
+    assert second.stats.num_requests == 0
+    assert second.stats.num_replayed == 30
+
+    def as_bytes(got: Any) -> list[bytes]:
+        return sorted(orjson.dumps(one) for one in got.trajectories)
+
+    assert as_bytes(first) == as_bytes(second)
+
+
+def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
+    collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
+    broken = True
+
+    def script(asked: Asked) -> Reply:
+        if asked.num_turns == 2 and broken:
+            return error(500, "down")
+        return two_sums_then_answer(asked)
+
+    with SimulatedProvider(script) as provider:
+        failed = collect(provider.url, make_prompts(5))
+        assert [one.stop_reason for one in failed.trajectories] == [StopReason.ERROR] * 5
+        assert failed.trajectories[0].error == {"kind": "transient", "message": "HTTP 500: down", "status": 500}
+        billed, broken = provider.num_billed, False
+        finished = collect(provider.url, make_prompts(5))
+    assert provider.num_billed == billed + 5
+    assert finished.stats.num_replayed == 10
+    assert finished.stats.num_tool_calls == 0
+    before = {one.rollout_key: one for one in failed.trajectories}
+    for one in finished.trajectories:
+        assert one.stop_reason is StopReason.ANSWERED
+        assert orjson.dumps(one.turns[:2]) == orjson.dumps(before[one.rollout_key].turns)
+        assert one.messages[:5] == before[one.rollout_key].messages
+
+
+def test_more_samples_owe_only_the_missing_ones(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
+    with SimulatedProvider(hello) as provider:
+        collect(provider.url, make_prompts(4), config=RolloutsConfig(num_samples=2))
+        got = collect(provider.url, make_prompts(4), config=RolloutsConfig(num_samples=5))
+    assert provider.num_billed == 20
+    assert len(got.trajectories) == 20
+
+
+def other_toolbox() -> Toolbox:
+    @tool
+    def calculator(expression: str) -> str:
+        """Reckon."""
+        return expression
+
+    return Toolbox([calculator])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"identity": "model@2"},
+        {"config": RolloutsConfig(system_prompt="Be brief.")},
+        {"config": RolloutsConfig(temperature=0.1)},
+        {"config": RolloutsConfig(seed=5)},
+        {"toolbox": other_toolbox()},
+        {"config": RolloutsConfig(record_tokens=True)},
+    ],
+)
+def test_another_model_prompt_sampling_or_toolbox_is_asked_anew(
+    collect: Collect, make_prompts: MakePrompts, change: dict[str, Any], hello: Script
+) -> None:
+    with SimulatedProvider(hello) as provider:
+        collect(provider.url, make_prompts(3))
+        collect(provider.url, make_prompts(3), **change)
+    assert provider.num_billed == 6
+
+
+def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
+    collect: Collect, make_prompts: MakePrompts
+) -> None:
+    @tool
+    def secret(args: ToolArgs) -> str:
+        """Tells the prompt's secret."""
+        return f"{args.metadata['secret']} of sample {args.sample_index}"
+
+    def call_then_answer(asked: Asked) -> Reply:
+        called = asked.body["messages"][-1]["role"] == "tool"
+        return Reply(completion("done")) if called else Reply(completion(tool_calls=[("secret", "{}")]))
+
+    prompt = make_prompts(1)[0]
+    with SimulatedProvider(call_then_answer) as provider:
+        for toolbox, others in ((Toolbox([secret]), 2), (Toolbox([calculator]), 0)):
+            billed = provider.num_billed
+            for word in ("blue", "red"):
+                got = collect(provider.url, [prompt], toolbox=toolbox, metadata={prompt.id: {"secret": word}})
+                if others:
+                    assert got.trajectories[0].messages[2]["content"] == f"{word} of sample 0"
+            assert provider.num_billed - billed == 2 + others
+
+
+def test_two_collections_on_one_journal_pay_once_and_agree(
+    collect: Collect, make_prompts: MakePrompts, tmp_path: Path
+) -> None:
+    path = tmp_path / "shared.sqlite3"
+    results: list[Any] = [None, None]
+
+    def script(asked: Asked) -> Reply:
+        # Every answer is another, as with a provider that knows no seeds.
+        return Reply(completion(f"answer {asked.index}"), delay_s=0.01)
+
+    def run(index: int, url: str) -> None:
+        with Journal(path) as journal:
+            results[index] = collect(url, make_prompts(60), journal=journal)
+
+    with SimulatedProvider(script) as provider:
+        threads = [threading.Thread(target=run, args=(index, provider.url)) for index in (0, 1)]
+        threads[0].start()
+        time.sleep(0.15)
+        threads[1].start()
+        for thread in threads:
+            thread.join(30)
+        assert provider.num_billed == 60
+        run(0, provider.url)
+        assert provider.num_billed == 60
+    one, two = [{row.rollout_key: orjson.dumps(row) for row in result.trajectories} for result in results]
+    assert one == two
+    assert len(one) == 60
+
+
+def test_leaving_early_ends_everything_and_keeps_what_was_paid(
+    journal: Journal, collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script
+) -> None:
+    controller = Controller(RateControl(4, Caps(4)))
+
+    async def take_five(url: str) -> int:
+        collection = RolloutCollector(
+            EverySample(make_prompts(100), 1),
+            endpoint=Endpoint(url, "simulated", "model@1"),
+            config=RolloutsConfig(),
+            toolbox=Toolbox([calculator]),
+            journal=journal,
+            runtime=RuntimeConfig(),
+            progress=NoProgress(),
+            controller=controller,
+        )
+        async with contextlib.aclosing(collection):
+            taken = 0
+            async for _ in collection:
+                taken += 1
+                if taken == 5:
+                    break
+        return len(asyncio.all_tasks())
+
+    with SimulatedProvider(two_sums_then_answer) as provider:
+        assert asyncio.run(take_five(provider.url)) == 1
+        assert controller.snapshot().in_flight == 0
+        billed = provider.num_billed
+        assert billed < 100
+        got = collect(provider.url, make_prompts(100))
+    assert len(got.trajectories) == 100
+    assert provider.num_billed <= 300 + 8
