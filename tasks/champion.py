@@ -14,6 +14,7 @@ from stillhouse.errors import ConfigError, StillhouseError, StoreError
 from stillhouse.store import canonical_json
 from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
+from stillhouse.training.results.adapter import ADAPTER_FILE
 from stillhouse.types import Artifact, Model
 from tasks.run import Run
 
@@ -65,11 +66,23 @@ def find_champion(run: Run) -> Registered | None:
 
 
 def start_of_training(base: Model, champion: Registered | None, run: Run) -> Model:
-    """The champion where the config says to start from it and there is one, else the base."""
-    if champion is not None and run.config.promotion.start_from_champion:
-        _logger.info("training starts from the champion, version %s", champion.version)
-        return champion.model
-    return base
+    """The champion where the config says to start from it and there is one, else the base.
+
+    Raises:
+        ConfigError: an adapter is to be trained on a champion that is a whole model.
+    """
+    if champion is None or not run.config.promotion.start_from_champion:
+        return base
+    parameters = run.config.student.parameters
+    # An adapter names its base, and this one would be a folder of this machine.
+    if parameters != "full" and not (Path(champion.model.ref) / ADAPTER_FILE).is_file():
+        raise ConfigError(
+            f"student.parameters = {parameters!r}: the champion, version {champion.version}, is a whole model, and an "
+            "adapter trained on it could be loaded on this machine alone. Set student.parameters to `full`, or "
+            "promotion.start_from_champion to false"
+        )
+    _logger.info("training starts from the champion, version %s", champion.version)
+    return champion.model
 
 
 def candidates(run: Run) -> list[Model]:

@@ -3,18 +3,19 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import DistillConfig, PromotionConfig, RuntimeConfig, TrackingConfig
+from stillhouse.config import DistillConfig, PromotionConfig, RuntimeConfig, StudentConfig, TrackingConfig
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store import ArtifactStore
 from stillhouse.tracking import start_run
 from stillhouse.tracking.client import connect, default_uri
 from stillhouse.tracking.registry import StudentVersion
 from stillhouse.types import Artifact, Model
-from tasks.champion import candidates, find_champion, start_of_training
+from tasks.champion import Registered, candidates, find_champion, start_of_training
 from tasks.run import Run, RunContext
 
 pytestmark = pytest.mark.slow
@@ -49,10 +50,17 @@ def student(office: Path) -> Artifact:
 def machine(office: Path, tmp_path: Path) -> Machine:
     """A run on a machine with a store of its own."""
 
-    def make(store: Path = tmp_path / "store", *, uri: str | None = None, **promotion: object) -> Run:
+    def make(
+        store: Path = tmp_path / "store",
+        *,
+        uri: str | None = None,
+        parameters: Literal["full", "lora"] = "full",
+        **promotion: object,
+    ) -> Run:
         tracking = TrackingConfig(uri=uri or default_uri(office), register_as="small")
         config = DistillConfig(
             tracking=tracking,
+            student=StudentConfig(parameters=parameters),
             promotion=PromotionConfig(**{"start_from_champion": True, **promotion}),
             runtime=RuntimeConfig(store=str(store)),
         )
@@ -76,6 +84,18 @@ def test_the_machine_that_trained_the_champion_takes_it_from_its_own_store(
     assert start_of_training(BASE, champion, run) is champion.model
     assert start_of_training(BASE, None, run) is BASE
     assert start_of_training(BASE, champion, machine(office, start_from_champion=False, enabled=True)) is BASE
+
+
+def test_no_adapter_is_trained_on_a_champion_that_is_a_whole_model(
+    student: Artifact, machine: Machine, tmp_path: Path
+) -> None:
+    run = machine(parameters="lora")
+    whole = Registered(Model(name="champion", ref=student.uri, fingerprint="w"), "1")
+    with pytest.raises(ConfigError, match=r"student\.parameters = 'lora': the champion, version 1, is a whole model"):
+        start_of_training(BASE, whole, run)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    adapter = Registered(Model(name="champion", ref=str(tmp_path), fingerprint="a"), "1")
+    assert start_of_training(BASE, adapter, run) is adapter.model
 
 
 def test_another_machine_fetches_it_once_and_knows_it_for_the_same_model(
