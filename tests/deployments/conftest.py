@@ -1,12 +1,242 @@
-"""A browser for Prefect's and MLflow's pages."""
+"""Prefect, MLflow and workers on loopback, each a process of its own that can be killed, and a browser."""
 
+import os
 import shutil
-from collections.abc import Iterator
-from typing import Any
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Self
 
+import httpx
+import psutil
 import pytest
 
 BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
+ROOT: Final = Path(__file__).resolve().parents[2]
+TOOL: Final = [sys.executable, "-m", "tasks.environment"]
+"""As the Makefile starts what talks to Prefect."""
+FINAL: Final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """What `condition` returns once it is true."""
+    deadline = time.monotonic() + 1200
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within 20 minutes: {what}"
+        time.sleep(0.1)
+    return found
+
+
+def assert_gone(family: Iterable[psutil.Process]) -> None:
+    """None of these processes is left, or will be soon."""
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert not alive, [process.cmdline() for process in alive]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Launched:
+    """A process in a session of its own. With the block it ends, and all that it started."""
+
+    def __init__(self, command: Sequence[str], log: Path, **how: Any) -> None:
+        self._log = log
+        with log.open("ab") as out:
+            self.process = psutil.Popen(command, stdout=out, stderr=out, start_new_session=True, **how)
+        self._seen: set[psutil.Process] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that it started, directly or not, with those that an earlier call found."""
+        self._seen.update(self.process.children(recursive=True))
+        return list(self._seen)
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        def alive() -> Any:
+            assert self.process.poll() is None, self.said[-4000:]
+            return condition()
+
+        wait_until(alive, f"{what}; see {self._log}")
+
+    def finish(self) -> None:
+        """Waits for the end, which is to be a good one."""
+        assert self.process.wait(900) == 0, self.said[-4000:]
+
+    def end(self, number: signal.Signals) -> int:
+        """Sends the signal and sees to it that neither the process nor what it started stays; the exit code."""
+        family = self.family()
+        self.process.send_signal(number)
+        code: int = self.process.wait(300)
+        assert_gone(family)
+        return code
+
+    def kill(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self.family()
+        # Some below it have sessions of their own, others have lost the parent that led to them.
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for one in self._seen:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        self.process.wait()
+
+
+class Server:
+    """A server that can be killed and started again at the same address."""
+
+    def __init__(self, command: list[str], health: str, folder: Path, env: dict[str, str]) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._command = [*TOOL, *command, "--host", "127.0.0.1", "--port", str(port)]
+        self._health, self._log, self._env = self.url + health, folder / f"server-{port}.log", env
+        self._launched: Launched | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        self._launched = Launched(self._command, self._log, env=self._env, cwd=ROOT)
+        self._launched.wait_until(self._answers, f"{self._health} answers")
+
+    def kill(self) -> None:
+        if self._launched is not None:
+            self._launched.kill()
+
+    def _answers(self) -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(self._health, timeout=5).is_success
+        return False
+
+
+class Prefect(Server):
+    """A Prefect server, what it is asked, and the processes that talk to it: they get `env`, as the server does."""
+
+    def __init__(self, folder: Path, *options: str, database: str = "", **env: str) -> None:
+        # Nothing of the surrounding session's Prefect: neither its server nor its profile.
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        env = {**outside, "PREFECT_HOME": str(folder / "prefect"), "OMP_NUM_THREADS": "1", **env}
+        place = database.replace("postgresql:", "postgresql+asyncpg:")
+        own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": place} if place else {}
+        super().__init__(["prefect", "server", "start", *options], "/api/ready", folder, env | own)
+        self.folder, self.api = folder, f"{self.url}/api"
+        self.env = {**env, "PREFECT_API_URL": self.api}
+        self._worker_numbers = count()
+
+    def launch(self, command: Sequence[str], log: Path, cwd: Path = ROOT) -> Launched:
+        return Launched(command, log, env=self.env, cwd=cwd)
+
+    def worker(self) -> Launched:
+        """A worker of the pool `cpu`, started as `make worker-cpu` does."""
+        log = self.folder / f"worker-{next(self._worker_numbers)}.log"
+        return self.launch([*TOOL, "prefect", "worker", "start", "--pool", "cpu"], log)
+
+    def tool(self, *command: str) -> str:
+        """What a command says that is started from the project's root as the Makefile does."""
+        whole = [*TOOL, *command]
+        done = subprocess.run(whole, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=1500, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def deploy(self, *which: str) -> None:
+        """Makes the pools and those deployments of `deployments/prefect.yaml`."""
+        self.tool("python", "deployments/pools.py")
+        self.tool("prefect", "--no-prompt", "deploy", *which, "--prefect-file", "deployments/prefect.yaml")
+
+    def get(self, path: str) -> Any:
+        return self._asked("GET", path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._asked("POST", path, body)
+
+    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        for _ in range(60):
+            answer = httpx.request(method, f"{self.api}/{path}", json=body, timeout=60)
+            # SQLite under a burst of writes.
+            if answer.status_code != 503:
+                return answer.raise_for_status().json()
+            time.sleep(1.0)
+        pytest.fail(f"{path}: 503 for a minute")
+
+    def submit(self, deployment: str, config: dict[str, Any]) -> str:
+        """A run of the deployment FLOW/NAME with this config, for a worker; the flow run's id."""
+        deployment_id = self.get(f"deployments/name/{deployment}")["id"]
+        run = self.post(f"deployments/{deployment_id}/create_flow_run", {"parameters": {"config": config}})
+        return str(run["id"])
+
+    def state(self, run_id: str) -> dict[str, Any]:
+        state: dict[str, Any] = self.get(f"flow_runs/{run_id}")["state"]
+        return state
+
+    def ended(self, run_id: str) -> dict[str, Any]:
+        """The final state of a flow run."""
+        wait_until(lambda: self.state(run_id)["type"] in FINAL, f"the end of flow run {run_id}")
+        return self.state(run_id)
+
+
+# Test modules cannot import a conftest: what they call comes to them as fixtures.
+
+
+@pytest.fixture(scope="session", name="wait_until")
+def _wait_until() -> Callable[..., Any]:
+    return wait_until
+
+
+@pytest.fixture(scope="session", name="assert_gone")
+def _assert_gone() -> Callable[..., None]:
+    return assert_gone
+
+
+@pytest.fixture(scope="session", name="free_port")
+def _free_port() -> Callable[[], int]:
+    return free_port
+
+
+@pytest.fixture(scope="session")
+def launch() -> type[Launched]:
+    return Launched
+
+
+@pytest.fixture(scope="session")
+def serve_prefect() -> type[Prefect]:
+    return Prefect
+
+
+@pytest.fixture(scope="session")
+def serve_mlflow() -> Callable[..., Server]:
+    def mlflow(folder: Path, database: str = "", files: str = "") -> Server:
+        place = database.replace("postgresql:", "postgresql+psycopg:") or f"sqlite:///{folder / 'mlflow.db'}"
+        options = ["--backend-store-uri", place, "--artifacts-destination", files or str(folder / "files")]
+        return Server(["mlflow", "server", "--workers", "1", *options], "/health", folder, dict(os.environ))
+
+    return mlflow
 
 
 @pytest.fixture(scope="module")

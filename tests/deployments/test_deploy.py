@@ -1,12 +1,6 @@
 """Deployed by the documented commands on a Prefect server of its own, and run by the worker they start."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,132 +19,43 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT)
-FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+WaitUntil = Callable[..., Any]
 # Without on-policy distillation, which is the same code path; long enough to be ended in the middle, if wanted.
 SFT_ALONE = ["on_policy.enabled=false", "evaluation.enabled=false", "runtime.training_deployment=run-stage/cpu"]
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 900.0) -> Any:
-    """What `condition` returns once it is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.2)
+@pytest.fixture(scope="module")
+def deployed(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Prefect server after `make deploy`."""
+    with serve_prefect(tmp_path_factory.mktemp("prefect"), PREFECT_SERVER_UI_ENABLED="false") as prefect:
+        prefect.deploy("--all")
+        prefect.tool("python", "deployments/automations.py")
+        yield prefect
+
+
+@pytest.fixture(scope="module")
+def worker(deployed: Any) -> Iterator[Any]:
+    with deployed.worker() as worker:
+        yield worker
+
+
+def _submit(deployed: Any, name: str, *overrides: str) -> str:
+    """A run of the deployment with the smoke config, in this server's store; the flow run's id."""
+    config = load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={deployed.folder / 'store'}", *overrides])
+    run_id: str = deployed.submit(name, config.model_dump(mode="json"))
+    return run_id
+
+
+def _children(deployed: Any, run_id: str) -> list[dict[str, Any]]:
+    """The flow runs that another one waits for."""
+    wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
+    found: list[dict[str, Any]] = deployed.post("flow_runs/filter", wanted)
     return found
 
 
-class Site:
-    """A Prefect server and what is deployed on it."""
-
-    def __init__(self, api: str, env: dict[str, str], store: Path) -> None:
-        self.api, self.env, self.store = api, env, store
-
-    def tool(self, *command: str) -> str:
-        """What a command says that is started from the project's root as the Makefile does."""
-        whole = [sys.executable, "-m", "tasks.environment", *command]
-        done = subprocess.run(whole, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=1500, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
-
-    def get(self, path: str) -> Any:
-        return self._asked("GET", path, None)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._asked("POST", path, body)
-
-    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        for _ in range(60):
-            answer = httpx.request(method, f"{self.api}/{path}", json=body, timeout=60)
-            # SQLite under a burst of writes.
-            if answer.status_code != 503:
-                return answer.raise_for_status().json()
-            time.sleep(1.0)
-        pytest.fail(f"{path}: 503 for a minute")
-
-    def submit(self, name: str, *overrides: str) -> str:
-        """A run of the deployment with the smoke config, in this site's store; the flow run's id."""
-        config = load_config(ROOT / "configs" / "smoke.yaml", [f"runtime.store={self.store}", *overrides])
-        deployment = self.get(f"deployments/name/{name}")
-        body = {"parameters": {"config": config.model_dump(mode="json")}, "state": {"type": "SCHEDULED"}}
-        run_id: str = self.post(f"deployments/{deployment['id']}/create_flow_run", body)["id"]
-        return run_id
-
-    def state(self, run_id: str) -> dict[str, Any]:
-        state: dict[str, Any] = self.get(f"flow_runs/{run_id}")["state"]
-        return state
-
-    def ended(self, run_id: str) -> dict[str, Any]:
-        """The final state of a flow run."""
-        wait_until(lambda: self.state(run_id)["type"] in FINAL, f"the end of flow run {run_id}")
-        return self.state(run_id)
-
-    def child_of(self, run_id: str) -> str:
-        """The flow run that another one waits for."""
-        wanted = {"flow_runs": {"parent_flow_run_id": {"any_": [run_id]}}}
-        (child,) = wait_until(lambda: self.post("flow_runs/filter", wanted), "the parent starts its child")
-        found: str = child["id"]
-        return found
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    # Nothing of the surrounding session's Prefect: neither its server nor its profile.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    env |= {
-        "PREFECT_HOME": str(folder / "home"),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_UI_ENABLED": "false",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "tasks.environment", "prefect", "server", "start", "--port", str(port)]
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
-
-    def healthy() -> bool:
-        assert server.poll() is None, (folder / "server.log").read_text()[-3000:]
-        with suppress(httpx.HTTPError):
-            return httpx.get(f"{env['PREFECT_API_URL']}/health", timeout=5).is_success
-        return False
-
-    try:
-        wait_until(healthy, "the server answers")
-        yield Site(env["PREFECT_API_URL"], env, folder / "store")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-@pytest.fixture(scope="module")
-def deployed(site: Site) -> Site:
-    """The site after `make deploy`."""
-    site.tool("python", "deployments/pools.py")
-    site.tool("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
-    site.tool("python", "deployments/automations.py")
-    return site
-
-
-@pytest.fixture(scope="module")
-def worker(deployed: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
-    """A worker of the pool `cpu`, started as `make worker-cpu` does."""
-    command = [sys.executable, "-m", "tasks.environment", "prefect", "worker", "start", "--pool", "cpu"]
-    with (tmp_path_factory.mktemp("worker") / "worker.log").open("wb") as log:
-        started = subprocess.Popen(command, cwd=ROOT, env=deployed.env, stdout=log, stderr=log, start_new_session=True)
-    process = psutil.Process(started.pid)
-    yield process
-    for one in [*process.children(recursive=True), process]:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
-    started.wait()
-
-
-def _flow_process(worker: psutil.Process, run_id: str) -> psutil.Process | None:
+def _flow_process(worker: Any, run_id: str) -> psutil.Process | None:
     """The process of a flow run below the worker, which the worker names in its environment."""
-    for process in worker.children(recursive=True):
+    for process in worker.family():
         with suppress(psutil.Error):
             environment = process.environ()
             if run_id in {environment.get("PREFECT__FLOW_RUN_ID"), environment.get("PREFECT_FLOW_RUN_ID")}:
@@ -158,7 +63,7 @@ def _flow_process(worker: psutil.Process, run_id: str) -> psutil.Process | None:
     return None
 
 
-def test_every_deployment_has_its_form_its_config_and_its_schedules(deployed: Site) -> None:
+def test_every_deployment_has_its_form_its_config_and_its_schedules(deployed: Any) -> None:
     forms: dict[str, Any] = {}
     for entry in ENTRIES:
         flow = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
@@ -180,14 +85,14 @@ def test_every_deployment_has_its_form_its_config_and_its_schedules(deployed: Si
             assert there["concurrency_options"]["collision_strategy"] == limit["collision_strategy"]
 
 
-def test_a_schedule_makes_runs(deployed: Site) -> None:
+def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
     wanted = {"deployments": {"name": {"any_": ["demo"]}}, "flows": {"name": {"any_": ["distill"]}}}
     runs = wait_until(lambda: deployed.post("flow_runs/filter", wanted), "the scheduler makes runs of distill/demo")
     assert all(run["auto_scheduled"] and run["parameters"]["config"] for run in runs)
 
 
 def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(
-    deployed: Site,
+    deployed: Any,
 ) -> None:
     known = deployed.post("automations/filter", {})
     assert len(known) == 6
@@ -206,7 +111,7 @@ def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_
     assert len(deployed.get("deployments/name/distill/demo")["schedules"]) == 1
 
 
-def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Site) -> None:
+def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Any) -> None:
     deployment = deployed.get("deployments/name/distill/smoke")
     config = {**deployment["parameters"]["config"], "sft": {"learning_rate": 0.0}}
     body = {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}}
@@ -216,9 +121,9 @@ def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Site) -> Non
 
 
 def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_config(
-    deployed: Site, worker: psutil.Process
+    deployed: Any, worker: Any, wait_until: WaitUntil
 ) -> None:
-    run = deployed.submit("generate/smoke", *SFT_ALONE)
+    run = _submit(deployed, "generate/smoke", *SFT_ALONE)
     assert deployed.ended(run)["type"] == "COMPLETED"
     training = deployed.get("deployments/name/train-sft/smoke")["id"]
     wanted = {"flow_runs": {"deployment_id": {"any_": [training]}}}
@@ -227,25 +132,25 @@ def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_conf
 
     # Which hands its training to a flow run of another deployment, by the config.
     assert deployed.ended(started["id"])["type"] == "COMPLETED"
-    child = deployed.get(f"flow_runs/{deployed.child_of(started['id'])}")
-    assert child["state"]["type"] == "COMPLETED"
+    (child,) = _children(deployed, started["id"])
+    assert child["state_type"] == "COMPLETED"
     assert child["deployment_id"] == deployed.get("deployments/name/run-stage/cpu")["id"]
-    (manifest,) = deployed.store.glob("artifacts/sft/*/manifest.json")
+    (manifest,) = (deployed.folder / "store").glob("artifacts/sft/*/manifest.json")
     assert json.loads(manifest.read_bytes())["artifact"]["facts"]["steps"] > 0
 
     # What one has trained no other trains again, wherever it would.
-    again = deployed.submit("train-sft/smoke", *SFT_ALONE)
+    again = _submit(deployed, "train-sft/smoke", *SFT_ALONE)
     assert deployed.ended(again)["type"] == "COMPLETED"
-    assert deployed.post("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [again]}}}) == []
+    assert _children(deployed, again) == []
 
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])
 def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
-    deployed: Site, worker: psutil.Process, end: str
+    deployed: Any, worker: Any, wait_until: WaitUntil, assert_gone: Callable[..., None], end: str
 ) -> None:
-    parent = deployed.submit("train-sft/smoke", *SFT_ALONE, "sft.num_epochs=500", f"sft.learning_rate=0.00{len(end)}")
-    child = deployed.child_of(parent)
-    process = wait_until(lambda: _flow_process(worker, child), "the child's process")
+    parent = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.num_epochs=500", f"sft.learning_rate=0.00{len(end)}")
+    (child,) = wait_until(lambda: _children(deployed, parent), "the parent starts its child")
+    process = wait_until(lambda: _flow_process(worker, child["id"]), "the child's process")
     training = wait_until(
         lambda: [one for one in process.children(recursive=True) if "stillhouse.training" in one.cmdline()],
         "the training's process",
@@ -255,16 +160,15 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
     else:
         wait_until(lambda: _flow_process(worker, parent), "the parent's process").kill()
     assert deployed.ended(parent)["type"] == {"cancelled": "CANCELLED", "killed": "CRASHED"}[end]
-    state = deployed.ended(child)
+    state = deployed.ended(child["id"])
     assert state["type"] in {"CANCELLED", "CRASHED"}, state
-    _, alive = psutil.wait_procs([process, *training], timeout=120)
-    assert not alive
+    assert_gone([process, *training])
 
 
 def test_a_training_that_fails_elsewhere_is_the_failure_of_its_parent_with_the_reason(
-    deployed: Site, worker: psutil.Process
+    deployed: Any, worker: Any
 ) -> None:
-    run = deployed.submit("train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", "runtime.launcher=kubernetes")
+    run = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", "runtime.launcher=kubernetes")
     state = deployed.ended(run)
     assert state["type"] == "FAILED"
     assert "run-stage/cpu" in state["message"]

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def _exit_code(child: int) -> int:
 
 @pytest.mark.parametrize("by", ["ctrl-c", "kill -9"])
 def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
-    by: str, tmp_path: Path, silent_teacher: socket.socket
+    by: str, tmp_path: Path, silent_teacher: socket.socket, assert_gone: Callable[..., None]
 ) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "What is 1 + 1?"}\n')
     url = f"http://127.0.0.1:{silent_teacher.getsockname()[1]}/v1"
@@ -92,5 +92,4 @@ def test_a_run_with_a_server_of_its_own_ends_at_once_and_leaves_no_process(
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         connection.close()
-        _, alive = psutil.wait_procs(family, timeout=60)
-        assert not alive, [one.cmdline() for one in alive]
+        assert_gone(family)

@@ -19,14 +19,14 @@ def test_an_exception_fails_the_run_and_the_same_command_asks_only_what_failed(c
     assert flow.process.wait(900) == 1
     assert "error: " in flow.said
     assert "Traceback" not in flow.said
-    assert case.prefect.states(case.store) == ["FAILED"]
+    assert case.states() == ["FAILED"]
     assert case.trackings("generate") == ["FAILED"]
 
     case.teacher.answered = NUM_PROMPTS
     before = case.teacher.num_billed
     case.run("generate")
     assert case.teacher.num_billed - before == NUM_PROMPTS - 10
-    assert case.prefect.states(case.store) == ["FAILED", "COMPLETED"]
+    assert case.states() == ["FAILED", "COMPLETED"]
     assert case.trackings("generate") == ["FAILED", "FINISHED"]
 
 
@@ -34,14 +34,14 @@ def test_sigterm_in_a_training_crashes_the_run_and_the_same_command_resumes(case
     flow = case.start("sft")
     flow.wait_until(case.has_checkpoint, "a checkpoint")
     assert flow.end(signal.SIGTERM) in {-signal.SIGTERM, 128 + signal.SIGTERM}
-    assert case.prefect.states(case.store) == ["CRASHED"]
+    assert case.states() == ["CRASHED"]
     assert case.trackings("train-sft") == ["KILLED"]
     assert case.trackings("sft") == ["KILLED"]
 
     asked = case.teacher.num_billed
     case.run("sft")
     assert case.teacher.num_billed == asked == NUM_PROMPTS
-    assert case.prefect.states(case.store) == ["CRASHED", "COMPLETED"]
+    assert case.states() == ["CRASHED", "COMPLETED"]
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
     assert case.student_facts()["resumed_from_step"] > 0
@@ -55,15 +55,15 @@ def test_sigkill_leaves_no_rank_of_torchrun_and_the_next_run_ends_the_tracking_o
     assert len(ranks) >= 2
     assert flow.end(signal.SIGKILL) == -signal.SIGKILL
     # Nobody is left who could say that it ended; the automation of zombies does, see test_worker.py.
-    assert case.prefect.states(case.store) == ["RUNNING"]
+    assert case.states() == ["RUNNING"]
     assert case.trackings("train-sft") == ["RUNNING"]
-    (killed,) = case.prefect.flow_runs(case.store)
+    (killed,) = case.flow_runs()
     assert case.view(killed["name"]) == f"{NUM_PROMPTS} trajectories"
 
     asked = case.teacher.num_billed
     case.run("sft")
     assert case.teacher.num_billed == asked == NUM_PROMPTS
-    assert case.prefect.states(case.store) == ["RUNNING", "COMPLETED"]
+    assert case.states() == ["RUNNING", "COMPLETED"]
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
     assert case.student_facts()["resumed_from_step"] > 0
@@ -99,12 +99,12 @@ def test_a_restart_of_the_prefect_server_amid_a_run_is_waited_out(case: Any) -> 
     case.teacher.answered = 10
     flow = case.start("generate")
     flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
-    case.prefect.server.kill()
+    case.prefect.kill()
     # The rollouts end and what comes next finds no server.
     case.teacher.answered = NUM_PROMPTS
     flow.wait_until(lambda: case.teacher.num_billed == NUM_PROMPTS, "all answers")
-    case.prefect.server.start()
+    case.prefect.start()
     flow.finish()
-    assert case.prefect.states(case.store) == ["COMPLETED"]
+    assert case.states() == ["COMPLETED"]
     assert case.trackings("generate") == ["FINISHED"]
     assert not case.teacher.paid_twice

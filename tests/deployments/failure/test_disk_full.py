@@ -49,7 +49,7 @@ def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_an
     assert flow.process.wait(900) == 1
     assert "Free some space" in flow.said
     assert "Traceback" not in flow.said
-    assert case.prefect.states(case.store) == ["FAILED"]
+    assert case.states() == ["FAILED"]
     assert case.trackings("generate") == ["FAILED"]
     stored = case.journalled()
 
@@ -57,7 +57,7 @@ def test_a_disk_that_fills_amid_rollouts_fails_the_run_and_pays_for_no_stored_an
     before = case.teacher.num_billed
     case.run("generate")
     assert case.teacher.num_billed - before == NUM_PROMPTS - stored
-    assert case.prefect.states(case.store) == ["FAILED", "COMPLETED"]
+    assert case.states() == ["FAILED", "COMPLETED"]
     assert case.trackings("generate") == ["FAILED", "FINISHED"]
 
 
@@ -72,13 +72,13 @@ def test_a_disk_that_fills_amid_a_training_fails_the_run_and_the_same_command_re
     assert not [one for one in family if one.is_running()]
     assert "Free some space" in flow.said
     assert "Traceback" not in flow.said
-    assert case.prefect.states(case.store) == ["FAILED"]
+    assert case.states() == ["FAILED"]
     assert case.trackings("train-sft") == ["FAILED"]
     assert case.trackings("sft") == ["FAILED"]
 
     ballast.unlink()
     case.run("sft")
     assert case.teacher.num_billed == NUM_PROMPTS
-    assert case.prefect.states(case.store) == ["FAILED", "COMPLETED"]
+    assert case.states() == ["FAILED", "COMPLETED"]
     assert case.trackings("sft") == ["FINISHED"]
     assert case.student_facts()["resumed_from_step"] > 0

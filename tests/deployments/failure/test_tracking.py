@@ -10,12 +10,12 @@ NUM_PROMPTS = 24
 
 
 def test_without_mlflow_a_run_completes_and_keeps_its_records_in_a_file(case: Any) -> None:
-    case.mlflow_server.kill()
+    case.mlflow.kill()
     try:
         flow = case.run("generate")
     finally:
-        case.mlflow_server.start()
-    assert case.prefect.states(case.store) == ["COMPLETED"]
+        case.mlflow.start()
+    assert case.states() == ["COMPLETED"]
     assert flow.said.count("The run goes on") == 1
     kinds = {line["kind"] for line in case.fallback()}
     assert {"run", "params", "config", "dataset", "metrics", "status"} <= kinds
@@ -25,14 +25,14 @@ def test_mlflow_that_goes_and_comes_back_amid_a_training_costs_no_step_of_it(cas
     case.config["sft"]["num_epochs"] = 240
     flow = case.start("sft")
     flow.wait_until(case.has_checkpoint, "a checkpoint")
-    case.mlflow_server.kill()
+    case.mlflow.kill()
     seen = case.newest_checkpoint()
     try:
         flow.wait_until(lambda: case.newest_checkpoint() > seen, "a checkpoint without MLflow")
     finally:
-        case.mlflow_server.start()
+        case.mlflow.start()
     flow.finish()
-    assert case.prefect.states(case.store) == ["COMPLETED"]
+    assert case.states() == ["COMPLETED"]
     assert case.trackings("train-sft") == ["FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
 
@@ -41,12 +41,12 @@ def test_a_run_that_ends_while_mlflow_is_away_gets_its_state_from_the_next_one(c
     case.teacher.answered = 10
     flow = case.start("generate")
     flow.wait_until(lambda: case.journalled() == 10, "the answers are in the journal")
-    case.mlflow_server.kill()
+    case.mlflow.kill()
     try:
         case.teacher.answered = NUM_PROMPTS
         flow.finish()
     finally:
-        case.mlflow_server.start()
+        case.mlflow.start()
     assert case.trackings("generate") == ["RUNNING"]
     case.run("generate")
     assert case.trackings("generate") == ["FINISHED", "FINISHED"]

@@ -1,6 +1,5 @@
 """Runs of deployments that end badly under a worker, and workers that end badly themselves."""
 
-import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NUM_PROMPTS = 24
 StartWorker = Callable[[], Any]
+AssertGone = Callable[[list[psutil.Process]], None]
 
 
 def flow_process(worker: Any) -> psutil.Process:
@@ -25,8 +25,10 @@ def flow_process(worker: Any) -> psutil.Process:
 def rerun_resumes(case: Any, worker: Any) -> None:
     """Runs the deployment again: rollouts and dataset come from the cache, the training goes on."""
     again = case.submit("train-sft")
-    worker.wait_until(lambda: case.prefect.state(again) in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun")
-    assert case.prefect.state(again) == "COMPLETED"
+    worker.wait_until(
+        lambda: case.prefect.state(again)["type"] in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun"
+    )
+    assert case.prefect.state(again)["type"] == "COMPLETED"
     assert case.teacher.num_asked == NUM_PROMPTS
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
@@ -34,7 +36,7 @@ def rerun_resumes(case: Any, worker: Any) -> None:
 
 
 def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
-    case: Any, start_worker: StartWorker
+    case: Any, start_worker: StartWorker, assert_gone: AssertGone
 ) -> None:
     worker = start_worker()
     run = case.submit("train-sft")
@@ -42,20 +44,22 @@ def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
     flow = flow_process(worker)
     family = flow.children(recursive=True)
     flow.kill()
-    worker.wait_until(lambda: case.prefect.state(run) == "CRASHED", "the worker tells of the crash")
-    case.assert_gone(family)
+    worker.wait_until(lambda: case.prefect.state(run)["type"] == "CRASHED", "the worker tells of the crash")
+    assert_gone(family)
     rerun_resumes(case, worker)
 
 
-def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(case: Any, start_worker: StartWorker) -> None:
+def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(
+    case: Any, start_worker: StartWorker, assert_gone: AssertGone
+) -> None:
     worker = start_worker()
     run = case.submit("train-sft")
     worker.wait_until(case.has_checkpoint, "a checkpoint")
     flow = flow_process(worker)
     family = [flow, *flow.children(recursive=True)]
     case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-    worker.wait_until(lambda: case.prefect.state(run) == "CANCELLED", "the run is cancelled")
-    case.assert_gone(family)
+    worker.wait_until(lambda: case.prefect.state(run)["type"] == "CANCELLED", "the run is cancelled")
+    assert_gone(family)
     rerun_resumes(case, worker)
 
 
@@ -66,14 +70,13 @@ def test_a_busy_worker_that_is_told_to_end_leaves_no_process_and_a_run_that_the_
     worker = start_worker()
     run = case.submit("train-sft")
     worker.wait_until(case.has_checkpoint, "a checkpoint")
-    flow = flow_process(worker)
-    family = [flow, *flow.children(recursive=True)]
-    os.kill(worker.process.pid, signal.SIGTERM)
-    worker.process.wait(300)
-    case.assert_gone(family)
+    assert flow_process(worker).is_running()
+    worker.end(signal.SIGTERM)
 
     successor = start_worker()
-    successor.wait_until(lambda: case.prefect.state(run) == "CRASHED", "the automation marks the run as crashed")
+    successor.wait_until(
+        lambda: case.prefect.state(run)["type"] == "CRASHED", "the automation marks the run as crashed"
+    )
     rerun_resumes(case, successor)
 
 
@@ -82,15 +85,14 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
 ) -> None:
     worker = start_worker()
     worker.wait_until(lambda: "started!" in worker.said, "the worker is ready")
-    os.kill(worker.process.pid, signal.SIGTERM)
-    assert worker.process.wait(300) == 0
+    assert worker.end(signal.SIGTERM) == 0
     run = case.submit("generate")
     successor = start_worker()
-    successor.wait_until(lambda: case.prefect.state(run) == "COMPLETED", "the next worker runs it")
+    successor.wait_until(lambda: case.prefect.state(run)["type"] == "COMPLETED", "the next worker runs it")
 
 
 def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_nothing_twice(
-    case: Any, start_worker: StartWorker
+    case: Any, start_worker: StartWorker, assert_gone: AssertGone
 ) -> None:
     case.teacher.answered = 10
     worker = start_worker()
@@ -101,10 +103,10 @@ def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_not
     worker.process.wait()
     successor = start_worker()
     successor.wait_until(lambda: "started!" in successor.said, "the next worker is ready")
-    assert case.prefect.state(run) == "RUNNING"
+    assert case.prefect.state(run)["type"] == "RUNNING"
     case.teacher.answered = NUM_PROMPTS
-    successor.wait_until(lambda: case.prefect.state(run) == "COMPLETED", "the flow finishes without its worker")
-    case.assert_gone(family)
+    successor.wait_until(lambda: case.prefect.state(run)["type"] == "COMPLETED", "the flow finishes without its worker")
+    assert_gone(family)
     assert case.trackings("generate") == ["FINISHED"]
     assert case.teacher.num_billed == NUM_PROMPTS
     assert not case.teacher.paid_twice

@@ -4,15 +4,10 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-import urllib.error
-import urllib.request
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -99,11 +95,6 @@ def entry_point(stages: Stages) -> list[str]:
     return entry_point_of(stages)
 
 
-@pytest.fixture(name="free_port")
-def free_port_fixture() -> int:
-    return free_port()
-
-
 @pytest.fixture
 def answering() -> Iterator[Callable[[int], str]]:
     """The address of a server on loopback that answers every request with a status."""
@@ -156,27 +147,23 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load(filled_in(text, {}))
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class Stack:
     """Services of the compose file as processes of this machine: their commands, variables, secrets and checks.
 
     A container's own address and ports become loopback and free ones; everything else is what the file says.
     """
 
-    def __init__(self, compose: dict[str, Any], stages: Stages, folder: Path) -> None:
+    def __init__(
+        self, compose: dict[str, Any], stages: Stages, folder: Path, launch: Any, free_port: Callable[[], int]
+    ) -> None:
         self.compose = compose
         self.image_environment = image_environment_of(stages)
         self.entry_point = entry_point_of(stages)
         self.folder = folder
         self.ports = {name: free_port() for name in ("postgres", "redis", "server", "mlflow", "worker", "gateway")}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, Any] = {}
+        self._launch = launch
         self.secrets = SECRETS
-        self.bin = BIN
         for name in ("mlflow", "runs", "data"):
             (folder / name).mkdir()
         for name in ("configs", "deployments"):
@@ -230,39 +217,17 @@ class Stack:
     @staticmethod
     def status(url: str, login: str | None = None, headers: Mapping[str, str] | None = None) -> int:
         """The answer's HTTP status; `login` is NAME:PASSWORD."""
-        sent = dict(headers or {})
-        if login is not None:
-            sent["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=sent), timeout=30) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code
+        auth = None if login is None else httpx.BasicAuth(*login.split(":", 1))
+        return httpx.get(url, auth=auth, headers=headers, timeout=30, follow_redirects=True).status_code
 
-    def start(self, service: str, *, name: str | None = None) -> subprocess.Popen[bytes]:
+    def _run(self, name: str, command: list[str], **how: Any) -> Any:
+        self.running[name] = self._launch(command, self.folder / f"{name}.log", **how)
+        return self.running[name]
+
+    def start(self, service: str) -> Any:
         """Runs a service's own command through the image's entry point."""
         command = [self.here(part) for part in self.compose["services"][service]["command"]]
-        with (self.folder / f"{name or service}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [*self.entry_point, *command],
-                env=self.environment(service),
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.running[name or service] = process
-        return process
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-
-    def wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 900.0) -> None:
-        end = time.monotonic() + timeout_s
-        while not ready():
-            assert self.running[name].poll() is None, self.log(name)
-            assert time.monotonic() < end, self.log(name)
-            time.sleep(0.3)
+        return self._run(service, [*self.entry_point, *command], env=self.environment(service), cwd=self.folder)
 
     def is_healthy(self, service: str) -> bool:
         """What the image's own health check says of a service."""
@@ -284,19 +249,12 @@ class Stack:
         user = self.compose["services"]["postgres"]["environment"]["POSTGRES_USER"]
         initialise = ["initdb", f"--username={user}", "--auth=scram-sha-256", f"--pwfile={self.folder / 'password'}"]
         subprocess.run([*initialise, "-D", str(data)], user=owner, cwd=data, check=True, capture_output=True)
-        with (self.folder / "postgres.log").open("wb") as log:
-            self.running["postgres"] = subprocess.Popen(
-                ["postgres", "-D", str(data), "-p", str(self.ports["postgres"]), "-k", str(data), "-h", "127.0.0.1"],
-                user=owner,
-                cwd=data,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = ["postgres", "-D", str(data), "-p", str(self.ports["postgres"]), "-k", str(data), "-h", "127.0.0.1"]
+        postgres = self._run("postgres", command, user=owner, cwd=data)
         address = ["--host=127.0.0.1", f"--port={self.ports['postgres']}", f"--username={user}"]
-        self.wait(
-            "postgres",
+        postgres.wait_until(
             lambda: subprocess.run(["pg_isready", *address], capture_output=True, check=False).returncode == 0,
+            "Postgres takes connections",
         )
         database = self.compose["services"]["postgres"]["environment"]["POSTGRES_DB"]
         for script in (f"CREATE DATABASE {database}", (IMAGES / "databases.sql").read_text(encoding="utf-8")):
@@ -313,16 +271,12 @@ class Stack:
         secrets = self._secrets("redis")
         service = self.compose["services"]["redis"]
         script = service["command"][2].replace("/run/secrets", str(secrets)).replace("dir /data", f"dir {self.folder}")
-        with (self.folder / "redis.log").open("wb") as log:
-            self.running["redis"] = subprocess.Popen(
-                ["sh", "-c", script.replace("redis-server -", f"redis-server - --port {self.ports['redis']}")],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        script = script.replace("redis-server -", f"redis-server - --port {self.ports['redis']}")
         check = service["healthcheck"]["test"][1].replace("/run/secrets", str(secrets))
         check = check.replace("redis-cli", f"redis-cli -p {self.ports['redis']}")
-        self.wait("redis", lambda: subprocess.run(["sh", "-c", check], check=False, timeout=30).returncode == 0)
+        self._run("redis", ["sh", "-c", script]).wait_until(
+            lambda: subprocess.run(["sh", "-c", check], check=False, timeout=30).returncode == 0, "Redis answers"
+        )
 
     def start_gateway(self) -> str:
         """nginx with the gateway's own file before the server; its address."""
@@ -335,49 +289,38 @@ class Stack:
         main = f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\n"
         main += f"http {{ access_log off; {' '.join(kept)}\n{text}\n}}\n"
         (folder / "nginx.conf").write_text(main, encoding="utf-8")
-        with (self.folder / "gateway.log").open("wb") as log:
-            self.running["gateway"] = subprocess.Popen(
-                ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        gateway = self._run("gateway", ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")])
         address = f"http://127.0.0.1:{self.ports['gateway']}"
-        self.wait("gateway", lambda: self._answers(address))
+        gateway.wait_until(lambda: self._answers(f"{address}/api/health"), "the gateway passes requests on")
         return address
 
     def _answers(self, url: str) -> bool:
-        try:
-            return self.status(f"{url}/api/health") == 200
-        except OSError:
-            return False
+        with suppress(httpx.TransportError):
+            return self.status(url) == 200
+        return False
 
     def stop(self) -> None:
-        for process in reversed(self.running.values()):
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(20)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        postgres = self.running.pop("postgres", None)
+        for launched in self.running.values():
+            launched.kill()
+        if postgres is not None:
+            # What is killed leaves its shared memory behind.
+            postgres.end(signal.SIGINT)
 
 
 @pytest.fixture(scope="module")
-def stack(compose: dict[str, Any], stages: Stages) -> Iterator[Stack]:
+def stack(compose: dict[str, Any], stages: Stages, launch: Any, free_port: Callable[[], int]) -> Iterator[Stack]:
     """Postgres, Redis, Prefect and MLflow as the compose file starts them."""
     if missing := [name for name in (*NEEDED, "tini") if shutil.which(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="stillhouse-stack-") as folder:
-        stack = Stack(compose, stages, Path(folder))
+        stack = Stack(compose, stages, Path(folder), launch, free_port)
         try:
             stack.start_databases()
-            migrate = stack.start("migrate")
-            assert migrate.wait(900) == 0, stack.log("migrate")
-            stack.start("server")
-            stack.start("mlflow")
-            stack.wait("server", lambda: stack.is_healthy("server"))
-            stack.wait("mlflow", lambda: stack.is_healthy("mlflow"))
+            stack.start("migrate").finish()
+            server, mlflow = stack.start("server"), stack.start("mlflow")
+            server.wait_until(lambda: stack.is_healthy("server"), "Prefect is healthy")
+            mlflow.wait_until(lambda: stack.is_healthy("mlflow"), "MLflow is healthy")
             yield stack
         finally:
             stack.stop()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,12 @@ def test_health_is_what_the_address_answers(status: int, code: int, images: Path
     assert checked.returncode == code
 
 
-def test_a_server_that_is_gone_is_not_healthy_and_a_container_without_one_is(images: Path, free_port: int) -> None:
+def test_a_server_that_is_gone_is_not_healthy_and_a_container_without_one_is(
+    images: Path, free_port: Callable[[], int]
+) -> None:
     command = [sys.executable, images / "healthy.py"]
     gone = subprocess.run(
-        command, env={"HEALTH_URL": f"http://127.0.0.1:{free_port}/"}, capture_output=True, check=False
+        command, env={"HEALTH_URL": f"http://127.0.0.1:{free_port()}/"}, capture_output=True, check=False
     )
     assert gone.returncode == 1
     assert subprocess.run(command, env={}, capture_output=True, check=False).returncode == 0

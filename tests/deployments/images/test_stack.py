@@ -62,7 +62,7 @@ def test_the_gateway_passes_requests_and_web_sockets_on_and_keeps_pages_to_itsel
 
 def test_no_service_shows_a_secret_in_its_command_or_its_log(stack: Any) -> None:
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    told = listed + "".join(stack.log(name) for name in stack.running)
+    told = listed + "".join(service.said for service in stack.running.values())
     for name, secret in stack.secrets.items():
         assert secret.replace("redis:6379", f"127.0.0.1:{stack.ports['redis']}") not in told, name
 
@@ -70,10 +70,9 @@ def test_no_service_shows_a_secret_in_its_command_or_its_log(stack: Any) -> None
 def test_everything_is_deployed_and_a_worker_takes_up_its_pool_while_services_run_by_themselves(stack: Any) -> None:
     login, api = stack.secrets["PREFECT_AUTH_STRING"], f"http://127.0.0.1:{stack.ports['server']}/api"
     services = stack.start("services")
-    deploy = stack.start("deploy")
-    assert deploy.wait(900) == 0, stack.log("deploy")
+    stack.start("deploy").finish()
     assert stack.status(f"{api}/deployments/name/distill/demo", login) == 200
-    stack.start("worker-cpu")
-    stack.wait("worker-cpu", lambda: stack.is_healthy("worker-cpu"))
-    stack.wait("worker-cpu", lambda: "Worker" in stack.log("worker-cpu") and "started" in stack.log("worker-cpu"))
-    assert services.poll() is None, stack.log("services")
+    worker = stack.start("worker-cpu")
+    worker.wait_until(lambda: stack.is_healthy("worker-cpu"), "the worker is healthy")
+    worker.wait_until(lambda: "Worker" in worker.said and "started" in worker.said, "the worker says so")
+    assert services.process.poll() is None, services.said

@@ -1,6 +1,7 @@
 """A person at Prefect's pages: fills in the form, answers the question, reads the artifacts, follows the link."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -28,9 +29,9 @@ def _choose(page: Any, box: Any, choice: str) -> None:
     option.click()
 
 
-def _in_state(site: Any, run_id: str, state: str) -> Callable[[], bool]:
+def _in_state(prefect: Any, run_id: str, state: str) -> Callable[[], bool]:
     def is_there() -> bool:
-        now = site.state(run_id)
+        now = prefect.state(run_id)["name"]
         assert now == state or now not in {"Failed", "Crashed", "Cancelled"}, now
         return now == state
 
@@ -38,23 +39,23 @@ def _in_state(site: Any, run_id: str, state: str) -> Callable[[], bool]:
 
 
 def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
-    page: Any, site: Any, wait_until: Callable[..., Any]
+    page: Any, prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
 ) -> None:
-    page.goto(f"{site.prefect}/deployments/deployment/{site.deployment()}/run", wait_until="commit")
+    page.goto(f"{prefect.url}/deployments/deployment/{deployment['id']}/run", wait_until="commit")
     _field(page, "Held out fraction").fill("2")
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("2 is greater than or equal to the maximum of 1").first.wait_for()
-    assert site.runs() == []
+    assert prefect.post("flow_runs/filter", {}) == []
 
     _field(page, "Held out fraction").fill("0.25")
     _field(page, "Max prompts").fill("16")
     page.get_by_role("button", name="Submit").click()
-    (run,) = wait_until(site.runs, "the run is there")
+    (run,) = wait_until(lambda: prefect.post("flow_runs/filter", {}), "the run is there")
     given = run["parameters"]["config"]["prompts"]
     assert (given["max_prompts"], given["held_out_fraction"]) == (16, 0.25)
 
-    wait_until(_in_state(site, run["id"], "Suspended"), "the run asks")
-    page.goto(f"{site.prefect}/runs/flow-run/{run['id']}", wait_until="commit")
+    wait_until(_in_state(prefect, run["id"], "Suspended"), "the run asks")
+    page.goto(f"{prefect.url}/runs/flow-run/{run['id']}", wait_until="commit")
     page.get_by_role("button", name="Resume").first.click()
     question = page.get_by_role("dialog")
     question.get_by_text("Train on this dataset?").wait_for()
@@ -69,35 +70,35 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     question.get_by_role("textbox").last.fill("rows look right")
     question.get_by_role("button", name="Submit").click()
 
-    wait_until(_in_state(site, run["id"], "Completed"), "the run goes on and ends")
-    shown = site.post("artifacts/filter", {})
+    wait_until(_in_state(prefect, run["id"], "Completed"), "the run goes on and ends")
+    shown = prefect.post("artifacts/filter", {})
     assert {artifact["key"] for artifact in shown} == SHOWN
     newest = {artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda one: str(one["created"]))}
-    page.goto(f"{site.prefect}/artifacts/artifact/{newest['summary']}", wait_until="commit")
+    page.goto(f"{prefect.url}/artifacts/artifact/{newest['summary']}", wait_until="commit")
     page.get_by_text("rows look right").wait_for()
-    page.goto(f"{site.prefect}/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
+    page.goto(f"{prefect.url}/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
     link = page.get_by_role("link", name="MLflow run").first.get_attribute("href")
-    assert link.startswith(site.mlflow)
+    assert link.startswith(mlflow.url)
     page.goto(link, wait_until="commit")
     page.get_by_text("train-sft").first.wait_for()
 
 
 def test_a_question_that_nobody_answers_is_answered_by_the_time_limit(
-    site: Any, wait_until: Callable[..., Any]
+    prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
 ) -> None:
     from mlflow import MlflowClient
 
-    (deployment,) = site.post("deployments/filter", {})
-    config = deployment["parameters"]["config"]
+    config = deepcopy(deployment["parameters"]["config"])
     config["approval"] = {"enabled": True, "timeout_minutes": 0.5, "at_timeout": "reject"}
     config["runtime"]["refresh"] = ["approval"]
-    run = site.post(f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"config": config}})
-    wait_until(lambda: site.state(run["id"]) == "Failed", "the time limit answers")
+    run = prefect.submit("train-sft/pages", config)
+    wait_until(lambda: prefect.state(run)["name"] == "Failed", "the time limit answers")
 
-    told = site.run(run["id"])["state"]["message"]
+    told = prefect.state(run)["message"]
     assert "rejected: nobody answered within 0.5 minutes, and approval.at_timeout is `reject`" in told
-    states = [state["name"] for state in site.states(run["id"]) if state["name"] not in {"Pending", "Submitting"}]
-    assert states == ["Scheduled", "Running", "Suspended", "Resuming", "Running", "Failed"]
-    assert site.post("automations/filter", {}) == []
-    records = MlflowClient(site.mlflow).search_runs(["1"], f"tags.`prefect.flow_run_id` = '{run['id']}'")
+    states = sorted(prefect.get(f"flow_run_states/?flow_run_id={run}"), key=lambda state: str(state["timestamp"]))
+    names = [state["name"] for state in states if state["name"] not in {"Pending", "Submitting"}]
+    assert names == ["Scheduled", "Running", "Suspended", "Resuming", "Running", "Failed"]
+    assert prefect.post("automations/filter", {}) == []
+    records = MlflowClient(mlflow.url).search_runs(["1"], f"tags.`prefect.flow_run_id` = '{run}'")
     assert {record.info.status for record in records if "mlflow.parentRunId" not in record.data.tags} == {"FAILED"}

@@ -1,7 +1,6 @@
 """Prefect and MLflow on one Postgres, MLflow's artifacts on S3, and a flow that is recorded in both."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from benchmarks.simulated_provider import Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BIN = Path(sys.executable).parent
 PROGRAM = """
 from pathlib import Path
 from tasks.environment import set_defaults
@@ -32,40 +30,27 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_flow_is_recorded_in_both_databases_and_its_files_are_on_s3(
-    servers: Any, postgres: Callable[[str], str], s3: Any, tmp_path: Path
+    serve_prefect: Any, serve_mlflow: Any, postgres: Callable[[str], str], s3: Any, tmp_path: Path
 ) -> None:
     prefect_db, mlflow_db = postgres("prefect"), postgres("mlflow")
-    env = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "OMP_NUM_THREADS": "1"}
-    prefect = servers.start_http(
-        "prefect",
-        [str(BIN / "prefect"), "server", "start"],
-        "/api/health",
-        {**env, "PREFECT_SERVER_DATABASE_CONNECTION_URL": prefect_db.replace("postgresql:", "postgresql+asyncpg:")},
-    )
-    mlflow = servers.start_http(
-        "mlflow",
-        [
-            *(str(BIN / "mlflow"), "server", "--workers", "1"),
-            *("--backend-store-uri", mlflow_db.replace("postgresql:", "postgresql+psycopg:")),
-            *("--artifacts-destination", "s3://bucket/mlflow"),
-        ],
-        "/health",
-        {**env, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
-    )
     (tmp_path / "prompts.txt").write_text("What is 2 + 3?\nWhat is 4 + 4?\nName a river.\n")
-    with SimulatedProvider(lambda asked: Reply(completion("It is 5."))) as provider:
+    with (
+        serve_prefect(tmp_path, database=prefect_db) as prefect,
+        serve_mlflow(tmp_path, database=mlflow_db, files="s3://bucket/mlflow") as mlflow,
+        SimulatedProvider(lambda asked: Reply(completion("It is 5."))) as provider,
+    ):
         config = {
             "prompts": {"source": "prompts.txt", "held_out_fraction": 0.0},
             "teacher": {"model": "simulated", "base_url": provider.url},
             "dataset": {"validation_fraction": 0.0},
-            "tracking": {"uri": mlflow},
+            "tracking": {"uri": mlflow.url},
             "runtime": {"store": "s3://bucket/runs", "scratch": "scratch", "api_key_env": "TEACHER_KEY"},
         }
         (tmp_path / "config.json").write_text(json.dumps(config))
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             cwd=tmp_path,
-            env={**env, "PREFECT_API_URL": f"{prefect}/api", "TEACHER_KEY": "secret"},
+            env={**prefect.env, "TEACHER_KEY": "secret"},
             capture_output=True,
             text=True,
             timeout=900,

@@ -1,9 +1,6 @@
 """Several API servers on one Postgres, with Redis between them and the services, set up as the compose file does it."""
 
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import yaml
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[3]
-BIN = Path(sys.executable).parent
+TOOL = [sys.executable, "-m", "tasks.environment"]
 PROGRAM = """
 from prefect import flow, get_run_logger, task
 
@@ -34,16 +31,18 @@ several_servers()
 
 
 def test_what_one_server_is_told_the_services_record_and_another_server_knows(
-    servers: Any, postgres: Callable[[str], str], redis_url: str, tmp_path: Path
+    serve_prefect: Any,
+    postgres: Callable[[str], str],
+    redis_url: str,
+    wait_until: Callable[..., Any],
+    tmp_path: Path,
 ) -> None:
     compose = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())
     database = httpx.URL(postgres("several"))
     shipped = {key: str(value) for key, value in compose["x-prefect"].items()}
     assert shipped["PREFECT_SERVER_EVENTS_MESSAGING_BROKER"] == "prefect_redis.messaging"
     env = {
-        **os.environ,
         **shipped,
-        "PREFECT_HOME": str(tmp_path / "prefect"),
         "PREFECT_SERVER_DATABASE_HOST": database.host,
         "PREFECT_SERVER_DATABASE_PORT": str(database.port),
         "PREFECT_SERVER_DATABASE_PASSWORD": database.password,
@@ -52,37 +51,20 @@ def test_what_one_server_is_told_the_services_record_and_another_server_knows(
         "PREFECT_SERVER_DOCKET_URL": redis_url,
         "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
     }
-    migrate = [BIN / "prefect", "server", "database", "upgrade", "--yes"]
-    done = subprocess.run(migrate, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    command = [str(BIN / "prefect"), "server", "start", "--no-services"]
-    first, second = (servers.start_http(name, command, "/api/ready", env) for name in ("first", "second"))
-    with redis.Redis.from_url(redis_url) as client:
-
-        def services_listen() -> None:
-            if not any(client.xinfo_groups(stream) for stream in client.scan_iter(_type="stream")):
-                raise ConnectionError("nobody reads the events yet")
-
-        services = {**env, "PREFECT_API_URL": f"{first}/api"}
-        servers.start("services", [str(BIN / "prefect"), "server", "services", "start"], services_listen, env=services)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**env, "PREFECT_API_URL": f"{first}/api"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    # Servers hand on what they hear of task runs by Redis, and the services write it down.
-    deadline = time.monotonic() + 600
-    while (states := states_at(second)) != ["COMPLETED"] * 3:
-        assert time.monotonic() < deadline, states
-        time.sleep(0.2)
-    [run] = httpx.post(f"{second}/api/flow_runs/filter", json={}, timeout=30).raise_for_status().json()
-    assert run["state_type"] == "COMPLETED"
+    first, second = (serve_prefect(tmp_path, "--no-services", **env) for _ in range(2))
+    first.tool("prefect", "server", "database", "upgrade", "--yes")
+    services = [*TOOL, "prefect", "server", "services", "start"]
+    with first, second, first.launch(services, tmp_path / "services.log") as listening:
+        with redis.Redis.from_url(redis_url) as client:
+            listening.wait_until(
+                lambda: any(client.xinfo_groups(stream) for stream in client.scan_iter(_type="stream")),
+                "somebody reads the events",
+            )
+        first.tool("python", "-c", PROGRAM)
+        # Servers hand on what they hear of task runs by Redis, and the services write it down.
+        wait_until(lambda: states_at(second, "task_runs") == ["COMPLETED"] * 3, "the other server knows the task runs")
+        assert states_at(second, "flow_runs") == ["COMPLETED"]
 
 
-def states_at(url: str) -> list[str]:
-    answer = httpx.post(f"{url}/api/task_runs/filter", json={}, timeout=30).raise_for_status()
-    return [task_run["state_type"] for task_run in answer.json()]
+def states_at(server: Any, runs: str) -> list[str]:
+    return [run["state_type"] for run in server.post(f"{runs}/filter", {})]
