@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from stillhouse.chat.content import text_of
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.samples import Span, render_spans
 from stillhouse.chat.template import TemplateError, stop_token_ids
@@ -88,7 +89,7 @@ class RoundTrip:
         for was, reads in zip(said, heard, strict=True):
             if was != reads:
                 return f"the call {_shown(was)} reads as {_shown(reads)}"
-        content, heard_content = _content(message), _text(read).strip()
+        content, heard_content = _content(message), text_of(read).strip()
         if content != heard_content:
             return f"the content {_cut(content)!r} reads as {_cut(heard_content)!r}"
         return None
@@ -131,14 +132,7 @@ def _canonical(arguments: Any) -> str:
 
 def _content(message: Message) -> str:
     """The answer's text, without reasoning that is written into it."""
-    return _text(parse_completion(_text(message), with_calls=False)).strip()
-
-
-def _text(message: Message) -> str:
-    content: Any = message.get("content") or ""
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if part.get("type") == "text")
-    return str(content)
+    return text_of(parse_completion(text_of(message), with_calls=False)).strip()
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from stillhouse.chat.content import text_of
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message
 
@@ -49,8 +50,8 @@ class AnswerSchema:
 
         Each problem names the place as a JSON path, the value seen there, and what was expected.
         """
-        text = _text(answer)
-        if text is None:
+        text = text_of(answer)
+        if not text or text.isspace():
             declined = answer.get("refusal")
             return f"there is no answer but a refusal: {_shown(declined)}" if declined else "the answer is empty"
         try:
@@ -76,15 +77,6 @@ class AnswerSchema:
             f"value alone, without a code fence and without other text. The schema: {schema}"
         )
         return {"role": "user", "content": content}
-
-
-def _text(answer: Message) -> str | None:
-    """The text of an answer, whose content may also be a list of parts; None where there is none."""
-    content: Any = answer.get("content")
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        content = "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) and content and not content.isspace() else None
 
 
 def _described(error: ValidationError) -> str:

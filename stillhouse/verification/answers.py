@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from stillhouse.chat.content import text_of
 from stillhouse.types import Message
 
 _OPEN: Final = "<think>"
@@ -34,11 +35,7 @@ def final_answer(messages: Sequence[Message]) -> str | None:
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or last.get("tool_calls"):
         return None
-    content = last.get("content")
-    if isinstance(content, list):
-        content = "".join(part.get("text") or "" for part in content if part.get("type") == "text")
-    if not content:
-        return None
+    content = text_of(last)
     answer = without_thinking(content) if _CLOSE in content or _OPEN in content else content
     return None if not answer or answer.isspace() else answer
 

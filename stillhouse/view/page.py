@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 
 import orjson
 
+from stillhouse.chat.content import text_of
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.tracking.report.environment import page_environment
 from stillhouse.types import Message
@@ -149,16 +150,9 @@ def _asked(messages: list[Message]) -> str:
         if message.get("role") == "assistant" and asked:
             break
         if message.get("role") == "user":
-            asked = _text(message.get("content"))
+            asked = text_of(message)
     line = " ".join(asked[: 4 * _ASKED_CHARS].split())
     return line if len(line) <= _ASKED_CHARS else line[:_ASKED_CHARS].rstrip() + "\u2026"
-
-
-def _text(content: Any) -> str:
-    """Content is text, or a list of parts where an endpoint speaks several modalities."""
-    if isinstance(content, list):
-        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
 
 
 def _tools_used(messages: list[Message]) -> list[str]:

@@ -10,8 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stillhouse.chat.content import text_of
 from stillhouse.dataset.calls import calls_of
-from stillhouse.dataset.labelling.subject import text_of
 from stillhouse.dataset.words import normalised
 from stillhouse.errors import InputError
 from stillhouse.types import Message

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.labelling.subject import text_of
+from stillhouse.chat.content import text_of
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import EndpointError
 from stillhouse.types import Trajectory

@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from stillhouse.chat.content import text_of
 from stillhouse.dataset.calls import Call, calls_of
 from stillhouse.dataset.read import original_messages
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Message
 
 _KEYS: Final = {
     "system": ("role", "content", "name"),
@@ -52,7 +53,7 @@ def sharegpt_line(row: JsonObject) -> JsonObject:
     one turn's calls become one observation, and content beside calls is left out.
     """
     messages: list[Any] = row["messages"]
-    system = [_text(message) for message in messages if message["role"] == "system"]
+    system = [text_of(message) for message in messages if message["role"] == "system"]
     line: JsonObject = {"conversations": list(_turns([one for one in messages if one["role"] != "system"]))}
     if system:
         line["system"] = "\n\n".join(system)
@@ -61,11 +62,11 @@ def sharegpt_line(row: JsonObject) -> JsonObject:
     return line
 
 
-def _turns(messages: Sequence[JsonObject]) -> Iterator[JsonObject]:
+def _turns(messages: Sequence[Message]) -> Iterator[JsonObject]:
     results: list[str] = []
     for message in messages:
         if message["role"] == "tool":
-            results.append(_text(message))
+            results.append(text_of(message))
             continue
         if results:
             yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
@@ -75,12 +76,12 @@ def _turns(messages: Sequence[JsonObject]) -> Iterator[JsonObject]:
         yield {"from": "observation", "value": _NEXT_RESULT.join(results)}
 
 
-def _turn(message: JsonObject) -> JsonObject:
+def _turn(message: Message) -> JsonObject:
     calls = [_sharegpt_call(call) for call in message.get("tool_calls") or ()]
     if calls:
         value = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False)
         return {"from": "function_call", "value": value}
-    return {"from": "gpt" if message["role"] == "assistant" else "human", "value": _text(message)}
+    return {"from": "gpt" if message["role"] == "assistant" else "human", "value": text_of(message)}
 
 
 def _sharegpt_call(call: Any) -> JsonObject:
@@ -108,10 +109,3 @@ def _openai_call(call: Call) -> JsonObject:
 
 def _kept(value: JsonObject, keys: Sequence[str]) -> JsonObject:
     return {key: value[key] for key in keys if key in value}
-
-
-def _text(message: JsonObject) -> str:
-    content: Any = message.get("content") or ""
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if part.get("type") == "text")
-    return str(content)

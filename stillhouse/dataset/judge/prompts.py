@@ -7,9 +7,9 @@ digest of all they enclose: text cannot contain its own digest, so nothing insid
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from stillhouse.chat.content import text_of
 from stillhouse.config import JudgeConfig
 from stillhouse.dataset.calls import calls_of
-from stillhouse.dataset.labelling.subject import text_of
 from stillhouse.store import digest, prompt_id
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import final_answer

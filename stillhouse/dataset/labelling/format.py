@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import orjson
 
+from stillhouse.chat.content import text_of
 from stillhouse.dataset.labelling.prose import without_code, without_thoughts
-from stillhouse.dataset.labelling.subject import Subject, text_of
+from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
 from stillhouse.rollouts.structured import AnswerSchema

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stillhouse.chat.content import text_of
 from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
@@ -44,14 +45,6 @@ class Subject:
 Labeller = Callable[[Sequence[Subject]], Mapping[str, Sequence[Any]]]
 """Measures a batch: names of columns in `schema.LABEL_COLUMNS`, each with one value for each subject, in order. Values
 of JSON columns are objects, not text. A labeller raises only what should end the whole stage."""
-
-
-def text_of(message: Message) -> str:
-    """The text of a message's content; parts that are no text are left out."""
-    content: Any = message.get("content")
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content if part.get("type") == "text")
-    return content or ""
 
 
 def _written(message: Message) -> str:
