@@ -1,10 +1,10 @@
 """The section of promotion: when a student takes the champion's place."""
 
-import re
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from stillhouse.config.aliases import Alias
 from stillhouse.config.section import Section
 
 Metric = Literal["accuracy", "reward", "mean_completion_tokens", "truncated_share", "valid_tool_call_share"]
@@ -30,7 +30,7 @@ class PromotionConfig(Section):
 
     enabled: bool = False
     """Give a student that passes all of the checks below the alias of the champion. Needs `tracking.register_as`."""
-    alias: str = Field(default="champion", pattern=r"^[\w-]+$")
+    alias: Alias = "champion"
     """Alias of the registry that points to the champion."""
     start_from_champion: bool = False
     """Train from the champion's weights, where there is one, in place of `student.model`."""
@@ -50,11 +50,3 @@ class PromotionConfig(Section):
     """Metrics on which the student may not be worse by more than a margin."""
     min_prompts: int = Field(default=100, ge=1)
     """Held-out prompts with a value of `metric` for both models that a promotion needs at least."""
-
-    @model_validator(mode="after")
-    def _an_alias_that_is_free(self) -> Self:
-        if re.fullmatch(r"latest|v\d+", self.alias, re.IGNORECASE):
-            raise ValueError(
-                f"promotion.alias {self.alias!r} is reserved by MLflow; expected another, such as `champion`"
-            )
-        return self

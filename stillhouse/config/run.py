@@ -1,10 +1,10 @@
 """Sections of evaluation, tracking and the machine."""
 
-import re
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.aliases import Alias
 from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
@@ -63,16 +63,8 @@ class TrackingConfig(Section):
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
     """Name in MLflow's model registry under which each trained student becomes a version, without `/` and `:`;
     None registers none."""
-    alias: str = Field(default="candidate", pattern=r"^[\w-]+$")
+    alias: Alias = "candidate"
     """Alias of the registry that then points to the run's last student."""
-
-    @model_validator(mode="after")
-    def _an_alias_that_is_free(self) -> Self:
-        if re.fullmatch(r"latest|v\d+", self.alias, re.IGNORECASE):
-            raise ValueError(
-                f"tracking.alias {self.alias!r} is reserved by MLflow; expected another, such as `candidate`"
-            )
-        return self
 
 
 class RuntimeConfig(Section):

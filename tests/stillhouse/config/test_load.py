@@ -100,7 +100,7 @@ def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
         ("tracking: {register_as: a/b}", [], ["tracking.register_as = 'a/b'", "match pattern"]),
         ("tracking: {register_as: ''}", [], ["tracking.register_as = ''", "match pattern"]),
         ("tracking: {alias: my best}", [], ["tracking.alias = 'my best'", "match pattern"]),
-        ("tracking: {alias: Latest}", [], ["tracking.alias 'Latest' is reserved by MLflow"]),
+        ("tracking: {alias: Latest}", [], ["tracking.alias = 'Latest'", "reserved by MLflow"]),
         ("sft: {dataset_weight: 0}", [], ["sft", "nothing is left to train on"]),
         ("sft: {loss: dft, label_smoothing: 0.1}", [], ["sft", "has no effect with sft.loss `dft`"]),
         ("sft: {learning_rate: 0.1, min_learning_rate: 0.2}", [], ["sft", "at most the peak"]),
