@@ -12,15 +12,13 @@ Providers word the same failure in many ways. Where only the wording tells (a co
 allowance), the phrases stand in one table below, each with a test.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from stillhouse.rollouts.limit_headers import LimitScope, RateLimits, read_limits
+from stillhouse.rollouts.limit_headers import LimitScope, RateLimits, read_limits, retry_after
 from stillhouse.types import ErrorRecord, JsonObject
 
 
@@ -183,29 +181,3 @@ def _message(status: int, error: JsonObject, body: Any) -> str:
     if isinstance(metadata, dict) and metadata.get("raw"):
         told += f" ({str(metadata['raw'])[:_MAX_MESSAGE]})"
     return f"HTTP {status}: {told}"
-
-
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds the endpoint asks to wait, by `retry-after-ms` or `retry-after` (seconds or a date); None if neither."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    text = headers.get("retry-after")
-    seconds = _number(text)
-    if seconds is not None or text is None:
-        return seconds
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if until.tzinfo is None:
-        until = until.replace(tzinfo=UTC)
-    return max(0.0, (until - now).total_seconds())
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None

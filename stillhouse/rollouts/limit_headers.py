@@ -1,4 +1,4 @@
-"""What an answer's headers say about the limits of an account.
+"""What an answer's headers say about the limits of an account, and how long they ask to wait.
 
     OpenAI      x-ratelimit-{limit,remaining,reset}-{requests,tokens}       reset as a duration: "1s", "6m0s", "20ms"
     Anthropic   anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}   reset as an ISO date
@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Final
 
@@ -72,6 +73,24 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
     else:
         return None
     return None if requests is None and tokens is None else RateLimits(requests, tokens)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds the endpoint asks to wait, by `retry-after-ms` or `retry-after` (seconds or a date); None if neither."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, (until - now).total_seconds())
 
 
 def _openai(headers: Mapping[str, str], unit: str, now: datetime) -> Allowance | None:

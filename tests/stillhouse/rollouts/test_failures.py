@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.rollouts.failures import FailureKind, classify, retry_after
+from stillhouse.rollouts.failures import FailureKind, classify
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -64,24 +64,6 @@ def test_a_context_that_is_too_long_is_told_from_other_bad_requests(answer: Any)
     failure = classify(400, {}, answer, NOW)
     assert failure.kind is FailureKind.PERMANENT
     assert failure.context_overflow
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "2"}, 2.0),
-        ({"retry-after": "0.5"}, 0.5),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
-        ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "-3"}, None),
-        ({"retry-after": "inf"}, None),
-    ],
-)
-def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers, NOW) == seconds
 
 
 def test_what_an_upstream_provider_said_is_kept() -> None:

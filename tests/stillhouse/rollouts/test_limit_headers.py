@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stillhouse.rollouts.limit_headers import Allowance, RateLimits, read_limits
+from stillhouse.rollouts.limit_headers import Allowance, RateLimits, read_limits, retry_after
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -64,3 +64,21 @@ def test_resets_are_read_in_all_their_forms(written: str, seconds: float | None)
     limits = read_limits({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": written}, NOW)
     assert limits is not None
     assert limits.requests == Allowance(9, None, seconds)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "inf"}, None),
+    ],
+)
+def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW) == seconds
