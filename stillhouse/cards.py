@@ -1,4 +1,4 @@
-"""Markdown of the cards of datasets and students: tables, code, and the words of others that must stay words."""
+"""Markdown of cards and other pages: tables, code, and the words of others that must stay words."""
 
 import re
 from collections.abc import Iterable, Sequence

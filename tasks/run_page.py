@@ -11,6 +11,7 @@ from uuid import UUID
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.settings import PREFECT_UI_URL
 
+from stillhouse.cards import table
 from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
 from stillhouse.types import Artifact
 from tasks.run import Run
@@ -50,16 +51,16 @@ def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, 
         summary: rows under `tasks.summary.SUMMARY_COLUMNS`.
         pages: addresses and commands by purpose.
     """
-    rows = [SUMMARY_COLUMNS, ["---"] * len(SUMMARY_COLUMNS), *summary]
-    # What a person gave as a reason may hold the table's own characters.
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") or " " for cell in row] for row in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    # A reason that a person gave may have several lines.
+    rows = [[cell.replace("\n", " ") for cell in row] for row in summary]
     # This page needs no way to itself.
     told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
     if (report := run.record.pages.file("report/report.html")) is not None:
         told["report in MLflow"] = report
     links = "\n".join(f"- {purpose}: {_as_link(line)}" for purpose, line in told.items())
-    create_markdown_artifact("\n".join(lines) + f"\n\n{links}\n", key="summary", description=f"Summary of {run.name}")
+    create_markdown_artifact(
+        f"{table(SUMMARY_COLUMNS, rows)}\n{links}\n", key="summary", description=f"Summary of {run.name}"
+    )
 
 
 def _funnel(dataset: Artifact) -> list[dict[str, object]]:

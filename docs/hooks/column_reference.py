@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from stillhouse import types
+from stillhouse.cards import table
 from stillhouse.dataset import schema
 
 _COLUMNS: Final = {
@@ -38,28 +39,28 @@ def column_tables() -> dict[str, str]:
 
 
 def _table_of_columns(columns: tuple[schema.Column, ...]) -> str:
-    rows = [f"| `{column.name}` | {_WORDS[column.kind]} | {_cell(column.meaning)} |" for column in columns]
-    return "\n".join(["| column | type | meaning |", "|---|---|---|", *rows])
+    rows = [(f"`{column.name}`", _WORDS[column.kind], column.meaning) for column in columns]
+    return table(("column", "type", "meaning"), rows)
 
 
 def _table_of_fields(record: type) -> str:
     """The fields of a dataclass or a typed dictionary, with the docstrings under them."""
     rows = [
-        f"| `{ast.unparse(statement.target)}` | `{_cell(ast.unparse(statement.annotation))}` | {_cell(meaning)} |"
+        (f"`{ast.unparse(statement.target)}`", f"`{ast.unparse(statement.annotation)}`", meaning)
         for statement, meaning in _described(record)
         if isinstance(statement, ast.AnnAssign)
     ]
-    return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
+    return table(("field", "type", "meaning"), rows)
 
 
 def _table_of_values(choices: type) -> str:
     """The members of an enumeration of texts, with the docstrings under them."""
     rows = [
-        f"| `{ast.literal_eval(statement.value)}` | {_cell(meaning)} |"
+        (f"`{ast.literal_eval(statement.value)}`", meaning)
         for statement, meaning in _described(choices)
         if isinstance(statement, ast.Assign)
     ]
-    return "\n".join(["| value | meaning |", "|---|---|", *rows])
+    return table(("value", "meaning"), rows)
 
 
 def _described(kind: type) -> Iterator[tuple[ast.stmt, str]]:
@@ -67,8 +68,5 @@ def _described(kind: type) -> Iterator[tuple[ast.stmt, str]]:
     (definition,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(definition, ast.ClassDef)
     for statement, after in pairwise([*definition.body, ast.Pass()]):
-        yield statement, ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+        text = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
+        yield statement, " ".join(text.split())

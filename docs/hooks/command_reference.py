@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from flows.cli import app
+from stillhouse.cards import table
 
 PAGE = "reference/commands.md"
 
@@ -28,18 +29,16 @@ def _verb(name: str, command: Any) -> Iterator[str]:
     yield f"## `{name}`"
     yield f"    {usage} [OPTIONS]"
     yield str(command.help)
-    rows = [_row(one) for one in command.params]
-    yield "| | |\n|---|---|\n" + "\n".join(rows)
+    yield table(("", ""), map(_row, command.params))
 
 
-def _row(parameter: Any) -> str:
+def _row(parameter: Any) -> tuple[str, str]:
     names = [_placeholder(parameter)] if _is_argument(parameter) else [*parameter.opts, *parameter.secondary_opts]
     told = " ".join(f"`{name}`" for name in names)
     default = parameter.default
     is_shown = isinstance(default, int | str | float) and not isinstance(default, bool)
     shown = f" Default: `{default}`." if is_shown else ""
-    text = (parameter.help or "").replace("|", "\\|")
-    return f"| {told} | {text}{shown} |"
+    return told, f"{parameter.help or ''}{shown}"
 
 
 def _placeholder(parameter: Any) -> str:

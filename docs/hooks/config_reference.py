@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from stillhouse.cards import table
 from stillhouse.config import DistillConfig
 
 FOLDER = "reference/config"
@@ -14,13 +15,13 @@ def config_pages() -> dict[str, str]:
     """Markdown by path under the docs folder: a page a section, in the config's order, after a page that lists them."""
     schema = DistillConfig.model_json_schema()
     sections = {name: _resolved(field, schema) for name, field in schema["properties"].items()}
-    rows = [f"| [`{name}`]({name}.md) | {_help(section)} |" for name, section in sections.items()]
+    rows = [(f"[`{name}`]({name}.md)", _help(section)) for name, section in sections.items()]
     index = [
         "# Config",
         "A config is one YAML file. Each section and each key may be left out and has the default shown here. "
         "`--set section.key=value` overrides one on the command line; a key that is unknown is an error that names the "
         "nearest known one.",
-        "| section | what it is |\n|---|---|\n" + "\n".join(rows),
+        table(("section", "what it is"), rows),
     ]
     pages = {f"{FOLDER}/index.md": "\n\n".join(index)}
     for name, section in sections.items():

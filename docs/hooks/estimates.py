@@ -7,6 +7,8 @@ takes. The page of the recipe shows the formulas; prices are left to the reader,
 from dataclasses import dataclass
 from typing import Final
 
+from stillhouse.cards import table
+
 GIB: Final = 2**30
 
 
@@ -131,13 +133,16 @@ def tables() -> dict[str, str]:
 
 def _times() -> str:
     steps = [RECIPE, Step(QWEN3["1.7B"], QWEN3["8B"])]
-    head = "| student, teacher | sampling | scoring | training | a step | 150 steps | at 40 % |"
     rows = [
-        f"| {one.student.name}, {one.teacher.name} | {one.sampling_s:.0f} s | {one.scoring_s:.0f} s | "
-        f"{one.training_s:.0f} s | {one.floor_s:.0f} s | {_hours(one.floor_s)} | {_hours(one.floor_s / SHARE)} |"
+        (
+            f"{one.student.name}, {one.teacher.name}",
+            *(f"{seconds:.0f} s" for seconds in (one.sampling_s, one.scoring_s, one.training_s, one.floor_s)),
+            _hours(one.floor_s),
+            _hours(one.floor_s / SHARE),
+        )
         for one in steps
     ]
-    return "\n".join([head, "|---|---|---|---|---|---|---|", *rows])
+    return table(("student, teacher", "sampling", "scoring", "training", "a step", "150 steps", "at 40 %"), rows)
 
 
 def _hours(step_s: float) -> str:
@@ -156,5 +161,4 @@ def _memory() -> str:
         f"caches of 64 sequences of {context} tokens at once": 64 * context * student.cache_bytes_a_token,
         f"caches of all {RECIPE.rollouts} sequences at once": RECIPE.rollouts * context * student.cache_bytes_a_token,
     }
-    rows = [f"| {name} | {size / GIB:.1f} GiB |" for name, size in parts.items()]
-    return "\n".join(["| what | size |", "|---|---|", *rows])
+    return table(("what", "size"), [(name, f"{size / GIB:.1f} GiB") for name, size in parts.items()])
