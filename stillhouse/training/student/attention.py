@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
-from stillhouse.training.batching.microbatches import Segments
+from stillhouse.training.batching.microbatches import Microbatch, Segments
 from stillhouse.training.student.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
 _REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")
@@ -34,6 +34,17 @@ def segment_arguments(segments: Segments | None) -> dict[str, Any]:
         return {}
     mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=segments.starts.device)
     return {"segments": segments, "attention_mask": mask}
+
+
+def hidden_before_targets(backbone: Any, microbatch: Microbatch) -> Tensor:
+    """Last hidden states [N, hidden size] of the positions that predict the microbatch's targets, in their order."""
+    hidden = backbone(
+        input_ids=microbatch.inputs_BT,
+        position_ids=microbatch.position_ids_BT,
+        use_cache=False,
+        **segment_arguments(microbatch.segments),
+    ).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, microbatch.target_places_N)
 
 
 def segment_attention(

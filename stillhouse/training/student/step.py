@@ -10,7 +10,7 @@ from stillhouse.training.batching.microbatches import Microbatch
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.method import TokenLoss
-from stillhouse.training.student.attention import segment_arguments
+from stillhouse.training.student.attention import hidden_before_targets
 from stillhouse.training.student.neftune import embedding_noise
 
 
@@ -51,14 +51,9 @@ class StudentStep(nn.Module):
         `reference` is the teacher that the student is compared with at these targets; None compares with nobody.
         """
         with self._noise(microbatch):
-            hidden_BTH = self.backbone(
-                input_ids=microbatch.inputs_BT,
-                position_ids=microbatch.position_ids_BT,
-                use_cache=False,
-                **segment_arguments(microbatch.segments),
-            ).last_hidden_state
+            hidden_NH = hidden_before_targets(self.backbone, microbatch)
         return fused_loss(
-            hidden_BTH.flatten(0, 1).index_select(0, microbatch.target_places_N),
+            hidden_NH,
             self.head,
             microbatch.targets_N,
             microbatch.values,

@@ -16,7 +16,7 @@ from stillhouse.training.batching.microbatches import collate, microbatch_groups
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.student.attention import segment_arguments
+from stillhouse.training.student.attention import hidden_before_targets
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26
@@ -80,13 +80,7 @@ class PackedModel:
 
     def _hidden_states(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
         microbatch = collate(samples, lambda _: {}, self._device, packing=self._packing)
-        hidden_BTR = self._backbone(
-            input_ids=microbatch.inputs_BT,
-            position_ids=microbatch.position_ids_BT,
-            use_cache=False,
-            **segment_arguments(microbatch.segments),
-        ).last_hidden_state
-        return hidden_BTR.flatten(0, 1).index_select(0, microbatch.target_places_N), microbatch.targets_N
+        return hidden_before_targets(self._backbone, microbatch), microbatch.targets_N
 
     def _target_logprobs(self, hidden_NR: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
         size = chunk_tokens(len(targets_N), self.num_rows, self._device.type, _LOGITS_ELEMENTS)
