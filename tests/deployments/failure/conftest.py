@@ -98,6 +98,10 @@ class Case:
         run_id: str = self.prefect.submit(f"{flow}/smoke", self.config)
         return run_id
 
+    def state(self, run_id: str) -> str:
+        """The type of a flow run's state."""
+        return str(self.prefect.state(run_id)["type"])
+
     def flow_runs(self) -> list[dict[str, Any]]:
         """Those that worked in this store, oldest first."""
         runs = self.prefect.post("flow_runs/filter", {"sort": "START_TIME_ASC"})

@@ -25,10 +25,8 @@ def flow_process(worker: Any) -> psutil.Process:
 def rerun_resumes(case: Any, worker: Any) -> None:
     """Runs the deployment again: rollouts and dataset come from the cache, the training goes on."""
     again = case.submit("train-sft")
-    worker.wait_until(
-        lambda: case.prefect.state(again)["type"] in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun"
-    )
-    assert case.prefect.state(again)["type"] == "COMPLETED"
+    worker.wait_until(lambda: case.state(again) in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun")
+    assert case.state(again) == "COMPLETED"
     assert case.teacher.num_asked == NUM_PROMPTS
     assert case.trackings("train-sft") == ["KILLED", "FINISHED"]
     assert case.trackings("sft") == ["FINISHED"]
@@ -44,7 +42,7 @@ def test_sigkill_of_a_flow_under_a_worker_crashes_its_run_and_a_rerun_resumes(
     flow = flow_process(worker)
     family = flow.children(recursive=True)
     flow.kill()
-    worker.wait_until(lambda: case.prefect.state(run)["type"] == "CRASHED", "the worker tells of the crash")
+    worker.wait_until(lambda: case.state(run) == "CRASHED", "the worker tells of the crash")
     assert_gone(family)
     rerun_resumes(case, worker)
 
@@ -58,7 +56,7 @@ def test_cancelling_a_run_ends_its_training_and_a_rerun_resumes(
     flow = flow_process(worker)
     family = [flow, *flow.children(recursive=True)]
     case.prefect.post(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-    worker.wait_until(lambda: case.prefect.state(run)["type"] == "CANCELLED", "the run is cancelled")
+    worker.wait_until(lambda: case.state(run) == "CANCELLED", "the run is cancelled")
     assert_gone(family)
     rerun_resumes(case, worker)
 
@@ -74,9 +72,7 @@ def test_a_busy_worker_that_is_told_to_end_leaves_no_process_and_a_run_that_the_
     worker.end(signal.SIGTERM)
 
     successor = start_worker()
-    successor.wait_until(
-        lambda: case.prefect.state(run)["type"] == "CRASHED", "the automation marks the run as crashed"
-    )
+    successor.wait_until(lambda: case.state(run) == "CRASHED", "the automation marks the run as crashed")
     rerun_resumes(case, successor)
 
 
@@ -88,7 +84,7 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
     assert worker.end(signal.SIGTERM) == 0
     run = case.submit("generate")
     successor = start_worker()
-    successor.wait_until(lambda: case.prefect.state(run)["type"] == "COMPLETED", "the next worker runs it")
+    successor.wait_until(lambda: case.state(run) == "COMPLETED", "the next worker runs it")
 
 
 def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_nothing_twice(
@@ -103,9 +99,9 @@ def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_not
     worker.process.wait()
     successor = start_worker()
     successor.wait_until(lambda: "started!" in successor.said, "the next worker is ready")
-    assert case.prefect.state(run)["type"] == "RUNNING"
+    assert case.state(run) == "RUNNING"
     case.teacher.answered = NUM_PROMPTS
-    successor.wait_until(lambda: case.prefect.state(run)["type"] == "COMPLETED", "the flow finishes without its worker")
+    successor.wait_until(lambda: case.state(run) == "COMPLETED", "the flow finishes without its worker")
     assert_gone(family)
     assert case.trackings("generate") == ["FINISHED"]
     assert case.teacher.num_billed == NUM_PROMPTS

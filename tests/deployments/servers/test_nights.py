@@ -80,7 +80,7 @@ def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompt
             (run,) = wait_until(lambda: _submitted(prefect, deployment), "the run is there")
             config = run["parameters"]["config"]
             assert config["prompts"]["held_out_fraction"] == HELD_OUT
-            wait_until(lambda: list(store.glob("training/sft-*/checkpoints/*")), "a checkpoint of the training")
+            wait_until(lambda: list(store.glob("training/sft-*/checkpoints/step-*")), "a checkpoint of the training")
             worker.kill()
         num_asked = len(asked)
         crashed = prefect.ended(run["id"])
