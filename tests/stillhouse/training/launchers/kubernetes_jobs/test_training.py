@@ -1,0 +1,89 @@
+"""Whole trainings as jobs, whose flow or whose pods are killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.errors import TrainingError, TrainingKilled
+from stillhouse.progress import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launchers.cluster import Patience, train_on_cluster
+from stillhouse.training.launchers.kubernetes_jobs import KubernetesJobs
+from stillhouse.training.launchers.launch import train
+
+pytestmark = pytest.mark.slow
+
+NewJob = Callable[..., TrainJob]
+PATIENCE = Patience(look_s=0.05, settle_s=1.0)
+FLOW = """
+import sys
+from pathlib import Path
+from stillhouse.progress import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launchers.launch import train
+train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
+"""
+
+
+def wait_for_checkpoint(job: TrainJob, process: subprocess.Popen[bytes]) -> None:
+    while not any((job.work_dir / "checkpoints").glob("step-*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def test_a_flow_killed_and_started_again_follows_the_job_it_left(cluster_job: NewJob, api: Any, tmp_path: Path) -> None:
+    job = cluster_job(num_hosts=2)
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    with subprocess.Popen([sys.executable, "-c", FLOW, str(tmp_path / "job.json")]) as flow:
+        wait_for_checkpoint(job, flow)
+        flow.kill()
+    facts = train_on_cluster(job, NoProgress(), KubernetesJobs(job.runtime.kubernetes), PATIENCE)
+    assert facts["resumed_from_step"] is None
+    assert (job.output_dir / "model.safetensors").is_file()
+    assert api.num_created == 1
+    (pods,) = api.pods.values()
+    assert len(pods) == 2
+
+
+def test_a_terminated_flow_deletes_its_job_which_saves_a_checkpoint_first(
+    cluster_job: NewJob, sft_job: NewJob, api: Any, tmp_path: Path
+) -> None:
+    job = cluster_job().model_copy(update={"sft": sft_job(tmp_path).sft})
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(7))\n" + FLOW
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "job.json")]) as flow:
+        wait_for_checkpoint(job, flow)
+        flow.terminate()
+        assert flow.wait(120) == 7
+    assert api.jobs == {}
+    assert "stopped by SIGTERM; a checkpoint was saved" in (job.work_dir / "train.log").read_text() or any(
+        "a checkpoint was saved" in path.read_text() for path in job.work_dir.glob("attempts/*/answers-0.jsonl")
+    )
+
+
+def test_a_killed_host_is_worth_another_try_which_continues(cluster_job: NewJob, api: Any) -> None:
+    job = cluster_job()
+
+    class Killer:
+        def update(self, stage: str, done: int, total: int | None, **facts: Any) -> None:
+            if done == 7:
+                for pods in api.pods.values():
+                    pods[-1].end(signal.SIGKILL)
+
+    jobs = KubernetesJobs(job.runtime.kubernetes)
+    with pytest.raises(TrainingKilled, match="was killed by SIGKILL"):
+        train_on_cluster(job, Killer(), jobs, PATIENCE)
+    assert train_on_cluster(job, NoProgress(), jobs, PATIENCE)["resumed_from_step"] >= 5
+    assert api.num_created == 2
+
+
+def test_an_error_of_the_training_is_the_launchers_error(cluster_job: NewJob, api: Any) -> None:
+    job = cluster_job().model_copy(update={"student_ref": "embedded:nobody"})
+    with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*\(job stillhouse-sft-"):
+        train(job, NoProgress())
