@@ -1,7 +1,7 @@
 """`python -m stillhouse.training.launchers.ray_driver FOLDER`: what a Ray job runs, inside the cluster.
 
-It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. An actor
-that Ray kills, for want of memory or with its node, cannot answer: the driver does in its place.
+It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. A host that
+is killed, for want of memory or with its node, cannot answer: the driver does in its place.
 """
 
 import os
@@ -21,7 +21,7 @@ from stillhouse.processes import GuardedProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launchers.attempt import Attempt, attempt_in
 from stillhouse.training.launchers.cluster import gpus_of
-from stillhouse.training.launchers.messages import GRACE_S, Answers
+from stillhouse.training.launchers.messages import GRACE_S, Answers, ending
 
 
 class Host:
@@ -59,6 +59,8 @@ def main(attempt: Attempt) -> int:
             except RayError as error:
                 _answer(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
                 return 1
+            if code < 0:
+                _answer(attempt, f"{job.method}: host {numbers[ended]} ended with {ending(code)}")
             if code:
                 return code
         return 0
