@@ -18,8 +18,6 @@ Measured
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -32,8 +30,8 @@ import torch
 from benchmarks.on_policy.bench import split_words
 from benchmarks.on_policy.gpu.plan import SIZES, GpuFound, GpuJob
 from benchmarks.rounds import argument_parser, publish
+from benchmarks.sft.gpu.side_process import run_side
 
-_ROOT: Final = Path(__file__).parents[3]
 _TOLERANCE: Final = 1e-3
 _BUDGET_S: Final = 500.0
 _LEAST_S: Final = 30.0
@@ -46,24 +44,6 @@ def planned(sizes: Sequence[str], device: str) -> Iterator[GpuJob]:
         yield GpuJob(size, "ours", device)
         yield GpuJob(size, "trl", device)
         yield GpuJob(size, "replay", device)
-
-
-def run(job: GpuJob, limit_s: float, folder: Path) -> GpuFound:
-    """The training, in a process of its own.
-
-    Raises:
-        RuntimeError: it failed or took too long; the message is the last line of what it said.
-    """
-    job.write(folder / "job.json")
-    command = [sys.executable, "-m", "benchmarks.on_policy.gpu.side", str(folder)]
-    try:
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"stopped after {limit_s:.0f} s, the rest of the budget") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise RuntimeError(said[-1])
-    return GpuFound.read(folder / "found.json")
 
 
 def measure(jobs: Iterator[GpuJob], budget_s: float) -> tuple[dict[str, GpuFound], dict[str, str]]:
@@ -79,7 +59,7 @@ def measure(jobs: Iterator[GpuJob], budget_s: float) -> tuple[dict[str, GpuFound
                     raise RuntimeError("TRL has sampled nothing to replay")
                 if left_s < _LEAST_S:
                     raise RuntimeError(f"{left_s:.0f} s were left of the budget")
-                found[job.name] = run(job, left_s, Path(folder))
+                found[job.name] = GpuFound.read(run_side("benchmarks.on_policy.gpu.side", job, Path(folder), left_s))
                 print(line(job.name, found[job.name]), flush=True)
             except RuntimeError as error:
                 left_out[job.name] = str(error)

@@ -1,10 +1,9 @@
 """What is distilled on a GPU, and what a training finds."""
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
+from benchmarks.json_file import JsonFile
 from benchmarks.on_policy.workload import Lengths, Pair, prompts, twice_as_wide
 from benchmarks.sft.gpu.plan import SIZES as SFT_SIZES
 from benchmarks.sft.workload import SHAPES
@@ -47,7 +46,7 @@ SIZES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class GpuJob:
+class GpuJob(JsonFile):
     """One training of one side, in a process of its own."""
 
     size: str
@@ -73,18 +72,9 @@ class GpuJob:
         places = [distinct_rows(step, batch_size, len(rows), seed=0) for step in range(self.num_steps)]
         return [rows[place]["messages"] for step in places for place in step]
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The job in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes the job to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
 
 @dataclass(frozen=True, slots=True)
-class GpuFound:
+class GpuFound(JsonFile):
     """What one training found."""
 
     s_per_step: float
@@ -98,12 +88,3 @@ class GpuFound:
     """The least seconds for what was sampled, likewise."""
     losses: list[float]
     """Of every step."""
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """What is in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes it to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
 
+from benchmarks.json_file import JsonFile
 from benchmarks.sft.sides.job import Mark, Precision
 from stillhouse.training.batching.order import distinct_rows
 
@@ -21,7 +22,7 @@ Trajectory = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(JsonFile):
     """One training. What decides its result means the same to both sides."""
 
     folder: str
@@ -44,15 +45,6 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     """The side's own, by the names it gives them."""
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The job in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes the job to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
     def rows(self) -> list[dict[str, Any]]:
         """The prompts, as written."""
         lines = (Path(self.folder) / "rows.jsonl").read_text(encoding="utf-8").splitlines()
@@ -69,7 +61,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Found:
+class Found(JsonFile):
     """What a training left."""
 
     marks: list[Mark] = field(default_factory=list)
@@ -95,10 +87,6 @@ class Found:
         """What is in the file."""
         stored = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**stored, "marks": [Mark(*mark) for mark in stored["marks"]]})
-
-    def write(self, path: Path) -> None:
-        """Writes it to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def num_sampled(trajectories: Sequence[Trajectory]) -> int:

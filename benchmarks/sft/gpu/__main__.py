@@ -16,8 +16,6 @@ Measured
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +27,8 @@ import torch
 
 from benchmarks.rounds import argument_parser, publish
 from benchmarks.sft.gpu.plan import SIZES, GpuFound, GpuJob
+from benchmarks.sft.gpu.side_process import run_side
 
-_ROOT: Final = Path(__file__).parents[3]
 _TOLERANCE: Final = 1e-3
 _BUDGET_S: Final = 500.0
 _LEAST_S: Final = {"plain": 15.0, "packed": 15.0, "compiled": 60.0}
@@ -48,30 +46,6 @@ def planned(sizes: Sequence[str], device: str, num_rounds: int) -> Iterator[GpuJ
             yield GpuJob(size, "ours" if variant == "compiled" else "trl", variant, device)
 
 
-def run(job: GpuJob, limit_s: float, folder: Path) -> GpuFound:
-    """The training, in a process of its own.
-
-    Raises:
-        RuntimeError: it failed or took too long; the message is the last line of what it said.
-    """
-    job.write(folder / "job.json")
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "benchmarks.sft.gpu.side",
-        folder / "job.json",
-        folder / "found.json",
-    ]
-    try:
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"stopped after {limit_s:.0f} s, the rest of the budget") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise RuntimeError(said[-1])
-    return GpuFound.read(folder / "found.json")
-
-
 def measure(jobs: Iterator[GpuJob], budget_s: float) -> tuple[dict[str, list[GpuFound]], dict[str, str]]:
     """What each training found, by its name, and why others found nothing; printed as they end."""
     found: dict[str, list[GpuFound]] = {}
@@ -85,7 +59,7 @@ def measure(jobs: Iterator[GpuJob], budget_s: float) -> tuple[dict[str, list[Gpu
             try:
                 if left_s < _LEAST_S[job.variant]:
                     raise RuntimeError(f"{left_s:.0f} s were left of the budget")
-                one = run(job, left_s, Path(folder))
+                one = GpuFound.read(run_side("benchmarks.sft.gpu.side", job, Path(folder), left_s))
             except RuntimeError as error:
                 left_out[job.name] = str(error)
                 print(f"{job.name:<20} left out: {error}", flush=True)

@@ -1,13 +1,12 @@
 """What is trained on a GPU, and what a training finds."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Final, Literal, Self
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
+from benchmarks.json_file import JsonFile
 from benchmarks.sft.workload import SHAPES, Shape
 from stillhouse.types import Sample
 
@@ -48,7 +47,7 @@ SIZES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class GpuJob:
+class GpuJob(JsonFile):
     """One training of one side, in a process of its own."""
 
     size: str
@@ -72,18 +71,9 @@ class GpuJob:
             _batch(generator, size.batch_size, size.shape.vocabulary) for _ in range(self.num_warm_ups + self.num_steps)
         ]
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The job in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes the job to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
 
 @dataclass(frozen=True, slots=True)
-class GpuFound:
+class GpuFound(JsonFile):
     """What one training found."""
 
     tokens_per_s: float
@@ -97,15 +87,6 @@ class GpuFound:
     peak_memory_gib: float
     losses: list[float]
     """Of every step, warm-ups included."""
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """What is in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes it to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def num_tokens(batches: Sequence[Sequence[Sample]]) -> int:

@@ -1,6 +1,8 @@
 """One side's training on a GPU.
 
-python -m benchmarks.sft.gpu.side JOB.json FOUND.json
+python -m benchmarks.sft.gpu.side FOLDER
+
+The folder holds `job.json` and gets `found.json`.
 """
 
 import statistics
@@ -180,8 +182,9 @@ def train_trl(job: GpuJob, model: Any, work_dir: Path) -> Steps:
     return steps
 
 
-def main(job: GpuJob) -> GpuFound:
+def main(folder: Path) -> None:
     """Trains, and measures."""
+    job = GpuJob.read(folder / "job.json")
     device = torch.device(job.device)
     peak_flops = measure_peak_flops(device, torch.bfloat16)
     model, causal_lm = build_model(job)
@@ -189,20 +192,20 @@ def main(job: GpuJob) -> GpuFound:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as work_dir:
         if job.side == "ours":
-            steps = train_ours(job, model, causal_lm, Path(folder))
+            steps = train_ours(job, model, causal_lm, Path(work_dir))
         else:
-            steps = train_trl(job, model, Path(folder))
+            steps = train_trl(job, model, Path(work_dir))
     tokens_per_s = statistics.median(steps.rates()[job.num_warm_ups - 1 :])
-    return GpuFound(
+    GpuFound(
         tokens_per_s=tokens_per_s,
         s_per_step=statistics.median(steps.seconds()[job.num_warm_ups - 1 :]),
         mfu=tokens_per_s * _flops_per_token(flops, job.batches()[job.num_warm_ups :]) / peak_flops,
         peak_tflops=peak_flops / 1e12,
         peak_memory_gib=peak_memory_gib(device),
         losses=steps.losses,
-    )
+    ).write(folder / "found.json")
 
 
 def _flops_per_token(flops: ModelFlops, batches: Sequence[Sequence[Sample]]) -> float:
@@ -210,4 +213,4 @@ def _flops_per_token(flops: ModelFlops, batches: Sequence[Sequence[Sample]]) -> 
 
 
 if __name__ == "__main__":
-    main(GpuJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

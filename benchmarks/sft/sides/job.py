@@ -4,10 +4,11 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from benchmarks.json_file import JsonFile
 from benchmarks.memory import status_bytes
 from stillhouse.training.batching.order import Mixture
 
@@ -15,7 +16,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(JsonFile):
     """One training. What decides its result means the same to both sides."""
 
     folder: str
@@ -35,15 +36,6 @@ class Job:
     """Log the loss of every step, where that is not done anyhow."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The side's own, by the names it gives them."""
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The job in the file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Writes the job to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def rows(self) -> list[dict[str, Any]]:
         """The conversations, as written."""
@@ -74,7 +66,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
+class Found(JsonFile):
     """What a training left."""
 
     marks: list[Mark] = field(default_factory=list)
@@ -88,10 +80,6 @@ class Found:
         """What is in the file."""
         stored = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**stored, "marks": [Mark(*mark) for mark in stored["marks"]]})
-
-    def write(self, path: Path) -> None:
-        """Writes it to the file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def fingerprint(rows: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> str:
