@@ -10,6 +10,10 @@ import typer
 from stillhouse.errors import ConfigError, InputError
 
 Store = Annotated[str, typer.Option(help="Folder that holds what runs left behind, or a URL of object storage.")]
+Push = Annotated[
+    str | None, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub.")
+]
+Private = Annotated[bool, typer.Option("--private", help="Make the repository private.")]
 ForeignForm = Literal[
     "rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai", "auto"
 ]
@@ -84,10 +88,8 @@ def export(
         ExportForm,
         typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}."),
     ] = "openai",
-    push: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub.")
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+    push: Push = None,
+    private: Private = False,
     store: Store = "runs",
 ) -> None:
     """Write a dataset's kept rows in another form, or push them to the Hugging Face hub."""

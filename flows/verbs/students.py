@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.verbs.data import Store
+from flows.verbs.data import Private, Push, Store
 from stillhouse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ def publish(
     merge: Annotated[
         bool, typer.Option("--merge", help="Write weights with the adapter merged in, checked against the adapter.")
     ] = False,
-    push: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub.")
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+    push: Push = None,
+    private: Private = False,
     license_id: Annotated[
         str | None, typer.Option("--license", help="License for the card, such as apache-2.0. [none stated]")
     ] = None,
