@@ -82,13 +82,13 @@ def test_an_idle_worker_that_is_told_to_end_leaves_what_comes_to_the_next_one(
     worker = start_worker()
     worker.wait_until(lambda: "started!" in worker.said, "the worker is ready")
     assert worker.end(signal.SIGTERM) == 0
-    run = case.submit("generate")
+    run = case.submit("train-sft")
     successor = start_worker()
     successor.wait_until(lambda: case.state(run) == "COMPLETED", "the next worker runs it")
 
 
-def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_nothing_twice(
-    case: Any, start_worker: StartWorker, assert_gone: AssertGone
+def test_sigkill_of_a_worker_ends_its_flow_at_the_next_line_of_log_and_a_rerun_pays_nothing_twice(
+    case: Any, start_worker: StartWorker, wait_until: Callable[..., Any], assert_gone: Callable[..., None]
 ) -> None:
     case.teacher.answered = 10
     worker = start_worker()
@@ -97,12 +97,15 @@ def test_sigkill_of_a_worker_lets_its_flow_finish_and_the_next_worker_starts_not
     family = worker.family()
     worker.process.kill()
     worker.process.wait()
-    successor = start_worker()
-    successor.wait_until(lambda: "started!" in successor.said, "the next worker is ready")
-    assert case.state(run) == "RUNNING"
+    # With the last answer comes a line of log.
     case.teacher.answered = NUM_PROMPTS
-    successor.wait_until(lambda: case.state(run) == "COMPLETED", "the flow finishes without its worker")
+    wait_until(lambda: case.state(run) == "CRASHED", "the flow says that it ended")
     assert_gone(family)
-    assert case.trackings("generate") == ["FINISHED"]
+
+    successor = start_worker()
+    again = case.submit("generate")
+    successor.wait_until(lambda: case.state(again) in {"COMPLETED", "FAILED", "CRASHED"}, "the end of the rerun")
+    assert case.state(again) == "COMPLETED"
+    assert case.trackings("generate") == ["KILLED", "FINISHED"]
     assert case.teacher.num_billed == NUM_PROMPTS
     assert not case.teacher.paid_twice
