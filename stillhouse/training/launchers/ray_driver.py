@@ -1,7 +1,7 @@
 """`python -m stillhouse.training.launchers.ray_driver FOLDER`: what a Ray job runs, inside the cluster.
 
-It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. A host that
-is killed, for want of memory or with its node, cannot answer: the driver does in its place.
+It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. A host
+that is killed, for want of memory or with its node, cannot answer: the driver does in its place.
 """
 
 import os
