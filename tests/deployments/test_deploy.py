@@ -1,6 +1,7 @@
 """Deployed by the documented commands on a Prefect server of its own, and run by the worker they start."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -142,6 +143,19 @@ def test_a_worker_generates_and_the_new_dataset_starts_the_training_of_that_conf
     again = _submit(deployed, "train-sft/smoke", *SFT_ALONE)
     assert deployed.ended(again)["type"] == "COMPLETED"
     assert _children(deployed, again) == []
+
+
+def test_shards_trainings_and_evaluations_of_a_run_are_made_by_flow_runs_of_another_deployment(
+    deployed: Any, worker: Any
+) -> None:
+    elsewhere = ["runtime.training_deployment=run-stage/cpu", "runtime.rollout_deployment=run-stage/cpu"]
+    run = _submit(deployed, "distill/smoke", *elsewhere, "on_policy.enabled=false", "rollouts.temperature=0.9")
+    assert deployed.ended(run)["type"] == "COMPLETED"
+    children = _children(deployed, run)
+    assert {child["state_type"] for child in children} == {"COMPLETED"}
+    stages = Counter(tag for child in children for tag in child["tags"] if tag in {"rollouts", "sft", "evaluation"})
+    # 20 prompts to a shard; base, student and the embedded teacher.
+    assert stages == {"rollouts": 2, "sft": 1, "evaluation": 3}
 
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])

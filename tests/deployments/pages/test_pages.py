@@ -1,4 +1,7 @@
-"""A person at Prefect's pages: fills in the form, answers the question, reads the artifacts, follows the link."""
+"""A person at Prefect's pages: fills in the form, answers the question, reads the artifacts, follows the link.
+
+The pages are those that a browser is shown first, Prefect's second version.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,20 +16,8 @@ SHOWN = {"mlflow-run", "rollouts", "dataset-card", "dataset-funnel", "summary"}
 
 def _field(page: Any, label: str) -> Any:
     """The input of the form's first field of that name."""
-    named = page.locator("label", has=page.get_by_text(f"{label} (Optional)", exact=True)).first
-    around = "xpath=ancestor::div[contains(concat(' ', @class, ' '), ' schema-form-property ')][1]"
-    return named.locator(around).locator("input, textarea").first
-
-
-def _choose(page: Any, box: Any, choice: str) -> None:
-    """Opens a list of choices by the keyboard, since its focus and its click undo each other, and takes one."""
-    option = page.locator(".p-select-option", has_text=choice)
-    for _ in range(100):
-        if option.is_visible():
-            break
-        box.press("ArrowDown")
-        page.wait_for_timeout(500)
-    option.click()
+    named = page.get_by_text(f"{label} (Optional)", exact=True).first
+    return named.locator("xpath=ancestor::div[.//input or .//textarea][1]").locator("input, textarea").first
 
 
 def _in_state(prefect: Any, run_id: str, state: str) -> Callable[[], bool]:
@@ -41,11 +32,13 @@ def _in_state(prefect: Any, run_id: str, state: str) -> Callable[[], bool]:
 def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     page: Any, prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
 ) -> None:
-    page.goto(f"{prefect.url}/deployments/deployment/{deployment['id']}/run", wait_until="commit")
+    page.goto(f"{prefect.url}/v2/deployments/deployment/{deployment['id']}/run", wait_until="commit")
     _field(page, "Held out fraction").fill("2")
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("2 is greater than or equal to the maximum of 1").first.wait_for()
     assert prefect.post("flow_runs/filter", {}) == []
+    # The notification lies over the button.
+    page.get_by_text("Error creating flow run").wait_for(state="hidden")
 
     _field(page, "Held out fraction").fill("0.25")
     _field(page, "Max prompts").fill("16")
@@ -55,8 +48,10 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     assert (given["max_prompts"], given["held_out_fraction"]) == (16, 0.25)
 
     wait_until(_in_state(prefect, run["id"], "Suspended"), "the run asks")
-    page.goto(f"{prefect.url}/runs/flow-run/{run['id']}", wait_until="commit")
-    page.get_by_role("button", name="Resume").first.click()
+    page.goto(f"{prefect.url}/v2/runs/flow-run/{run['id']}", wait_until="commit")
+    page.get_by_text("Suspended").first.wait_for()
+    page.locator("button[aria-haspopup=menu]").last.click()
+    page.get_by_role("menuitem", name="Resume").click()
     question = page.get_by_role("dialog")
     question.get_by_text("Train on this dataset?").wait_for()
     links = question.get_by_role("link")
@@ -66,17 +61,18 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
         "Card of the dataset",
         "What each filter left",
     ]
-    _choose(page, question.get_by_role("button", name="reject"), "approve")
+    question.get_by_label("Select Decision").click()
+    page.get_by_role("option", name="approve").click()
     question.get_by_role("textbox").last.fill("rows look right")
-    question.get_by_role("button", name="Submit").click()
+    question.get_by_role("button", name="Resume").click()
 
     wait_until(_in_state(prefect, run["id"], "Completed"), "the run goes on and ends")
     shown = prefect.post("artifacts/filter", {})
     assert {artifact["key"] for artifact in shown} == SHOWN
     newest = {artifact["key"]: artifact["id"] for artifact in sorted(shown, key=lambda one: str(one["created"]))}
-    page.goto(f"{prefect.url}/artifacts/artifact/{newest['summary']}", wait_until="commit")
-    page.get_by_text("rows look right").wait_for()
-    page.goto(f"{prefect.url}/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
+    page.goto(f"{prefect.url}/v2/artifacts/artifact/{newest['summary']}", wait_until="commit")
+    page.get_by_role("cell", name="rows look right").wait_for()
+    page.goto(f"{prefect.url}/v2/artifacts/artifact/{newest['mlflow-run']}", wait_until="commit")
     link = page.get_by_role("link", name="MLflow run").first.get_attribute("href")
     assert link.startswith(mlflow.url)
     page.goto(link, wait_until="commit")
