@@ -5,6 +5,7 @@ is imported, which reads them once; a command that is not ours gets them by `pyt
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def main() -> None:
         sys.exit("usage: python -m tasks.environment COMMAND [ARGUMENT...]")
     # The commands of this virtual environment come first, whether it is activated or not.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    # Told to end, a worker of Prefect sends itself SIGINT, which scripts have what they start in the background ignore.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,11 @@ def test_a_command_that_is_not_ours_starts_with_the_defaults(tmp_path: Path) -> 
         1,
         "no-such-command: cannot be started: No such file or directory\n",
     )
+
+
+def test_a_worker_started_in_the_background_of_a_script_can_be_interrupted(tmp_path: Path) -> None:
+    # As a shell without job control starts what ends in `&`.
+    background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "tasks.environment"]
+    interrupted = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    done = run([*background, "python", "-c", interrupted], tmp_path)
+    assert done.returncode == -signal.SIGINT, done.stderr
