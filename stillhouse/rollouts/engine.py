@@ -1,20 +1,19 @@
 """`RolloutCollector`: many rollouts at once, without barriers, each recorded exactly once.
 
 Rollouts are started as room appears and trajectories handed out as they finish, so memory follows the number of
-rollouts under way and not the number of prompts. Which are started is up to a `plan`. What a rollout is made of is
-elsewhere: the loop in `agent`, its record in `rollout`, tries in `retry`, the limits in `limits`, the money in
-`budget`, what is durable in `journal`.
+rollouts under way and not the number of prompts. Which are started is up to a `plan`, and when to the `scheduler`. What
+a rollout is made of is elsewhere: the loop in `agent`, its record in `rollout`, tries in `retry`, the limits in
+`limits`, the money in `budget`, what is durable in `journal`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
-from stillhouse.errors import ConfigError, StillhouseError
+from stillhouse.errors import StillhouseError
 from stillhouse.progress import NoProgress, RolloutWatcher
 from stillhouse.rollouts.budget import Budget, spend_of
 from stillhouse.rollouts.client import ChatClient
@@ -26,15 +25,14 @@ from stillhouse.rollouts.limits import Controller, controller_of
 from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
 from stillhouse.rollouts.retry import Effects, Requester
-from stillhouse.rollouts.rollout import Halted, Rollout
 from stillhouse.rollouts.room import RolloutRoom
+from stillhouse.rollouts.scheduler import Scheduler
 from stillhouse.rollouts.stats import RolloutStats
 from stillhouse.tools import Toolbox
-from stillhouse.types import ErrorRecord, JsonObject, Prompt, StopReason, Trajectory, Turn
+from stillhouse.types import JsonObject, StopReason, Trajectory, Turn
 
 _LOG = logging.getLogger(__name__)
 _REPORT_S: Final = 0.5
-_ELSEWHERE_S: Final = 1.0
 _MAX_UNREAD: Final = 64
 
 
@@ -100,10 +98,7 @@ class RolloutCollector:
             total=plan.total,
             clock=effects.clock,
         )
-        self._running: dict[asyncio.Task[None], Rollout] = {}
-        self._elsewhere: list[Rollout] = []
-        self._num_asleep = 0
-        self._fatal: Exception | None = None
+        self._scheduler = Scheduler(plan, toolbox, self._controller, self._finish)
         self._generator = self._collect()
 
     def __aiter__(self) -> AsyncGenerator[Trajectory, None]:
@@ -114,26 +109,25 @@ class RolloutCollector:
         await self._generator.aclose()
 
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:
-        self._changed = asyncio.Event()
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            admission = asyncio.create_task(self._admit_all(self._room(client)))
+            rollouts = asyncio.create_task(self._schedule_all(self._room(client)))
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():
                     while (trajectory := await self._finished.get()) is not None:
                         self.stats.num_done += 1
                         yield trajectory
-                await admission
+                await rollouts
             finally:
-                await _end([reports, admission, *self._running])
+                await _end([reports, rollouts, *self._scheduler.tasks])
                 if self._given_client is None:
                     await client.aclose()
                 self._reporter.report()
         _LOG.info("rollouts: %s", self.stats.as_facts())
-        if self._fatal is not None:
-            raise self._explained(self._fatal)
+        if self._scheduler.error is not None:
+            raise self._explained(self._scheduler.error)
 
     def _open_client(self) -> ChatClient:
         # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
@@ -158,99 +152,15 @@ class RolloutCollector:
             client=client,
             requester=requester,
             stats=self.stats,
-            asleep=self._asleep,
+            asleep=self._scheduler.asleep,
             metadata=self._metadata,
             replayed=self._count_replayed,
         )
 
-    async def _admit_all(self, room: RolloutRoom) -> None:
-        """Starts rollouts as room appears, waits for the last, and closes the queue of finished ones."""
-        try:
-            while self._fatal is None:
-                wanted = self._plan.next()
-                if wanted is not None:
-                    await self._admit(*wanted, room)
-                elif self._running:
-                    await self._next_change()
-                elif self._elsewhere:
-                    await self._take_over()
-                else:
-                    break
-        # Whoever iterates must hear of it, also when the prompts themselves raise.
-        except Exception as error:
-            self._halt(error)
-        if self._running:
-            await asyncio.wait(set(self._running))
+    async def _schedule_all(self, room: RolloutRoom) -> None:
+        """Runs every rollout, then closes the queue of finished ones."""
+        await self._scheduler.run(room)
         await self._finished.put(None)
-
-    async def _admit(self, prompt: Prompt, sample_index: int, room: RolloutRoom) -> None:
-        """Starts a rollout once there is room, or ends it where its prompt names a tool that is not there."""
-        try:
-            toolbox = self._toolbox.select(prompt.tools)
-        except ConfigError as error:
-            refused: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
-            await self._finish(Rollout(prompt, sample_index, Toolbox([]), room).failed(refused))
-        else:
-            await self._start_when_room(Rollout(prompt, sample_index, toolbox, room))
-
-    async def _start_when_room(self, rollout: Rollout) -> None:
-        """Nothing is started once the collection has to stop."""
-        while self._fatal is None and not self._has_room():
-            await self._next_change()
-        if self._fatal is None:
-            task = asyncio.create_task(self._run(rollout))
-            self._running[task] = rollout
-            task.add_done_callback(self._forget)
-
-    async def _next_change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    async def _take_over(self) -> None:
-        """Takes what other processes have finished by now, and runs what they left undone."""
-        elsewhere, self._elsewhere = self._elsewhere, []
-        _LOG.info("waiting for %d rollouts that another process is at", len(elsewhere))
-        await asyncio.sleep(_ELSEWHERE_S)
-        for rollout in elsewhere:
-            await self._start_when_room(rollout)
-
-    def _has_room(self) -> bool:
-        """Whether another rollout would be of use: those that want a slot should fill the window, and little more.
-
-        Rollouts in a tool or waiting to try again want none; they are bounded apart, or a dead endpoint would draw in
-        every prompt there is.
-        """
-        limit = self._controller.limit
-        wanting = len(self._running) - self._num_asleep
-        return wanting < limit + max(2, limit // 4) and len(self._running) < 4 * limit + 16
-
-    def _forget(self, task: "asyncio.Task[None]") -> None:
-        del self._running[task]
-        self._changed.set()
-
-    async def _run(self, rollout: Rollout) -> None:
-        try:
-            if not await self._journal.claim(rollout.key):
-                self._elsewhere.append(rollout)
-                return
-            try:
-                if (replayed := rollout.finished()) is not None:
-                    await self._finish_replayed(replayed)
-                else:
-                    await self._finish(await rollout.run())
-            finally:
-                self._journal.disclaim(rollout.key)
-        except Halted:
-            return
-        # `Rollout.run` makes a row of what concerns one rollout; what comes out of it concerns all.
-        except Exception as error:
-            self._halt(error)
-
-    async def _finish_replayed(self, trajectory: Trajectory) -> None:
-        self.stats.num_replayed_rollouts += 1
-        for turn in trajectory.turns:
-            self._count_replayed(turn)
-        await self._finish(trajectory)
 
     def _count_replayed(self, turn: Turn) -> None:
         self.stats.num_replayed += 1
@@ -267,18 +177,6 @@ class RolloutCollector:
         await self._plan.finished(trajectory)
         await self._finished.put(trajectory)
 
-    def _halt(self, error: Exception) -> None:
-        """Ends what costs nothing and lets answers under way come in."""
-        if self._fatal is not None:
-            return
-        self._fatal = error
-        self._changed.set()
-        current = asyncio.current_task()
-        for task, rollout in self._running.items():
-            rollout.halted = True
-            if task is not current and not rollout.holds_value:
-                task.cancel()
-
     def _explained(self, error: Exception) -> Exception:
         """The error with what was saved, where it is one that a user is to read."""
         if not isinstance(error, StillhouseError):
@@ -291,21 +189,12 @@ class RolloutCollector:
         explained.__cause__ = error
         return explained
 
-    @contextmanager
-    def _asleep(self) -> Iterator[None]:
-        self._num_asleep += 1
-        self._changed.set()
-        try:
-            yield
-        finally:
-            self._num_asleep -= 1
-
     async def _report_on(self) -> None:
         while True:
             self._reporter.report()
             await asyncio.sleep(_REPORT_S)
             # The limit grows without an event of its own.
-            self._changed.set()
+            self._scheduler.wake()
 
 
 async def _end(tasks: "list[asyncio.Task[None]]") -> None:

@@ -1,47 +1,15 @@
-"""When the engine starts rollouts, which of them go first, and how long one may take."""
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
-from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.config import RuntimeConfig
 from stillhouse.rollouts import Controller
 from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
-from stillhouse.types import Prompt, StopReason
+from stillhouse.types import Prompt
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
 Script = Callable[[Asked], Reply]
-
-
-def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.num_turns == 1 and "question 0" in str(asked.body["messages"][0]):
-            return Reply(completion("late"), delay_s=20)
-        return two_sums_then_answer(asked)
-
-    with SimulatedProvider(script) as provider:
-        got = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
-        sent = len(provider.ledger)
-        again = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
-        assert len(provider.ledger) == sent
-    for collected in (got, again):
-        reasons = sorted(one.stop_reason.value for one in collected.trajectories)
-        assert reasons == ["answered", "answered", "timeout"]
-    late = next(one for one in got.trajectories if one.stop_reason is StopReason.TIMEOUT)
-    assert len(late.turns) == 1
-
-
-def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
-    # Three are under way at once for the single slot, so the third waits as long as its whole allowance.
-    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.4)) as provider:
-        got = collect(
-            provider.url,
-            make_prompts(4),
-            config=RolloutsConfig(timeout_s=0.8),
-            runtime=RuntimeConfig(concurrency=1, max_concurrency=1),
-        )
-    assert [one.stop_reason for one in got.trajectories] == [StopReason.ANSWERED] * 4
 
 
 def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakePrompts) -> None:
