@@ -1,7 +1,7 @@
 """`RateControl`: whether a request may be sent now. A pure state machine, clock passed in.
 
     admit     gate open, room in the window, both pacers ready: a ticket, else None
-    settle    success teaches sizes and lets the window grow; a refusal cuts what it was about; headers set the pacers
+    settle    success teaches sizes and lets the window grow; a refusal goes to `Refusals`; headers set the pacers
     wait_s    seconds until admit may answer otherwise; None where only a settled request can help
 
 A ticket carries the epoch of its sending. A refusal of an older epoch belongs to an episode that has been dealt with:
@@ -12,18 +12,17 @@ import math
 from typing import Final
 
 from stillhouse.rollouts.failures import FailureKind
-from stillhouse.rollouts.limit_headers import LimitScope, RateLimits
+from stillhouse.rollouts.limit_headers import RateLimits
 from stillhouse.rollouts.limits.attribution import Attribution
-from stillhouse.rollouts.limits.gate import MAX_GATE_S, Gate
+from stillhouse.rollouts.limits.gate import Gate
 from stillhouse.rollouts.limits.pacer import Pacer, Since
+from stillhouse.rollouts.limits.refusals import Refusals
 from stillhouse.rollouts.limits.sizes import Sizes
 from stillhouse.rollouts.limits.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
 from stillhouse.rollouts.limits.window import Window
 
 _START_S: Final = 0.1
 """The first requests are spread over this time, so that a low limit refuses a few of them and not most."""
-_LONG_WAIT: Final = 10.0
-"""Whoever asks to wait for more latencies than this, and seconds, means a rate: a place in flight is free after one."""
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
@@ -50,11 +49,11 @@ class RateControl:
         self._gate = Gate()
         self._sizes = Sizes()
         self._attribution = Attribution()
+        self._refusals = Refusals(self._window, self._requests, self._tokens, self._gate, self._attribution)
         self._first_send = -math.inf
         self._num_sent = 0
         self._tokens_sent = 0.0
         self._latency_s = 1.0
-        self._before_cut = 1
         self._blocker = _NOTHING
         if learnt is not None:
             self._remember(learnt)
@@ -160,69 +159,11 @@ class RateControl:
     def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         self.num_rate_limited += 1
         if ticket.epoch != self.num_cuts:
-            self._forgive(ticket)
-            self._count_refusal(outcome.scope, ticket.sent_at)
+            self._refusals.meet_late(ticket, outcome.scope)
             return
-        scope = outcome.scope or self._guess(ticket, outcome.retry_after_s or 0.0)
-        if scope is LimitScope.CONCURRENCY:
-            self._refused_in_flight(ticket, outcome, now)
-        else:
-            self._refused_rate(scope, ticket, outcome, now)
+        since = Since(self._tokens_sent - ticket.tokens_sent, self._num_sent - ticket.num_sent)
+        self._refusals.meet_first(ticket, outcome, since, now, self._latency_s)
         self._begin_epoch()
-
-    def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
-        """What a refusal without a reason was about; what was held back for the other reason goes free."""
-        is_rate = self._attribution.refuse(ticket.ahead)
-        if is_rate or (self._attribution.lean == 0 and retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)):
-            if not self._requests.is_set:
-                self._window.restore(self._before_cut)
-            return LimitScope.REQUESTS
-        if not self._requests.told:
-            self._requests.forget()
-        return LimitScope.CONCURRENCY
-
-    def _refused_in_flight(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
-        lean, told = self._attribution.lean, outcome.scope is not None
-        if lean <= 0 and not self._window.is_cut:
-            self._before_cut = self._window.limit
-        self._window.refuse(ticket.ahead, ticket.sent_at, now, self._latency_s, sure=told or lean < 0)
-        self._forgive(ticket)
-        # Any answer makes room; to wait for longer would leave what is served at once unused.
-        if ticket.ahead == 0 or (not told and lean >= 0):
-            self._shut(outcome.retry_after_s, now)
-
-    def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, now: float) -> None:
-        gate_s = min(outcome.retry_after_s or 0.0, MAX_GATE_S)
-        sends = self._num_sent - ticket.num_sent
-        if scope is LimitScope.TOKENS:
-            since = Since(self._tokens_sent - ticket.tokens_sent, sends)
-            self._tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
-            self._requests.forgive(1.0, ticket.sent_at)
-        else:
-            self._requests.refuse(1.0, Since(sends, sends), ticket.sent_at, now, gate_s)
-            self._tokens.forgive(ticket.tokens, ticket.sent_at)
-        self._shut(outcome.retry_after_s, now)
-
-    def _shut(self, retry_after_s: float | None, now: float) -> None:
-        if retry_after_s is None:
-            return
-        self._gate.shut(retry_after_s, now)
-        self._requests.pause(min(retry_after_s, MAX_GATE_S))
-        self._tokens.pause(min(retry_after_s, MAX_GATE_S))
-
-    def _forgive(self, ticket: Ticket) -> None:
-        self._requests.forgive(1.0, ticket.sent_at)
-        self._tokens.forgive(ticket.tokens, ticket.sent_at)
-
-    def _count_refusal(self, scope: LimitScope | None, sent_at: float) -> None:
-        if scope is None:
-            scope = LimitScope.REQUESTS if self._attribution.is_rate else LimitScope.CONCURRENCY
-        if scope is LimitScope.CONCURRENCY:
-            self._window.count_refusal(sent_at)
-        elif scope is LimitScope.REQUESTS:
-            self._requests.count_refusal()
-        else:
-            self._tokens.count_refusal()
 
     def _begin_epoch(self) -> None:
         self.num_cuts += 1
