@@ -18,7 +18,7 @@ def pages_of(run: Run) -> dict[str, str]:
     if run.record.pages.ui_command is not None:
         pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{near(scripts / 'mlflow')} ui")
     if run.record.pages.run is not None:
-        pages["its run"] = run.record.pages.run
+        pages["run in MLflow"] = run.record.pages.run
     if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
         pages["Prefect"] = str(flow_run.ui_url)
     else:

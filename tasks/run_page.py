@@ -57,7 +57,7 @@ def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, 
     told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
     if (report := run.record.pages.file("report/report.html")) is not None:
         told["report in MLflow"] = report
-    links = "\n".join(f"- {purpose}: {_as_link(line)}" for purpose, line in told.items())
+    links = "\n".join(f"- {_as_link(purpose, line)}" for purpose, line in told.items())
     create_markdown_artifact(
         f"{table(SUMMARY_COLUMNS, rows)}\n{links}\n", key="summary", description=f"Summary of {run.name}"
     )
@@ -69,8 +69,9 @@ def _funnel(dataset: Artifact) -> list[dict[str, object]]:
     return [{"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps]
 
 
-def _as_link(line: str) -> str:
-    return f"[{line}]({line})" if line.startswith("http") else f"`{line}`"
+def _as_link(purpose: str, line: str) -> str:
+    # A whole address would run over the edge of the page.
+    return f"[{purpose}]({line})" if line.startswith("http") else f"{purpose}: `{line}`"
 
 
 def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
