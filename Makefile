@@ -124,11 +124,11 @@ automations: setup
 	$(DEFAULTS) python deployments/automations.py $(if $(NOTIFY),--notify $(NOTIFY))
 
 ## worker-cpu a worker that runs what the pool cpu is given, until Ctrl-C
-worker-cpu: setup
+worker-cpu: pools
 	$(DEFAULTS) prefect worker start --pool cpu
 
 ## worker-gpu a worker that runs what the pool gpu is given, one flow at a time
-worker-gpu: setup
+worker-gpu: pools
 	$(DEFAULTS) prefect worker start --pool gpu --limit 1
 
 ## docs       the guide, as a website in site/ that opens without a server
