@@ -15,21 +15,22 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import orjson
 
-from stillhouse.rollouts.batch.answers import end_failure, read_answer
+from stillhouse.rollouts.batch.answers import read_answer
 from stillhouse.rollouts.batch.limits import MAX_REQUESTS
 from stillhouse.rollouts.batch.notes import BatchNote, BatchNotes
+from stillhouse.rollouts.batch.open_batch import BatchRequest, OpenBatch
 from stillhouse.rollouts.batch.wire import BatchEndpoint
 from stillhouse.rollouts.completion import Completion, Sampling
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, RequestFailed
 from stillhouse.rollouts.request import request_body
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES: Final = 200_000_000
@@ -47,26 +48,6 @@ class BatchPace:
     """Requests of one batch at most."""
     max_bytes: int = _MAX_BYTES
     """Size of one batch's file at most."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """One request that somebody waits for, or whose answer nobody has fetched yet."""
-
-    digest: str
-    body: bytes
-    answer: "asyncio.Future[JsonObject]"
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A batch that is under way or that ended while nobody listened."""
-
-    note: BatchNote
-    requests: dict[str, _Request] = field(default_factory=dict)
-    """By custom id: those that somebody waits for."""
-    answered: set[str] = field(default_factory=set)
-    watch: "asyncio.Task[None] | None" = None
 
 
 class BatchClient:
@@ -94,11 +75,11 @@ class BatchClient:
         self._pace = pace or BatchPace()
         self._clock = clock
         self._wire = BatchEndpoint(endpoint, poll_s=self._pace.poll_s, sleep=sleep)
-        self._gathered: list[_Request] = []
+        self._gathered: list[BatchRequest] = []
         self._gathered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._open: list[_Open] = []
-        self._unclaimed: defaultdict[str, list[tuple[_Open, str]]] = defaultdict(list)
+        self._open: list[OpenBatch] = []
+        self._unclaimed: defaultdict[str, list[tuple[OpenBatch, str]]] = defaultdict(list)
         self._attaching: asyncio.Task[None] | None = None
         self._submitting: set[asyncio.Task[None]] = set()
 
@@ -115,7 +96,7 @@ class BatchClient:
         await self._attached()
         body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
-        request = _Request(digest, body, asyncio.get_running_loop().create_future())
+        request = BatchRequest(digest, body, asyncio.get_running_loop().create_future())
         if not self._claim(request):
             self._gather(request)
         row = await request.answer
@@ -162,23 +143,22 @@ class BatchClient:
             if note.batch_id is None:
                 # It was never created, or another process is about to; its note ends with its time.
                 continue
-            batch = _Open(note)
+            batch = OpenBatch(self._wire, note)
             self._open.append(batch)
             for custom_id in note.custom_ids:
                 self._unclaimed[custom_id.partition("-")[0]].append((batch, custom_id))
             _LOG.info("batch %s: holds up to %d answers of an earlier run", note.batch_id, len(note.custom_ids))
 
-    def _claim(self, request: _Request) -> bool:
+    def _claim(self, request: BatchRequest) -> bool:
         """Whether an open batch holds an equal request that nobody has claimed; it is then answered from there."""
         known = self._unclaimed.get(request.digest)
         if not known:
             return False
         batch, custom_id = known.pop(0)
-        batch.requests[custom_id] = request
-        self._watch(batch)
+        batch.join(custom_id, request)
         return True
 
-    def _gather(self, request: _Request) -> None:
+    def _gather(self, request: BatchRequest) -> None:
         size = len(request.body) + 200
         if self._gathered and (
             len(self._gathered) >= self._pace.max_requests or self._gathered_bytes + size > self._pace.max_bytes
@@ -199,66 +179,24 @@ class BatchClient:
             self._submitting.add(task)
             task.add_done_callback(self._submitting.discard)
 
-    async def _submit(self, requests: list[_Request]) -> None:
+    async def _submit(self, requests: list[BatchRequest]) -> None:
         by_id = {f"{request.digest}-{index}": request for index, request in enumerate(requests)}
         note: BatchNote | None = None
         try:
             note = self._notes.add(tuple(by_id))
             lines = b"".join(_line(custom_id, request.body) for custom_id, request in by_id.items())
             batch_id = await self._wire.create(note.tag, lines, since=note.created)
-            batch = _Open(self._notes.found(note, batch_id), by_id)
+            batch = OpenBatch(self._wire, self._notes.found(note, batch_id), by_id)
         # Whatever it is, those who wait must hear of it.
         except Exception as error:
             if note is not None and isinstance(error, RequestFailed) and _is_refusal(error.failure):
                 self._notes.strike(note, set(note.custom_ids))
             for request in requests:
-                _fail(request, error)
+                request.fail(error)
             return
         _LOG.info("batch %s: asked for %d completions of %s", batch_id, len(by_id), self._endpoint.model)
         self._open.append(batch)
-        self._watch(batch)
-
-    def _watch(self, batch: _Open) -> None:
-        if batch.watch is None or batch.watch.done():
-            batch.watch = asyncio.create_task(self._follow(batch))
-
-    async def _follow(self, batch: _Open) -> None:
-        """Waits for the end of a batch and hands out what it holds."""
-        try:
-            ended = await self._wire.ended(str(batch.note.batch_id))
-            while batch.requests:
-                # Those that join while the files are read may have missed their line.
-                before = list(batch.requests)
-                for file_id in (ended.output_file_id, ended.error_file_id):
-                    if file_id is not None:
-                        async for row in self._wire.lines(file_id):
-                            self._answer(batch, str(row.get("custom_id")), row)
-                missing = RequestFailed(end_failure(ended))
-                for custom_id in before:
-                    self._answer(batch, custom_id, missing)
-        # Whatever it is, those who wait must hear of it.
-        except Exception as error:
-            for custom_id in list(batch.requests):
-                self._answer(batch, custom_id, error)
-            return
-        _LOG.info("batch %s: %s, %d answers", ended.id, ended.status, len(batch.answered))
-
-    def _answer(self, batch: _Open, custom_id: str, found: JsonObject | Exception) -> None:
-        """Ends one request's wait; the answer to one that nobody waits for any more is left for the next run."""
-        request = batch.requests.pop(custom_id, None)
-        if request is None or request.answer.done():
-            return
-        batch.answered.add(custom_id)
-        if isinstance(found, Exception):
-            _fail(request, found)
-        else:
-            request.answer.set_result(found)
-
-
-def _fail(request: _Request, error: Exception) -> None:
-    if not request.answer.done():
-        # Of its own for each: an exception collects the traceback of everyone who raises it.
-        request.answer.set_exception(RequestFailed(error.failure) if isinstance(error, RequestFailed) else error)
+        batch.follow()
 
 
 def _is_refusal(failure: Failure) -> bool:
