@@ -36,15 +36,14 @@ Learnt
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.provider.answers import Service
-from benchmarks.provider.limits import Limits, Step
 from benchmarks.provider.process import running
-from benchmarks.rollouts.convergence import Convergence
-from benchmarks.rollouts.measure import HERE, LATENCY_S, endure, fresh, run, run_bare, run_flow, span_s
+from benchmarks.rollouts.hidden_limits import limits, steps
+from benchmarks.rollouts.measure import HERE, LATENCY_S, Effort, fresh, run, run_bare, run_flow, span_s
 from benchmarks.rollouts.optimum import optimum_s
 from benchmarks.rollouts.scenarios import SCENARIOS, Scenario
 from benchmarks.rollouts.sides.job import Job
@@ -53,20 +52,6 @@ from benchmarks.rounds import Spread, argument_parser, publish, ratio, spread
 
 _SLOTS: Final = 256
 _FLOW_SLOTS: Final = (20, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is measured."""
-
-    rounds: int = 3
-    num_prompts: int = 2000
-    long_factor: int = 10
-    """Times more prompts where the way up should not count."""
-    memory_prompts: tuple[int, int] = (10_000, 100_000)
-    duration_s: float = 90.0
-    settle_s: float = 30.0
-
 
 Part = Callable[[Effort, Path], tuple[list[str], dict[str, Any]]]
 
@@ -172,41 +157,6 @@ def flow(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
     return lines, figures
 
 
-def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """Share of each kind of hidden limit, with and without headers."""
-    lines, figures = [], {}
-    for kind, hidden in _HIDDEN.items():
-        for headers in (True, False):
-            if headers and kind == "concurrency":
-                # No provider tells of it in headers; Retry-After alone is what there is.
-                name = f"{kind}, Retry-After"
-            else:
-                name = f"{kind}, {'headers' if headers else 'nothing told'}"
-            steps = (Step(at_s=0, limits=hidden),)
-            (found,) = endure(
-                steps, headers=headers, settle_s=effort.settle_s, duration_s=effort.duration_s, folder=folder
-            )
-            lines.append(f"limits, {name}: {_told(found)}")
-            figures[name] = asdict(found)
-    return lines, figures
-
-
-def steps(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
-    """Each kind of limit halved and doubled again."""
-    lines, figures = [], {}
-    for kind, hidden in _HIDDEN.items():
-        half = Limits.model_validate(
-            {name: value / 2 for name, value in hidden.model_dump(exclude_defaults=True).items()}
-        )
-        third = effort.duration_s * 2 / 3
-        course = tuple(Step(at_s=third * index, limits=one) for index, one in enumerate((hidden, half, hidden)))
-        found = endure(course, headers=False, settle_s=effort.settle_s, duration_s=3 * third, folder=folder)
-        for name, one in zip(("first", "halved", "doubled"), found, strict=True):
-            lines.append(f"steps, {kind}, {name}: {_told(one)}")
-        figures[kind] = [asdict(one) for one in found]
-    return lines, figures
-
-
 PARTS: Final[dict[str, Part]] = {
     "cpu": cpu,
     "ideal": ideal,
@@ -216,19 +166,6 @@ PARTS: Final[dict[str, Part]] = {
     "limits": limits,
     "steps": steps,
 }
-_HIDDEN: Final = {
-    "RPM": Limits(requests_per_minute=1200),
-    "TPM": Limits(tokens_per_minute=120_000),
-    "concurrency": Limits(concurrency=32),
-}
-
-
-def _told(found: Convergence) -> str:
-    reached = "never" if found.reached_s is None else f"after {found.reached_s:.0f} s"
-    return (
-        f"{found.share:.3f} of it (at least 0.97), {found.refused_share:.2%} refused once converged and "
-        f"{found.refused_share_in_all:.2%} in all (at most 1 %), 90 % {reached}"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The runs that `acceptance` measures: a job to its end, one without end, and the command a user types."""
+"""The runs that `acceptance` measures, and how many: a job to its end, one without end, the command a user types."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,19 @@ from benchmarks.rollouts.sides.job import Job
 HERE: Final = Path(sys.executable)
 LATENCY_S: Final = 0.2
 _LIMIT_S: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: int = 3
+    num_prompts: int = 2000
+    long_factor: int = 10
+    """Times more prompts where the way up should not count."""
+    memory_prompts: tuple[int, int] = (10_000, 100_000)
+    duration_s: float = 90.0
+    settle_s: float = 30.0
 
 
 def endure(

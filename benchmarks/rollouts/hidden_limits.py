@@ -1,0 +1,58 @@
+"""The parts of `acceptance` about limits that a client has to find: each kind of them, held, halved and doubled."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.provider.limits import Limits, Step
+from benchmarks.rollouts.convergence import Convergence
+from benchmarks.rollouts.measure import Effort, endure
+
+_HIDDEN: Final = {
+    "RPM": Limits(requests_per_minute=1200),
+    "TPM": Limits(tokens_per_minute=120_000),
+    "concurrency": Limits(concurrency=32),
+}
+
+
+def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Share of each kind of hidden limit, with and without headers."""
+    lines, figures = [], {}
+    for kind, hidden in _HIDDEN.items():
+        for headers in (True, False):
+            if headers and kind == "concurrency":
+                # No provider tells of it in headers; Retry-After alone is what there is.
+                name = f"{kind}, Retry-After"
+            else:
+                name = f"{kind}, {'headers' if headers else 'nothing told'}"
+            steps = (Step(at_s=0, limits=hidden),)
+            (found,) = endure(
+                steps, headers=headers, settle_s=effort.settle_s, duration_s=effort.duration_s, folder=folder
+            )
+            lines.append(f"limits, {name}: {_told(found)}")
+            figures[name] = asdict(found)
+    return lines, figures
+
+
+def steps(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Each kind of limit halved and doubled again."""
+    lines, figures = [], {}
+    for kind, hidden in _HIDDEN.items():
+        half = Limits.model_validate(
+            {name: value / 2 for name, value in hidden.model_dump(exclude_defaults=True).items()}
+        )
+        third = effort.duration_s * 2 / 3
+        course = tuple(Step(at_s=third * index, limits=one) for index, one in enumerate((hidden, half, hidden)))
+        found = endure(course, headers=False, settle_s=effort.settle_s, duration_s=3 * third, folder=folder)
+        for name, one in zip(("first", "halved", "doubled"), found, strict=True):
+            lines.append(f"steps, {kind}, {name}: {_told(one)}")
+        figures[kind] = [asdict(one) for one in found]
+    return lines, figures
+
+
+def _told(found: Convergence) -> str:
+    reached = "never" if found.reached_s is None else f"after {found.reached_s:.0f} s"
+    return (
+        f"{found.share:.3f} of it (at least 0.97), {found.refused_share:.2%} refused once converged and "
+        f"{found.refused_share_in_all:.2%} in all (at most 1 %), 90 % {reached}"
+    )
