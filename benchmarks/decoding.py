@@ -38,7 +38,8 @@ from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import next_turn_ids, render
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded import embedded_path
-from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox

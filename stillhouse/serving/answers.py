@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.serving.generator import Generation
+from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ChatRequest, CompletionRequest
 from stillhouse.serving.score import RankedToken
 from stillhouse.types import JsonObject, Message

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from stillhouse.serving.generator import Generation
+from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ApiError
 from stillhouse.serving.worker import Engine
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from stillhouse.chat.template import TemplateError, render
 from stillhouse.serving.answers import chat_choice, envelope, text_choice
 from stillhouse.serving.desk import Desk
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.protocol import ApiError, ChatRequest, CompletionRequest
 from stillhouse.serving.score import RankedToken
 from stillhouse.store.fingerprint import digest

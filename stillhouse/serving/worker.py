@@ -14,7 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from stillhouse.serving.adapters import AdaptedModel
-from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import RankedToken, rank_tokens
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from benchmarks.on_policy.sides.job import Found, Job, Trajectory, clock, num_sa
 from benchmarks.on_policy.workload import wanted_tokens
 from benchmarks.sft.sides.job import Mark
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.assembly import build_trainer
 from stillhouse.training.float32 import use_fast_float32_products

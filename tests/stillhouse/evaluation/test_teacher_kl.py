@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import InputError
 from stillhouse.evaluation.teacher_kl import merge_turns, teacher_kl
-from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.types import StopReason, Trajectory, Turn
 

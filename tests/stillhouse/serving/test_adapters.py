@@ -6,7 +6,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import resolve_model
-from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.serving.worker import Engine
 

@@ -7,7 +7,7 @@ from stillhouse.chat.parse import MALFORMED_CALL
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.serving.answers import chat_choice, first_call_index
-from stillhouse.serving.generator import Generation
+from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ChatRequest
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 2"}}\n</tool_call>'

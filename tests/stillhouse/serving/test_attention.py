@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from stillhouse.serving.attention import slot_masks
-from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import score_tokens
 
 SHAPE: dict[str, Any] = {

@@ -5,7 +5,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generator import Generator
 
 Forced = Callable[..., list[float]]
 

@@ -7,7 +7,8 @@ from peft import LoraConfig, get_peft_model
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.errors import ConfigError
-from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 

@@ -3,7 +3,8 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from stillhouse.serving.generator import GenerationRequest, Generator
+from stillhouse.serving.generation import GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import score_tokens
 from stillhouse.serving.worker import Engine, EngineStopped
 

@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from stillhouse.errors import EndpointError
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 
 _SHOWN_CHARACTERS: Final = 200
 

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 
 
 class Engine(Protocol):

@@ -18,7 +18,7 @@ from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.template import TemplateError, next_turn_ids, render, stop_token_ids
 from stillhouse.chat.tokens import decode_all, encode
 from stillhouse.errors import TrainingError
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
 from stillhouse.tools.calls import ToolErrorKind
 from stillhouse.tools.context import ToolContext

@@ -15,7 +15,7 @@ from typing import Final
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_folder

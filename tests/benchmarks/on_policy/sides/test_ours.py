@@ -1,6 +1,6 @@
 from benchmarks.on_policy.sides.ours import AsAsked, ReplayedStep
 from benchmarks.sft.workload import FIRST_WORD_ID
-from stillhouse.serving.generator import Generation, GenerationRequest
+from stillhouse.serving.generation import Generation, GenerationRequest
 
 
 class Submitted:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
-from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.loss.objective import Objective

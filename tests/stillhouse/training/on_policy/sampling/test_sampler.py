@@ -7,7 +7,8 @@ import torch
 
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import TrainingError
-from stillhouse.serving.generator import Generation, Generator
+from stillhouse.serving.generation import Generation
+from stillhouse.serving.generator import Generator
 from stillhouse.tools import tool
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.toolbox import Toolbox

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from stillhouse.config import StudentConfig
-from stillhouse.serving.generator import Generation, GenerationRequest, Generator
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generator import Generator
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student

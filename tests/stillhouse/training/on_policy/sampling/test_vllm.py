@@ -9,7 +9,7 @@ import torch
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.serving.generator import GenerationRequest
+from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.completions import read_completion
