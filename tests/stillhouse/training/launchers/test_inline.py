@@ -1,5 +1,4 @@
 import os
-import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,8 +30,8 @@ def settings() -> tuple[object, ...]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        # Not Python's own generator: threads of clients that earlier tests opened draw from it at any moment.
         torch.get_rng_state().tolist(),
-        random.getstate(),
         signal.getsignal(signal.SIGTERM),
     )
 
@@ -52,7 +51,7 @@ def test_torch_is_left_as_it_was_found(job: TrainJob):
     assert train(job, Look())["steps"] > 4
     assert settings() == before
     # While it trained, each of them was another.
-    assert [all(during[place] == before[place] for during in seen) for place in (0, 2, 3, 5, 7)] == [False] * 5
+    assert [all(during[place] == before[place] for during in seen) for place in (0, 2, 3, 5, 6)] == [False] * 5
 
 
 @pytest.fixture
