@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +10,15 @@ from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentC
 from stillhouse.training.job import TrainJob
 
 NewJob = Callable[[Path], TrainJob]
+_FLOW = """
+import signal, sys
+from pathlib import Path
+from stillhouse.progress import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launchers.launch import train
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +83,19 @@ def on_policy_job(
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def start_flow() -> Callable[[TrainJob], "subprocess.Popen[bytes]"]:
+    """Starts a process that trains, and returns once there is a checkpoint. Told to end, it does so with 7."""
+
+    def start(job: TrainJob) -> subprocess.Popen[bytes]:
+        described = job.output_dir.with_suffix(".json")
+        described.write_text(job.model_dump_json())
+        flow = subprocess.Popen([sys.executable, "-c", _FLOW, str(described)])
+        while not any((job.work_dir / "checkpoints").glob("step-*")):
+            assert flow.poll() is None
+            time.sleep(0.05)
+        return flow
+
+    return start

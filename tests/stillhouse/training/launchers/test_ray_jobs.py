@@ -28,16 +28,8 @@ from stillhouse.training.launchers.ray_jobs import RayJobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FLOW = """
-import signal, sys
-from pathlib import Path
-from stillhouse.progress import NoProgress
-from stillhouse.training.job import TrainJob
-from stillhouse.training.launchers.launch import train
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
-"""
 OnCluster = Callable[..., TrainJob]
+StartFlow = Callable[[TrainJob], subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module")
@@ -103,22 +95,11 @@ def on_cluster(sft_job: Callable[[Path], TrainJob], dashboard: str, tmp_path: Pa
     return make
 
 
-def start_flow(job: TrainJob) -> subprocess.Popen[bytes]:
-    """A process that trains, once the job has a checkpoint."""
-    described = job.output_dir.with_suffix(".json")
-    described.write_text(job.model_dump_json())
-    flow = subprocess.Popen([sys.executable, "-c", FLOW, str(described)])
-    while not any((job.work_dir / "checkpoints").glob("step-*")):
-        assert flow.poll() is None
-        time.sleep(0.05)
-    return flow
-
-
 def attempts(job: TrainJob) -> list[Path]:
     return list((job.work_dir / "attempts").iterdir())
 
 
-def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnCluster) -> None:
+def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnCluster, start_flow: StartFlow) -> None:
     job = on_cluster(num_hosts=2)
     with start_flow(job) as flow:
         flow.kill()
@@ -128,7 +109,9 @@ def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnC
     assert len(attempts(job)) == 1
 
 
-def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluster: OnCluster) -> None:
+def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(
+    on_cluster: OnCluster, start_flow: StartFlow
+) -> None:
     job = on_cluster(num_epochs=200)
     with start_flow(job) as flow:
         flow.send_signal(signal.SIGTERM)

@@ -2,8 +2,6 @@
 
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,27 +19,14 @@ pytestmark = pytest.mark.slow
 
 NewJob = Callable[..., TrainJob]
 PATIENCE = Patience(look_s=0.05, settle_s=1.0)
-FLOW = """
-import sys
-from pathlib import Path
-from stillhouse.progress import NoProgress
-from stillhouse.training.job import TrainJob
-from stillhouse.training.launchers.launch import train
-train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
-"""
+StartFlow = Callable[[TrainJob], subprocess.Popen[bytes]]
 
 
-def wait_for_checkpoint(job: TrainJob, process: subprocess.Popen[bytes]) -> None:
-    while not any((job.work_dir / "checkpoints").glob("step-*")):
-        assert process.poll() is None
-        time.sleep(0.05)
-
-
-def test_a_flow_killed_and_started_again_follows_the_job_it_left(cluster_job: NewJob, api: Any, tmp_path: Path) -> None:
+def test_a_flow_killed_and_started_again_follows_the_job_it_left(
+    cluster_job: NewJob, api: Any, start_flow: StartFlow
+) -> None:
     job = cluster_job(num_hosts=2)
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    with subprocess.Popen([sys.executable, "-c", FLOW, str(tmp_path / "job.json")]) as flow:
-        wait_for_checkpoint(job, flow)
+    with start_flow(job) as flow:
         flow.kill()
     facts = train_on_cluster(job, NoProgress(), KubernetesJobs(job.runtime.kubernetes), PATIENCE)
     assert facts["resumed_from_step"] is None
@@ -52,13 +37,10 @@ def test_a_flow_killed_and_started_again_follows_the_job_it_left(cluster_job: Ne
 
 
 def test_a_terminated_flow_deletes_its_job_which_saves_a_checkpoint_first(
-    cluster_job: NewJob, sft_job: NewJob, api: Any, tmp_path: Path
+    cluster_job: NewJob, sft_job: NewJob, api: Any, start_flow: StartFlow, tmp_path: Path
 ) -> None:
     job = cluster_job().model_copy(update={"sft": sft_job(tmp_path).sft})
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(7))\n" + FLOW
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "job.json")]) as flow:
-        wait_for_checkpoint(job, flow)
+    with start_flow(job) as flow:
         flow.terminate()
         assert flow.wait(120) == 7
     assert api.jobs == {}
