@@ -53,6 +53,21 @@ def smoke_config() -> Callable[..., DistillConfig]:
     return load
 
 
+@pytest.fixture(scope="session")
+def little_training() -> dict[str, Any]:
+    """Changes to the smoke config: a remote teacher, every prompt trained on, SFT alone and little of it."""
+    return {
+        "prompts__held_out_fraction": 0.0,
+        "teacher__model": "simulated",
+        "dataset__validation_fraction": 0.0,
+        "sft__batch_size": 4,
+        "on_policy__enabled": False,
+        "evaluation__enabled": False,
+        "runtime__api_key_env": KEY_VARIABLE,
+        "runtime__shard_size": 4,
+    }
+
+
 @pytest.fixture
 def generate_from(tmp_path: Path) -> Callable[..., Any]:
     """Runs the flow `generate` over rows of a prompts file, against an endpoint, on a store of the test's own."""

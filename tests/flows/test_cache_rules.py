@@ -43,27 +43,12 @@ def _write(path: Path, rows: Rows) -> Path:
 
 
 @pytest.fixture(scope="module")
-def options() -> dict[str, Any]:
-    """A remote teacher, a small share of prompts, little training."""
-    return {
-        "prompts__held_out_fraction": 0.0,
-        "teacher__model": "simulated",
-        "dataset__validation_fraction": 0.0,
-        "sft__batch_size": 4,
-        "on_policy__enabled": False,
-        "evaluation__enabled": False,
-        "runtime__api_key_env": "STILLHOUSE_TEST_KEY",
-        "runtime__shard_size": 4,
-    }
-
-
-@pytest.fixture(scope="module")
 def workshop(
     tmp_path_factory: pytest.TempPathFactory,
     smoke_config: Callable[..., DistillConfig],
     embedded_rows: Rows,
     knowing_teacher: Callable[[Asked], Reply],
-    options: dict[str, Any],
+    little_training: dict[str, Any],
 ) -> Iterator[Workshop]:
     from flows.train_sft import train_sft
 
@@ -72,7 +57,7 @@ def workshop(
     with SimulatedProvider(knowing_teacher) as provider:
 
         def config(**changes: Any) -> DistillConfig:
-            given = {**options, "prompts__source": str(prompts), "teacher__base_url": provider.url, **changes}
+            given = {**little_training, "prompts__source": str(prompts), "teacher__base_url": provider.url, **changes}
             return smoke_config(folder / "store", **given)
 
         base = train_sft(config())
@@ -247,7 +232,7 @@ def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
     smoke_config: Callable[..., DistillConfig],
     embedded_rows: Rows,
     knowing_teacher: Callable[[Asked], Reply],
-    options: dict[str, Any],
+    little_training: dict[str, Any],
 ) -> None:
     refused = {embedded_rows[1]["prompt"], embedded_rows[5]["prompt"], embedded_rows[7]["prompt"]}
 
@@ -258,7 +243,7 @@ def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
 
     source = _write(tmp_path / "prompts.jsonl", embedded_rows)
     with SimulatedProvider(moody) as provider:
-        given = {**options, "prompts__source": str(source), "teacher__base_url": provider.url}
+        given = {**little_training, "prompts__source": str(source), "teacher__base_url": provider.url}
         config = smoke_config(tmp_path / "store", **given)
         with pytest.raises(FailureBudgetExceeded, match=r"(?s)of 4 rollouts failed.*not today") as caught:
             _generate(config)

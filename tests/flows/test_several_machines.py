@@ -37,21 +37,15 @@ def machine(
     tmp_path: Path,
     smoke_config: Callable[..., DistillConfig],
     embedded_rows: Rows,
+    little_training: dict[str, Any],
 ) -> Callable[..., DistillConfig]:
     """The config of a run on the machine of that name."""
     prompts = tmp_path / "prompts.jsonl"
     write_jsonl(prompts, embedded_rows)
     common = {
+        **little_training,
         "prompts__source": str(prompts),
-        "prompts__held_out_fraction": 0.0,
-        "teacher__model": "simulated",
         "teacher__base_url": provider.url,
-        "dataset__validation_fraction": 0.0,
-        "sft__batch_size": 4,
-        "on_policy__enabled": False,
-        "evaluation__enabled": False,
-        "runtime__api_key_env": "STILLHOUSE_TEST_KEY",
-        "runtime__shard_size": 4,
         "runtime__store": URL,
     }
     return lambda name, **changes: smoke_config(
