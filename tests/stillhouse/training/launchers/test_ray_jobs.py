@@ -35,11 +35,12 @@ StartFlow = Callable[[TrainJob], subprocess.Popen[bytes]]
 @pytest.fixture(scope="module")
 def dashboard() -> Iterator[str]:
     """The address at which the cluster takes jobs."""
-    port, dashboard_port = free_port(), free_port()
+    port, dashboard_port, patch = free_port(), free_port(), pytest.MonkeyPatch()
     # Ray's sockets have no room for the path of pytest's folders.
     folder = tempfile.mkdtemp(prefix="ray-")
     # Whoever reaches a cluster could have it run anything.
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    patch.setenv("RAY_AUTH_MODE", "token")
+    patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     binaries = Path(sys.executable).parent
     command = [binaries / "ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", "--disable-usage-stats"]
@@ -66,7 +67,7 @@ def dashboard() -> Iterator[str]:
                 process.kill()
         head.wait()
         shutil.rmtree(folder)
-        del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
+        patch.undo()
 
 
 def free_port() -> int:
