@@ -110,7 +110,7 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
 
 
 def _knock(address: str) -> None:
-    """Asks whether anybody listens there: Ray itself would go on trying for a quarter of an hour.
+    """Asks whether anybody listens there: Ray itself tries for more than ten minutes.
 
     Raises:
         OSError: nobody does.
