@@ -1,1 +1,0 @@
-"""On-policy distillation by the trainer and by TRL on a GPU, at the shapes of Qwen3."""

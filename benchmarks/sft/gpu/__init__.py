@@ -1,1 +1,0 @@
-"""The trainer and TRL on a GPU, at the shapes of Qwen3."""
