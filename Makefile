@@ -10,7 +10,7 @@ export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
 DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.environment
 
-.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
+.PHONY: help setup demo test test-slow test-gpu check audit format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
 help:
 	@sed -n 's/^##//p' $(MAKEFILE_LIST)
@@ -96,6 +96,10 @@ bench-science: setup
 ## bench-demo the demo's accuracies over three seeds
 bench-demo: setup
 	$(BIN)/python -m benchmarks.demo_seeds --json runs/bench/demo_seeds.json
+
+## gpu        everything that only a GPU can show, in 9 minutes; again goes on with what is missing
+gpu: setup
+	$(BIN)/python -m benchmarks.gpu
 
 ## mlflow     the MLflow pages of the runs made here, on http://127.0.0.1:5000
 mlflow: setup

@@ -60,13 +60,13 @@ def floor_seconds(
     student, teacher = pair.student, pair.teacher
     heads = 2.0 * num_sampled * (3 * _head(student) + is_scored * _head(teacher))
     return {
-        "sample": _sampling(student, lengths, machine),
+        "sample": sampling_seconds(student, lengths, machine),
         "score": is_scored * _forward(teacher, whole) / machine.flops,
         "train": (3.0 * _forward(student, whole) + heads) / machine.flops,
     }
 
 
-def _sampling(shape: Shape, lengths: Sequence[tuple[int, int]], machine: Machine) -> float:
+def sampling_seconds(shape: Shape, lengths: Sequence[tuple[int, int]], machine: Machine) -> float:
     weights, kv = _layers(shape) + _head(shape), 2 * shape.layers * shape.kv_heads * shape.head_dim
     seconds = _forward(shape, [prompt for prompt, _ in lengths]) / machine.flops
     for place in range(max(completion for _, completion in lengths)):

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
@@ -74,6 +74,13 @@ class Found(JsonFile):
     """Of each step, by all of `WORKS` but `train`."""
     trajectories: list[list[Trajectory]] = field(default_factory=list)
     """Of each step, in no particular order."""
+    profile: dict[str, Any] = field(default_factory=dict)
+    """Of the last step, where one was asked for."""
+
+    def first_steps(self, count: int) -> Self:
+        """What the first steps left."""
+        names = ("marks", "losses", "gradient_norms", "seconds", "trajectories")
+        return replace(self, **{name: getattr(self, name)[:count] for name in names})
 
     def splits(self) -> list[dict[str, float]]:
         """Seconds of each step but the first, by `WORKS`."""

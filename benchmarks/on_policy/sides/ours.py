@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -110,12 +110,23 @@ class ReplayedStep:
         return ready
 
 
+class Profiler(Protocol):
+    """Profiles the training part of a step."""
+
+    def start(self) -> None:
+        """Begins to record."""
+
+    def figures(self) -> dict[str, Any]:
+        """Ends recording."""
+
+
 class Watched(OnPolicy):
     """The method, which notes what was sampled and how long sampling and the teacher's passes take."""
 
-    def __init__(self, found: Found, *arguments: Any) -> None:
+    def __init__(self, found: Found, profiler: Profiler | None, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._found = found
+        self._profiler = profiler
 
     def batch(self, step: int) -> Batch:
         """See `Method`."""
@@ -124,6 +135,8 @@ class Watched(OnPolicy):
         sync_s = batch.metrics["sync_s"]
         self._found.seconds.append({"sample": clock() - started - sync_s, "score": 0.0, "sync": sync_s})
         self._found.trajectories.append([_trajectory(sample) for sample in batch.samples])
+        if self._profiler is not None and step == self.num_steps - 1:
+            self._profiler.start()
         return batch
 
     def reference(self, samples: Sequence[Sample]) -> Reference | None:
@@ -145,9 +158,10 @@ class Marks(NoListener):
         Enough: it was the last one.
     """
 
-    def __init__(self, found: Found, num_steps: int) -> None:
+    def __init__(self, found: Found, num_steps: int, profiler: Profiler | None) -> None:
         self._found = found
         self._num_steps = num_steps
+        self._profiler = profiler
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """A step has ended."""
@@ -157,6 +171,8 @@ class Marks(NoListener):
             clock()
             self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
         if step == self._num_steps:
+            if self._profiler is not None:
+                self._found.profile = self._profiler.figures()
             raise Enough
 
 
@@ -212,6 +228,7 @@ def train(
     config: OnPolicyConfig,
     work_dir: Path,
     replayed: Sequence[Sequence[Trajectory]] | None = None,
+    profiler: Profiler | None = None,
 ) -> Found:
     """A training by the method as `load_on_policy` makes it, but for the engines.
 
@@ -222,6 +239,7 @@ def train(
         config: of the method.
         work_dir: its own.
         replayed: trained on instead of what the student samples, step by step; None samples.
+        profiler: of the last step, which it slows down, from where its batch is there; None profiles nothing.
     """
     found = Found()
     sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
@@ -240,8 +258,8 @@ def train(
             lambda *_: None,
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
-        method = Watched(found, student, objective, queue, teachers, config, work_dir / "checkpoints")
-        marks = Marks(found, config.num_steps)
+        method = Watched(found, profiler, student, objective, queue, teachers, config, work_dir / "checkpoints")
+        marks = Marks(found, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)
         with suppress(Enough):
             trainer.run()

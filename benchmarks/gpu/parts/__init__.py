@@ -1,0 +1,1 @@
+"""The measurements, a module for each kind; `measure(row, bench)` takes one."""

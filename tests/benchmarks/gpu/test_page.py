@@ -1,0 +1,59 @@
+from typing import Any
+
+from benchmarks.gpu.page import page
+from benchmarks.gpu.plan import plan
+from benchmarks.gpu.results import Measurement
+
+H200 = {"device_type": "cuda", "device": "NVIDIA H200", "torch": "2.11.0", "commit": "c0ffee", "tiny": False}
+JOBS = plan(with_model=True)
+
+
+def measured(**figures: Any) -> Measurement:
+    return Measurement("measured", H200, figures)
+
+
+def test_without_a_measurement_the_page_says_so_and_lists_every_row() -> None:
+    text = page(JOBS, {})
+    assert "Nothing has been measured yet" in text
+    for job in JOBS:
+        for row in job.rows:
+            assert row.name in text.split("## Is it right?")[1]
+    assert "Not run: peaks; packed flash attention; " in text
+
+
+def test_a_rehearsal_leaves_no_figure_on_the_page() -> None:
+    rehearsed = Measurement("measured", {**H200, "tiny": True}, {"bf16_tflops": 123.456})
+    assert page(JOBS, {"truth": {"peaks": rehearsed}}) == page(JOBS, {})
+
+
+def test_the_better_variant_is_held_against_the_goal() -> None:
+    rows = {
+        "8B at 4,096, ours compiled": measured(mfu=0.52, tokens_per_s=21_000.0),
+        "8B at 4,096, ours plain": measured(mfu=0.41),
+        "0.6B at 16,384, ours plain": measured(mfu=0.3),
+    }
+    lines = page(JOBS, {"sft": rows}).splitlines()
+    eight, small, middle = (
+        next(line for line in lines if line.startswith(f"| SFT, {size}")) for size in ("8B", "0.6B", "1.7B")
+    )
+    assert eight.endswith("| at least 50.0% | 52.0% | yes |")
+    assert small.endswith("| at least 40.0% | 30.0% | no |")
+    assert middle.endswith("| not run |  |")
+
+
+def test_device_versions_and_commit_stand_above_the_figures() -> None:
+    text = page(JOBS, {"truth": {"peaks": measured(bf16_tflops=788.0)}})
+    assert "- device NVIDIA H200, torch 2.11.0, commit c0ffee" in text
+    assert "Nothing has been measured" not in text
+
+
+def test_what_failed_is_listed_with_its_reason() -> None:
+    failed = Measurement("failed", H200, {}, "RuntimeError: no kernel image")
+    assert "- CUDA graph: failed: RuntimeError: no kernel image" in page(JOBS, {"truth": {"CUDA graph": failed}})
+
+
+def test_profiles_are_shown_as_shares_and_longest_kernels() -> None:
+    profile = {"shares": {"matmul": 0.6, "idle": 0.1}, "top_kernels_ms": {"nvjet_tst": 12.5}}
+    text = page(JOBS, {"sft": {"8B at 4,096, ours plain": measured(mfu=0.5, **profile)}})
+    assert "| 8B at 4,096, ours plain | 60.0% | 0.0% | 0.0% | 0.0% | 0.0% | 10.0% |" in text
+    assert "- 8B at 4,096, ours plain: `nvjet_tst` 12.5 ms" in text
