@@ -18,6 +18,8 @@ from benchmarks.gpu.results import Measurement, Results
 
 _RESERVE_S: Final = 10.0
 """Kept free at the end of the budget for the page."""
+_PATIENCE: Final = 3.0
+"""A job is ended after so many times the seconds that its rows need at least, so that the others get their turn."""
 _NUM_REASON_LINES: Final = 3
 
 
@@ -59,7 +61,8 @@ class Runner:
             if left_s < job.rows[0].least_s and not self._setting.tiny:
                 self._say(f"{job.part}, {job.name}: not begun, {left_s:.0f} s are left of the budget")
                 continue
-            self._run_job(job, max(left_s, 1.0))
+            patience_s = left_s if self._setting.tiny else _PATIENCE * sum(row.least_s for row in job.rows)
+            self._run_job(job, max(1.0, min(left_s, patience_s)))
 
     def _untried(self, jobs: Sequence[Job]) -> list[Job]:
         return _with_rows(jobs, lambda job, row: self._known(job).get(row) is None)
@@ -95,7 +98,7 @@ class Runner:
             finally:
                 _end(process)
             log.seek(0)
-            reason = f"stopped after {limit_s:.0f} s, the rest of the budget"
+            reason = f"stopped after {limit_s:.0f} s"
             if code:
                 # Python's traces underline their lines with carets.
                 last = [line.strip() for line in log.read().splitlines() if line.strip(" ^~")][-_NUM_REASON_LINES:]
