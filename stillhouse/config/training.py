@@ -52,7 +52,7 @@ class TrainerConfig(Section):
     activation_offload: bool = False
     """Keep activations in the memory of the host between the passes."""
     compile: Switch = "auto"
-    """Compile the model's blocks; `auto` does on CUDA for trainings long enough to pay for it."""
+    """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
     """Optimiser steps between checkpoints; a killed run repeats at most so many."""
     keep_checkpoints: int = Field(default=2, ge=1)

@@ -62,9 +62,10 @@ def build_trainer(
     ranks = ranks or Ranks.single(student.device)
     activations = activation_offload if config.activation_offload else nullcontext
     passes = Passes(student, ranks, config, activations)
+    student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     prepare_blocks(
         student.causal_lm,
-        compiled=wants_compile(student, config, method.num_steps),
+        compiled=compiled,
         checkpointed=wants_checkpointing(
             student,
             config,

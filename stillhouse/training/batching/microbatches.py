@@ -142,14 +142,12 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
         places.append(first + indices - 1)
         targets.append(tokens[indices])
     return Microbatch(
-        inputs_BT=torch.from_numpy(inputs).view(-1, width).to(device),
-        position_ids_BT=torch.from_numpy(position_ids).view(-1, width).to(device),
+        inputs_BT=_on_device(inputs, device).view(-1, width),
+        position_ids_BT=_on_device(position_ids, device).view(-1, width),
         segments=_segments(lengths, device) if packing else None,
-        target_places_N=torch.from_numpy(np.concatenate(places)).to(device),
-        targets_N=torch.from_numpy(np.concatenate(targets)).to(device),
-        values={
-            name: torch.from_numpy(values).to(device) for name, values in _at_targets(samples, token_values).items()
-        },
+        target_places_N=_on_device(np.concatenate(places), device),
+        targets_N=_on_device(np.concatenate(targets), device),
+        values={name: _on_device(values, device) for name, values in _at_targets(samples, token_values).items()},
     )
 
 
@@ -174,8 +172,16 @@ def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool
 
 
 def _segments(lengths: Sequence[int], device: torch.device) -> Segments:
-    starts = torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)).to(device)
+    starts = _on_device(np.cumsum([0, *lengths], dtype=np.int32), device)
     return Segments(starts, tuple(lengths), max(lengths))
+
+
+def _on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # From memory that is not pinned, a copy would wait for all that the GPU still has to do.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[str, np.ndarray]:

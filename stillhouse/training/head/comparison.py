@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stillhouse.config import Divergence
 from stillhouse.serving.logits import UNSCALED, LogitScaling
+from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
 from stillhouse.training.head.divergence import Pair, divergences
 from stillhouse.training.head.layer import Layer
 from stillhouse.training.head.reference import Reference
@@ -41,6 +42,16 @@ class Compared(NamedTuple):
         )
 
 
+class _Settings(NamedTuple):
+    """How a comparison is made."""
+
+    terms: tuple[Divergence, ...]
+    temperature: float
+    scaling: LogitScaling
+    """Of the teacher's logits."""
+    wants_reverse_kl: bool
+
+
 class Comparison:
     """Compares the student's logits with a teacher's, which it makes.
 
@@ -51,6 +62,7 @@ class Comparison:
         temperature: divides the logits of both.
         wants: `reverse_kl`, or nothing of interest.
         like_CV: room for the student's logits, of whose size, type and device the teacher's are.
+        compiled: compare whole chunks by compiled kernels.
 
     Raises:
         ValueError: the reference has another number of positions than there are targets, or shares more ids than either
@@ -65,10 +77,14 @@ class Comparison:
         temperature: float,
         wants: Set[ScoreName],
         like_CV: Tensor,
+        *,
+        compiled: bool = False,
     ) -> None:
-        self._targets_N, self._terms, self._temperature = targets_N, terms, temperature
-        self._wants_reverse_kl = "reverse_kl" in wants
+        scaling = UNSCALED if reference is None else reference.scaling
+        self._settings = _Settings(tuple(terms), temperature, scaling, "reverse_kl" in wants)
+        self._targets_N = targets_N
         self._dtype = wide(like_CV.dtype)
+        self._compiled = compiled
         self._layer: Layer | None = None
         if reference is None:
             return
@@ -81,44 +97,48 @@ class Comparison:
             )
         bias_S = None if head.bias is None else head.bias[:shared].to(device)
         self._layer = Layer(reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype)
-        self._scaling = reference.scaling
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
     def chunk(self, chunk: slice, logits_CV: Tensor) -> Compared:
         """Compares a chunk, whose logits under the student it reads."""
         if self._layer is None:
             zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
-            return Compared(zeros_C if self._terms else None, zeros_C.clone() if self._wants_reverse_kl else None)
+            return Compared(zeros_C if self._settings.terms else None, zeros_C.clone() if self._settings.wants_reverse_kl else None)
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
-        num_rows = block_rows(reference_CS)
-        blocks = zip(
-            *(whole.split(num_rows) for whole in (logits_CV, reference_CS, self._targets_N[chunk])), strict=True
-        )
-        values, reverse_kls, logprobs = zip(*(self._block_(*block) for block in blocks), strict=True)
+        whole = (logits_CV, reference_CS, self._targets_N[chunk])
+        if self._compiled and len(reference_CS) >= MIN_TOKENS:
+            blocks = [compiled(_compare_)(*any_length(*whole), self._settings)]
+        else:
+            num_rows = block_rows(reference_CS)
+            parts = zip(*(tensor.split(num_rows) for tensor in whole), strict=True)
+            blocks = [_compare_(*part, self._settings) for part in parts]
+        values, reverse_kls, logprobs = zip(*blocks, strict=True)
         return Compared(
-            torch.cat(values) if self._terms else None,
-            torch.cat(reverse_kls) if self._wants_reverse_kl else None,
+            torch.cat(values) if self._settings.terms else None,
+            torch.cat(reverse_kls) if self._settings.wants_reverse_kl else None,
             torch.cat(logprobs),
-            reference_CS if self._terms else None,
+            reference_CS if self._settings.terms else None,
         )
 
-    def _block_(
-        self, logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Values of some rows, with the gradient in place of the teacher's logits."""
-        shared = reference_RS.shape[1]
-        log_p_RS = self._log_probabilities(logits_RV[:, :shared], UNSCALED)
-        log_q_RS = self._log_probabilities(reference_RS, self._scaling)
-        is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
-        logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
-        pair = Pair(log_p_RS, log_q_RS)
-        reverse_kl_R = pair.reverse_kl() if self._wants_reverse_kl else None
-        values_R = None
-        if self._terms:
-            values_R, gradients_RS = divergences(pair, self._terms)
-            reference_RS.copy_(gradients_RS)
-        return values_R, reverse_kl_R, logprobs_R
 
-    def _log_probabilities(self, logits_RS: Tensor, scaling: LogitScaling) -> Tensor:
-        logits_RS = scaling.apply_(logits_RS.to(self._dtype))
-        return (logits_RS if self._temperature == 1.0 else logits_RS / self._temperature).log_softmax(dim=-1)
+def _compare_(
+    logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor, settings: _Settings
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Values of some rows, with the gradient in place of the teacher's logits."""
+    shared = reference_RS.shape[1]
+    log_p_RS = _log_probabilities(logits_RV[:, :shared], UNSCALED, settings.temperature)
+    log_q_RS = _log_probabilities(reference_RS, settings.scaling, settings.temperature)
+    is_shared_R, ids_R = targets_R < shared, targets_R.clamp(max=shared - 1)
+    logprobs_R = log_q_RS.gather(1, ids_R[:, None]).squeeze(1).where(is_shared_R, -torch.inf)
+    pair = Pair(log_p_RS, log_q_RS)
+    reverse_kl_R = pair.reverse_kl() if settings.wants_reverse_kl else None
+    values_R = None
+    if settings.terms:
+        values_R, gradients_RS = divergences(pair, settings.terms)
+        reference_RS.copy_(gradients_RS)
+    return values_R, reverse_kl_R, logprobs_R
+
+
+def _log_probabilities(logits_RS: Tensor, scaling: LogitScaling, temperature: float) -> Tensor:
+    logits_RS = scaling.apply_(logits_RS.to(wide(logits_RS.dtype)))
+    return (logits_RS if temperature == 1.0 else logits_RS / temperature).log_softmax(dim=-1)

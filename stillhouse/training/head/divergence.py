@@ -20,7 +20,6 @@ Dimensions: R rows, S shared ids, K the most probable of them.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Final
 
 import torch
@@ -45,18 +44,28 @@ class Pair:
 
     def __init__(self, log_p_RS: Tensor, log_q_RS: Tensor) -> None:
         self.r_RS = log_p_RS - log_q_RS
-        # On a CPU the fused softmax costs two thirds of exp.
-        self.p_RS = torch.softmax(log_p_RS, dim=-1, out=log_p_RS)
+        self.p_RS = _probabilities(log_p_RS)
         self._log_q_RS = log_q_RS
+        self._q_RS: Tensor | None = None
 
-    @cached_property
+    @property
     def q_RS(self) -> Tensor:
-        """Probabilities under the teacher."""
-        return torch.softmax(self._log_q_RS, dim=-1, out=self._log_q_RS)
+        """Probabilities under the teacher, computed when they are first used."""
+        if self._q_RS is None:
+            self._q_RS = _probabilities(self._log_q_RS)
+        return self._q_RS
 
     def reverse_kl(self) -> Tensor:
         """KL(student || teacher) of each row."""
         return (self.p_RS * self.r_RS).sum(dim=-1)
+
+
+def _probabilities(logprobs_RS: Tensor) -> Tensor:
+    """Their exponentials, which overwrite them unless the caller is being compiled."""
+    if torch.compiler.is_compiling():
+        return logprobs_RS.exp()
+    # On a CPU the fused softmax costs two thirds of exp.
+    return torch.softmax(logprobs_RS, dim=-1, out=logprobs_RS)
 
 
 def divergences(pair: Pair, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor]:

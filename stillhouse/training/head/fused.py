@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from stillhouse.config import Divergence
 from stillhouse.training.head.comparison import Comparison
+from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import Layer
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
@@ -80,6 +81,7 @@ def fused_loss(
     divergence: Sequence[Divergence] = (),
     reference: Reference | None = None,
     chunk_elements: int | None = None,
+    compiled: bool = False,
 ) -> LossSums:
     """The summed losses of the targets under softmax(head(hidden) / temperature), ready for `backward`.
 
@@ -100,6 +102,7 @@ def fused_loss(
         reference: the teacher at the same positions; None for no teacher, from whom nothing then differs.
         chunk_elements: most logits that exist at once, though those of one token always do; None takes what suits the
             device.
+        compiled: make the passes over logits by compiled kernels.
 
     Raises:
         ValueError: the reference has another number of positions than there are targets, or shares more ids than
@@ -113,20 +116,25 @@ def fused_loss(
     layer = Layer(hidden_NH, head.weight, head.bias, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
-        comparison = Comparison(reference, targets_N, divergence, temperature, wants, buffer_CV)
+        comparison = Comparison(reference, targets_N, divergence, temperature, wants, buffer_CV, compiled=compiled)
         # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
             compared = comparison.chunk(chunk, logits_CV)
-            scores = compared.added_to(softmax_(logits_CV, targets_N[chunk], temperature, wants))
+            is_compiled = compiled and len(logits_CV) >= MIN_TOKENS
+            make_scores = compiled_scores if is_compiled else softmax_
+            scores = compared.added_to(make_scores(logits_CV, targets_N[chunk], temperature, wants))
             chunk_values = {name: values_N[chunk] for name, values_N in values.items()}
             if not layer.is_trained:
                 totals.add(method_loss(scores, chunk_values), scale)
                 continue
             losses, slopes = _differentiated(method_loss, scores, chunk_values, scale / temperature)
             totals.add(losses, scale)
-            logit_gradients_(logits_CV, scores, slopes, compared.gradients_CS)
+            if is_compiled:
+                compiled_gradients_(logits_CV, scores, slopes, compared.gradients_CS, temperature)
+            else:
+                logit_gradients_(logits_CV, scores, slopes, compared.gradients_CS)
             layer.backward(chunk, logits_CV)
     totals.loss = _KnownGradients.apply(totals.loss, layer.gradients, hidden_NH, head.weight, head.bias)
     return totals

@@ -95,6 +95,18 @@ class Slopes(NamedTuple):
     divergence_C: Tensor | None = None
 
 
+def coefficients(scores: TokenScores, slopes: Slopes, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each token what `logit_gradients_` multiplies p with, what it adds to all ids, and the target's own entry.
+
+    The target's entry is computed from its score: where p_y is close to 1 it is a difference, of which a rounded p_y
+    would leave no digit.
+    """
+    a_C, b_C, c_C, _ = slopes
+    factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
+    shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
+    return factors_C, shares_C, factors_C * scores.logprobs_N.detach().exp() + shares_C + a_C
+
+
 def logit_gradients_(
     probabilities_CV: Tensor, scores: TokenScores, slopes: Slopes, divergence_gradients_CS: Tensor | None = None
 ) -> None:
@@ -105,14 +117,10 @@ def logit_gradients_(
 
         dL/dz = (b - a - c) p + c / V + a e_y
 
-    The target's own entry is computed from its score: where p_y is close to 1 it is a difference, of which a rounded
-    p_y would leave no digit. To that comes dL/ddivergence times the divergence's own gradient by the first S logits.
+    To that comes dL/ddivergence times the divergence's own gradient by the first S logits.
     """
-    vocabulary = probabilities_CV.shape[1]
-    a_C, b_C, c_C, d_C = slopes
-    factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
-    shares_C = torch.zeros_like(a_C) if c_C is None else c_C / vocabulary
-    chosen_C = factors_C * scores.logprobs_N.exp() + shares_C + a_C
+    a_C, _, c_C, d_C = slopes
+    factors_C, shares_C, chosen_C = coefficients(scores, slopes, probabilities_CV.shape[1])
     num_rows, scratch = _scratch(probabilities_CV, int(probabilities_CV.dtype != a_C.dtype))
     columns = [column_C[:, None].split(num_rows) for column_C in (factors_C, shares_C, scores.targets_N, chosen_C)]
     blocks = probabilities_CV.split(num_rows)

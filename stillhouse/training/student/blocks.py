@@ -3,21 +3,19 @@
 Each is done block by block: a compiled block serves all of its kind, and what is kept of a recomputed one is its input.
 """
 
-import os
-import shutil
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError
+from stillhouse.training.student.compiler import can_compile, missing_compiler
 from stillhouse.training.student.student import Student
 
 MIN_COMPILED_STEPS: Final = 200
@@ -66,20 +64,21 @@ def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: 
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether `config.compile` means that blocks are compiled; `auto` does on CUDA, from 200 steps on.
+    """Whether `config.compile` means that blocks and loss are compiled; `auto` does on CUDA, from 200 steps on.
 
-    It leaves out DoRA, whose layers compile in pieces, and machines without a compiler.
+    It leaves out DoRA, whose layers compile in pieces, and machines without a compiler that works.
 
     Raises:
         ConfigError: `on`, where the compiler that torch needs is missing.
     """
-    missing = _missing_compiler(student.device)
-    if config.compile == "on" and missing is not None:
+    if config.compile == "on" and (missing := missing_compiler(student.device)) is not None:
         raise ConfigError(f"compile = 'on' needs {missing}. Install it, or set compile to `off`")
     if config.compile != "auto":
         return config.compile == "on"
+    if student.device.type != "cuda" or num_steps < MIN_COMPILED_STEPS:
+        return False
     is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
-    return student.device.type == "cuda" and num_steps >= MIN_COMPILED_STEPS and missing is None and not is_dora
+    return not is_dora and can_compile(student.device)
 
 
 def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -> Callable[..., Any]:
@@ -90,16 +89,11 @@ def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -
         trained = partial(checkpoint, trained, use_reentrant=False)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        is_trained = block.training and torch.is_grad_enabled()
-        return (trained if is_trained else plain)(*args, **kwargs)
+        if not (block.training and torch.is_grad_enabled()):
+            return plain(*args, **kwargs)
+        if compiled and isinstance(args[0], Tensor) and not args[0].requires_grad:
+            # The first block over frozen embeddings would be compiled by itself.
+            args = (args[0].detach().requires_grad_(), *args[1:])
+        return trained(*args, **kwargs)
 
     return forward
-
-
-def _missing_compiler(device: torch.device) -> str | None:
-    if device.type == "cuda" and find_spec("triton") is None:
-        return "the package triton"
-    variable, names = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++", "clang++"))
-    if any(shutil.which(name) for name in (os.environ.get(variable, names[0]), *names)):
-        return None
-    return f"a compiler for the host's processor ({' or '.join(names)}, or the variable {variable})"

@@ -32,6 +32,8 @@ class StudentStep(nn.Module):
         self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
         self.noise_alpha: float | None = None
         """Size of the noise on the embeddings in training mode; None adds none."""
+        self.compiles_head = False
+        """Whether the passes over the logits are made by compiled kernels."""
 
     @property
     def backbone(self) -> Any:
@@ -63,6 +65,7 @@ class StudentStep(nn.Module):
             wants=method.wants,
             divergence=method.divergence,
             reference=reference,
+            compiled=self.compiles_head,
         )
 
     def _noise(self, microbatch: Microbatch) -> AbstractContextManager[None]:

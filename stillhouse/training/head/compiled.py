@@ -1,0 +1,110 @@
+"""The passes over the logits of a chunk as compiled kernels, which is how a GPU runs them.
+
+Operation by operation, softmax and gradient of bfloat16 logits move about 53 bytes a logit through a GPU's memory, by
+way of float32 copies: at 16,384 tokens and 151,936 ids 130 GB, which take longer than the products that make the
+logits. Compiled, the logits are read once for the scores (twice with the entropy), and once more for the gradient that
+is written in their place: 6 to 8 bytes.
+
+Between scores and gradients the buffer keeps the logits. Nothing is rounded to their type before the gradient.
+
+Dimensions: C tokens of a chunk, V vocabulary, S shared ids.
+"""
+
+from collections.abc import Callable, Set
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.softmax import Slopes, coefficients, wide
+
+MIN_TOKENS: Final = 2
+"""Tokens of the smallest chunk that is compiled: a size of 0 or 1 would be compiled again, for that size alone."""
+
+
+def compiled_scores(
+    logits_CV: Tensor, targets_C: Tensor, temperature: float = 1.0, wants: Set[ScoreName] = frozenset()
+) -> TokenScores:
+    """Scores of `targets_C` under softmax(logits / temperature); the logits stay."""
+    logprobs_C, log_normalisers_C, is_top_C, mean_C, entropy_C = compiled(_scores)(
+        *any_length(logits_CV, targets_C), temperature, "mean_logprob" in wants, "entropy" in wants
+    )
+    return TokenScores(targets_C, logprobs_C, log_normalisers_C, is_top_C, mean_C, entropy_C)
+
+
+def compiled_gradients_(
+    logits_CV: Tensor,
+    scores: TokenScores,
+    slopes: Slopes,
+    divergence_gradients_CS: Tensor | None = None,
+    temperature: float = 1.0,
+) -> None:
+    """Overwrites logits with the gradient of a loss by logits / temperature, as `softmax.logit_gradients_` has it."""
+    factors_C, shares_C, chosen_C = coefficients(scores, slopes, logits_CV.shape[1])
+    of_divergence = () if divergence_gradients_CS is None else (divergence_gradients_CS, slopes.divergence_C)
+    compiled(_gradients_)(
+        temperature,
+        *any_length(
+            logits_CV,
+            scores.targets_N,
+            scores.log_normalisers_N.detach(),
+            factors_C,
+            shares_C,
+            chosen_C,
+            *of_divergence,
+        ),
+    )
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, once in a process."""
+    return torch.compile(function)
+
+
+def any_length(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors, marked as of any length: what is compiled for one chunk then serves those of other lengths."""
+    for tensor in tensors:
+        if tensor is not None:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)  # type: ignore[attr-defined,no-untyped-call]
+    return tensors
+
+
+def _scores(
+    logits_CV: Tensor, targets_C: Tensor, temperature: float, wants_mean: bool, wants_entropy: bool
+) -> tuple[Tensor | None, ...]:
+    scaled_CV = logits_CV.to(wide(logits_CV.dtype)) / temperature
+    top_C = scaled_CV.amax(dim=-1)
+    shifted_CV = scaled_CV - top_C[:, None]
+    exponentials_CV = shifted_CV.exp()
+    sums_C = exponentials_CV.sum(dim=-1)
+    logs_C = sums_C.log()
+    chosen_C = scaled_CV.gather(1, targets_C[:, None]).squeeze(1)
+    entropy_C = logs_C - (exponentials_CV * shifted_CV).sum(dim=-1) / sums_C if wants_entropy else None
+    mean_C = scaled_CV.mean(dim=-1) - top_C - logs_C if wants_mean else None
+    return chosen_C - top_C - logs_C, top_C + logs_C, chosen_C >= top_C, mean_C, entropy_C
+
+
+def _gradients_(
+    temperature: float,
+    logits_CV: Tensor,
+    targets_C: Tensor,
+    log_normalisers_C: Tensor,
+    factors_C: Tensor,
+    shares_C: Tensor,
+    chosen_C: Tensor,
+    divergence_gradients_CS: Tensor | None = None,
+    slopes_C: Tensor | None = None,
+) -> None:
+    vocabulary = logits_CV.shape[1]
+    probabilities_CV = (logits_CV.to(factors_C.dtype) / temperature - log_normalisers_C[:, None]).exp()
+    ids_V = torch.arange(vocabulary, device=logits_CV.device)
+    gradients_CV = factors_C[:, None] * probabilities_CV + shares_C[:, None]
+    gradients_CV = torch.where(ids_V == targets_C[:, None], chosen_C[:, None], gradients_CV)
+    if divergence_gradients_CS is not None and slopes_C is not None:
+        own_CS = divergence_gradients_CS.to(factors_C.dtype) * slopes_C[:, None]
+        gradients_CV = gradients_CV + pad(own_CS, (0, vocabulary - own_CS.shape[1]))
+    logits_CV.copy_(gradients_CV)
