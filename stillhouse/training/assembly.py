@@ -72,6 +72,7 @@ def build_trainer(
             config.microbatch_tokens,
             ranks,
             compares=bool(method.divergence) or "reverse_kl" in method.wants,
+            compiled=compiled,
         ),
     )
     flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)

@@ -63,22 +63,39 @@ def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: 
         block.forward = _training_forward(block, compiled=compiled, checkpointed=checkpointed)
 
 
-def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether `config.compile` means that blocks and loss are compiled; `auto` does on CUDA, from 200 steps on.
+def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
+    """Compiles the blocks of a model that is only read, in packed rows of any length; changed in place."""
+    for block in decoder_blocks(causal_lm):
+        block.forward = torch.compile(block.forward, dynamic=True)
 
-    It leaves out DoRA, whose layers compile in pieces, and machines without a compiler that works.
+
+def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
+    """Whether `config.compile` means that the student's blocks and the loss are compiled.
+
+    `auto` leaves out DoRA, whose layers compile in pieces.
+
+    Raises:
+        ConfigError: as `pays_to_compile`.
+    """
+    is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
+    if config.compile == "auto" and is_dora:
+        return False
+    return pays_to_compile(config, num_steps, student.device)
+
+
+def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
+    """Whether `config.compile` means that a training of `num_steps` steps compiles what runs on `device`.
+
+    `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
 
     Raises:
         ConfigError: `on`, where the compiler that torch needs is missing.
     """
-    if config.compile == "on" and (missing := missing_compiler(student.device)) is not None:
+    if config.compile == "on" and (missing := missing_compiler(device)) is not None:
         raise ConfigError(f"compile = 'on' needs {missing}. Install it, or set compile to `off`")
     if config.compile != "auto":
         return config.compile == "on"
-    if student.device.type != "cuda" or num_steps < MIN_COMPILED_STEPS:
-        return False
-    is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
-    return not is_dora and can_compile(student.device)
+    return device.type == "cuda" and num_steps >= MIN_COMPILED_STEPS and can_compile(device)
 
 
 def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -> Callable[..., Any]:

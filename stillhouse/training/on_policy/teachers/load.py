@@ -26,6 +26,7 @@ from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.training.student.blocks import pays_to_compile
 from stillhouse.training.student.student import Student
 
 logger = logging.getLogger(__name__)
@@ -194,6 +195,8 @@ class _Loading:
             device,
             weights=HostWeights(model, device) if settings.offload else None,
             alignment=self._alignment(settings, tokenizer),
+            # Layers of 4 bits compile in pieces.
+            compiled=not settings.quantised and pays_to_compile(self.config, self.config.num_steps, device),
         )
 
 

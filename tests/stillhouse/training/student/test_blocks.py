@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.training.batching.microbatches import Segments
 from stillhouse.training.student.attention import segment_arguments
 from stillhouse.training.student.blocks import MIN_COMPILED_STEPS, decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.student.compiler import can_compile
 from stillhouse.training.student.load import load_student
 from stillhouse.training.student.student import Student
 
@@ -119,6 +121,55 @@ def test_compiled_blocks_give_the_same_to_rounding_and_serve_rows_of_any_length(
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs[0] > 0
     assert num_graphs[1:] == [num_graphs[1]] * 3
+
+
+@pytest.mark.slow
+def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: Callable[[str], Student]):
+    torch._dynamo.reset()
+    counters.clear()
+    student = new_student("full")
+    prepare_blocks(student.causal_lm, compiled=True, checkpointed=False)
+    generator = torch.Generator().manual_seed(3)
+    # As long as the model is wide, which the compiler takes for a rule until it sees the second row.
+    packings = [(64,), *(tuple(torch.randint(2, 40, (n,), generator=generator).tolist()) for n in (1, 2, 3, 7, 15))]
+    num_graphs = []
+    for lengths in packings:
+        trained_pass(student, lengths)
+        num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs[1:] == [num_graphs[1]] * 5
+    assert num_graphs[1] <= 2 * num_graphs[0]
+
+
+@pytest.mark.slow
+def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_student: Callable[[str], Student]):
+    num_graphs = []
+    for kind in ("full", "lora"):
+        torch._dynamo.reset()
+        counters.clear()
+        student = new_student(kind)
+        prepare_blocks(student.causal_lm, compiled=True, checkpointed=False)
+        trained_pass(student, (9, 5))
+        num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs[1] == num_graphs[0]
+
+
+@pytest.mark.slow
+def test_a_compiler_that_does_not_work_is_found_out_and_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with monkeypatch.context() as broken_machine, torch._inductor.config.patch({"cpp.cxx": (str(broken),)}):
+        broken_machine.setenv("CXX", str(broken))
+        torch._dynamo.reset()
+        can_compile.cache_clear()
+        assert not can_compile(CPU)
+        assert "torch.compile needs a compiler that works" in caplog.text
+    torch._dynamo.reset()
+    can_compile.cache_clear()
+    assert can_compile(CPU)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("on", True), ("off", False), ("auto", False)])

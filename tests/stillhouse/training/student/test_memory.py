@@ -42,6 +42,15 @@ def test_auto_checkpoints_where_the_activations_do_not_fit_and_on_and_off_are_ob
     assert wants_checkpointing(student, config, num_tokens, ALONE) is expected
 
 
+def test_compiled_blocks_are_reckoned_to_keep_less(student: Student):
+    plain, compiled = (
+        estimate_memory(student, TrainerConfig(), 10**6, checkpointed=False, compiled=compiled)
+        for compiled in (False, True)
+    )
+    assert compiled.kept == pytest.approx(0.7 * plain.kept, rel=0.01)
+    assert compiled.state == plain.state
+
+
 def test_decision_is_logged_with_its_figures(student: Student, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     wants_checkpointing(student, TrainerConfig(), FAR_TOO_MANY, ALONE)

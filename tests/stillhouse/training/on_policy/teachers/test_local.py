@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
@@ -141,6 +142,18 @@ def test_a_teacher_on_the_host_comes_to_its_device_only_to_score(requests: list[
     model = load_model("embedded:teacher", device="cpu")
     known = expected(model, requests)
     same(local(model, weights=HostWeights(model, CPU)).start(requests).result(), known)
+
+
+@pytest.mark.slow
+def test_a_compiled_teacher_gives_the_same_scores(requests: list[ScoreRequest]) -> None:
+    torch._dynamo.reset()
+    model = load_model("embedded:teacher", device="cpu")
+    known = expected(model, requests)
+    counters.clear()
+    teacher = local(model, compiled=True)
+    same(teacher.start(requests).result(), known)
+    same(teacher.start(requests[:2]).result(), known[:2])
+    assert counters["stats"]["unique_graphs"] > 0
 
 
 @pytest.mark.gpu
