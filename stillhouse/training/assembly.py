@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import torch
+
 from stillhouse.config import TrainerConfig
 from stillhouse.progress import NoProgress, Progress
 from stillhouse.training.method import Method
@@ -63,6 +65,9 @@ def build_trainer(
     activations = activation_offload if config.activation_offload else nullcontext
     passes = Passes(student, ranks, config, activations)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
+    if compiled and config.compile == "auto":
+        # What the compiler cannot do after all then runs as it is, with a warning.
+        torch._dynamo.config.suppress_errors = True
     prepare_blocks(
         student.causal_lm,
         compiled=compiled,

@@ -64,5 +64,8 @@ def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: Traine
     from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
 
     # Rare tokens' gradients are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
-    GlobalOptimManager.get_instance().override_config(_tables(student), "optim_bits", 32)
-    return AdamW8bit(_groups(parameters, config), **_settings(config))
+    manager, groups = GlobalOptimManager.get_instance(), _groups(parameters, config)
+    manager.override_config(_tables(student), "optim_bits", 32)
+    # Before bitsandbytes 0.50 an override holds only for parameters that are made known after it, by their place.
+    manager.register_parameters(groups)
+    return AdamW8bit(groups, **_settings(config))

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
-from stillhouse.training.batching.microbatches import num_targets
+from stillhouse.training.batching.microbatches import collate, num_targets
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
 from stillhouse.training.losses import cross_entropy
@@ -156,3 +156,20 @@ def test_each_microbatch_is_compared_with_the_teacher_of_its_partition(
     for p, wanted in zip(trained, torch.autograd.grad(expected, trained), strict=True):
         torch.testing.assert_close(p.grad, wanted, rtol=1e-3, atol=1e-6)
     assert sorted(name for group in method.asked for name in group) == sorted(sample.prompt_id for sample in samples)
+
+
+@pytest.mark.gpu
+def test_the_host_waits_for_the_gpu_only_once_a_batch_is_through(tiny_model: str, full_student: StudentConfig):
+    cuda = torch.device("cuda")
+    student = load_student(tiny_model, full_student, cuda, seed=0)
+    passes = Passes(student, Ranks.single(cuda), TrainerConfig(microbatch_tokens=64))
+    samples = list(OnDisk(100))
+    passes.backward(samples, Likelihood())  # what is set up once may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        microbatch = collate(samples[20:40], lambda _: {}, cuda, packing=passes.packing)
+        with student.precision():
+            student.step(microbatch, Likelihood(), 1.0).loss.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(microbatch.inputs_BT, collate(samples[20:40], lambda _: {}, cuda, packing=passes.packing).inputs_BT)

@@ -127,6 +127,8 @@ def test_eight_bit_states_follow_adamw():
             for _, p in student.trained_parameters():
                 p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(number)).to(cuda)
             build.step()
+        table = student.causal_lm.get_input_embeddings().weight
+        assert all(state.dtype is torch.float32 for state in build.state[table].values() if torch.is_tensor(state))
     exact, eight = (weights(student) for student in students.values())
     for name in start:
         moved = (exact[name] - start[name]).norm()
