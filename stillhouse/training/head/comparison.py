@@ -103,7 +103,8 @@ class Comparison:
         """Compares a chunk, whose logits under the student it reads."""
         if self._layer is None:
             zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
-            return Compared(zeros_C if self._settings.terms else None, zeros_C.clone() if self._settings.wants_reverse_kl else None)
+            reverse_kl_C = zeros_C.clone() if self._settings.wants_reverse_kl else None
+            return Compared(zeros_C if self._settings.terms else None, reverse_kl_C)
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
         whole = (logits_CV, reference_CS, self._targets_N[chunk])
         if self._compiled and len(reference_CS) >= MIN_TOKENS:
@@ -111,7 +112,10 @@ class Comparison:
         else:
             num_rows = block_rows(reference_CS)
             parts = zip(*(tensor.split(num_rows) for tensor in whole), strict=True)
-            blocks = [_compare_(*part, self._settings) for part in parts]
+            blocks = [
+                _compare_(logits_RV, reference_RS, targets_R, self._settings)
+                for logits_RV, reference_RS, targets_R in parts
+            ]
         values, reverse_kls, logprobs = zip(*blocks, strict=True)
         return Compared(
             torch.cat(values) if self._settings.terms else None,

@@ -69,7 +69,7 @@ def any_length(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors, marked as of any length: what is compiled for one chunk then serves those of other lengths."""
     for tensor in tensors:
         if tensor is not None:
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)  # type: ignore[attr-defined,no-untyped-call]
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
     return tensors
 
 

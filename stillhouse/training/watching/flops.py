@@ -4,13 +4,13 @@ They are those of the mathematics, whatever is computed besides (Chowdhery et al
 computed a second time and padding count nothing. A product of [n, k] with [k, m] counts 2nkm; elementwise work counts
 nothing.
 
-A frozen weight counts 4 and an adapter's 6 for each token, as in prime-rl. Other figures are lower than those of prime-rl
-and torchtitan for the same speed: attention counts the pairs that a causal mask leaves in each packed sample, where they
-count the square of the row's length, and the output layer counts at loss positions, where they count it at every token.
-What MFU is a share of differs too: here the speed of large products as measured on the device, there that of its data
-sheet, which no product reaches (989 TFLOP/s of an H200 in bfloat16).
+A frozen weight counts 4 and an adapter's 6 for each token, as in prime-rl. Other figures are lower than those of
+prime-rl and torchtitan for the same speed: attention counts the pairs that a causal mask leaves in each packed sample,
+where they count the square of the row's length, and the output layer counts at loss positions, where they count it at
+every token. What MFU is a share of differs too: here the speed of large products as measured on the device, there that
+of its data sheet, which no product reaches (989 TFLOP/s of an H200 in bfloat16).
 
-Dimensions: H hidden, V vocabulary, T tokens of a row.
+Dimensions: H hidden, V vocabulary.
 """
 
 from collections.abc import Iterable, Iterator

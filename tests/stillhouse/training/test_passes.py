@@ -172,4 +172,6 @@ def test_the_host_waits_for_the_gpu_only_once_a_batch_is_through(tiny_model: str
             student.step(microbatch, Likelihood(), 1.0).loss.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(microbatch.inputs_BT, collate(samples[20:40], lambda _: {}, cuda, packing=passes.packing).inputs_BT)
+    assert torch.equal(
+        microbatch.inputs_BT, collate(samples[20:40], lambda _: {}, cuda, packing=passes.packing).inputs_BT
+    )

@@ -274,3 +274,21 @@ def test_gpu_and_cpu_agree():
     )
     for one, other in zip(seen, expected, strict=True):
         assert_close(one.cpu(), other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [4096, 4000])
+def test_compiled_passes_of_a_gpu_agree_with_plain_ones(num_tokens: int):
+    generator = torch.Generator("cuda").manual_seed(0)
+    vocabulary = 151_936
+    hidden = torch.randn(num_tokens, 256, device="cuda", generator=generator).bfloat16().requires_grad_()
+    head = nn.Linear(256, vocabulary, bias=False, device="cuda").bfloat16().requires_grad_(False)
+    targets = torch.randint(vocabulary, (num_tokens,), device="cuda", generator=generator)
+    size = {"chunk_elements": 1024 * vocabulary}
+    plain, ours = (
+        fused_loss(hidden, head, targets, {}, LOSSES["cross_entropy"], scale=1e-3, compiled=is_compiled, **size).loss
+        for is_compiled in (False, True)
+    )
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=0)
+    (seen,), (expected,) = (torch.autograd.grad(loss, hidden) for loss in (ours, plain))
+    assert (seen - expected).norm() <= 0.01 * expected.norm()
