@@ -73,6 +73,8 @@ class Setting(NamedTuple):
     onednn: bool
     """Whether float32 products may go through oneDNN, as a training lets them."""
     device: str = "cpu"
+    compiled: bool = False
+    """Whether ours makes the passes over the logits by compiled kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Head:
             divergence=_DIVERGENCES[self._setting.loss],
             reference=self._reference,
             chunk_elements=self._setting.chunk_elements,
+            compiled=self._setting.compiled,
         ).loss
 
 

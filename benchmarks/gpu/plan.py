@@ -46,6 +46,7 @@ def plan(*, with_model: bool, tiny: bool = False) -> list[Job]:
     return [*first, *([_PRETRAINED] if with_model else []), _AGREEMENT, *_ON_POLICY_VARIANTS, *_sft(variants)]
 
 
+_LOSSES: Final = ("cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k")
 _TRUTH: Final = (
     Job(
         "truth",
@@ -73,8 +74,14 @@ _TRUTH: Final = (
             Row("merged adapter, bfloat16", 15, {"check": "adapter", "dtype": "bfloat16"}),
             *(
                 Row(f"head, {loss}, {dtype}", 15, {"check": "head", "loss": loss, "dtype": dtype})
-                for loss in ("cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k")
+                for loss in _LOSSES
                 for dtype in ("float32", "bfloat16")
+            ),
+            *(
+                Row(
+                    f"compiled head, {loss}", 20, {"check": "head", "loss": loss, "dtype": "bfloat16", "compiled": True}
+                )
+                for loss in _LOSSES
             ),
         ),
     ),
@@ -148,7 +155,7 @@ _HEAD: Final = Job(
             ("cross_entropy", 4_096, False),
             ("reverse_kl", 1_024, True),
         )
-        for side in ("ours", "naive", "liger")
+        for side in ("ours, compiled", "ours", "naive", "liger")
         if (loss, side) != ("reverse_kl", "liger")
     ),
 )

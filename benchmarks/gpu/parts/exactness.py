@@ -43,7 +43,7 @@ def measure(row: Row, bench: Bench) -> None:
     """Takes one check."""
     checks = {"packing": _packing, "sampler": _sampler, "adapter": _adapter}
     if row.options["check"] == "head":
-        bench.record(_head(row.options["loss"], row.options["dtype"], bench))
+        bench.record(_head(bench, **{name: value for name, value in row.options.items() if name != "check"}))
     else:
         bench.record(checks[row.options["check"]](getattr(torch, row.options["dtype"]), bench))
 
@@ -129,7 +129,7 @@ def _adapter(dtype: torch.dtype, bench: Bench) -> dict[str, float]:
     }
 
 
-def _head(loss: Any, dtype: str, bench: Bench) -> dict[str, float]:
+def _head(bench: Bench, *, loss: Any, dtype: str, compiled: bool = False) -> dict[str, float]:
     setting = Setting(
         loss=loss,
         num_tokens=64 if bench.tiny else _NUM_HEAD_TOKENS,
@@ -142,6 +142,7 @@ def _head(loss: Any, dtype: str, bench: Bench) -> dict[str, float]:
         num_threads=torch.get_num_threads(),
         onednn=True,
         device=bench.device.type,
+        compiled=compiled,
     )
     head = Head(setting)
     pairs = zip(head.run("ours"), head.run("naive"), strict=True)

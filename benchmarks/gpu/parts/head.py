@@ -6,6 +6,7 @@ frozen, and one more for the teacher's logits.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -14,7 +15,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import VOCABULARY
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds, peak_gib
-from benchmarks.loss_head import Head, Setting
+from benchmarks.loss_head import Head, Setting, Side
 from stillhouse.training.head.fused import GPU_CHUNK_ELEMENTS
 from stillhouse.training.watching.peak import measure_peak_flops
 
@@ -35,9 +36,15 @@ def measure(row: Row, bench: Bench) -> None:
         num_threads=torch.get_num_threads(),
         onednn=True,
         device=bench.device.type,
+        compiled=options["side"] == "ours, compiled",
     )
     head = Head(setting)
-    work: Callable[[], object] = _liger(head) if options["side"] == "liger" else lambda: head.run(options["side"])
+    work: Callable[[], object]
+    if options["side"] == "liger":
+        work = _liger(head)
+    else:
+        side: Side = "naive" if options["side"] == "naive" else "ours"
+        work = partial(head.run, side)
     seconds = median_seconds(work, bench)
     num_products = 2 + setting.is_trained + (setting.loss != "cross_entropy")
     flops = 2.0 * num_products * setting.num_tokens * setting.vocabulary * setting.hidden

@@ -149,7 +149,7 @@ def _train_ours(
     replayed: Sequence[Sequence[Trajectory]] | None = None,
     profiled: bool = False,
 ) -> Found:
-    vocabulary = setting.pair.student.vocabulary
+    vocabulary, compiled = setting.pair.student.vocabulary, bench.on_gpu and replayed is None
     scoring = LocalSettings(
         "teacher", kl_coef=1.0, temperature=1.0, batch_tokens=setting.microbatch_tokens, vocabulary=vocabulary
     )
@@ -161,10 +161,13 @@ def _train_ours(
             "learning_rate": _LEARNING_RATE,
             "microbatch_tokens": setting.microbatch_tokens,
             "teacher": "random",
+            # As `auto` does in a training that is long enough for it.
+            "compile": "on" if compiled else "off",
         }
     )
     reading = SameTokens(word_tokenizer(vocabulary))
-    teachers = Teachers([Route("teacher", LocalTeacher(scoring, teacher.causal_lm, bench.device), reading=reading)])
+    scorer = LocalTeacher(scoring, teacher.causal_lm, bench.device, compiled=compiled)
+    teachers = Teachers([Route("teacher", scorer, reading=reading)])
     trained = student.student(bench)
     profiler = StepProfiler(trained.step, trained.step.backbone, bench) if profiled else None
     with tempfile.TemporaryDirectory() as work_dir:

@@ -225,7 +225,8 @@ def _train_ours(
 def _record_estimate(student: Student, config: SftConfig, bench: Bench) -> None:
     """What `gradient_checkpointing: auto` goes by, to be held against the peak."""
     weights = sum(p.nbytes for p in student.model.parameters())
-    whole = estimate_memory(student, config, config.microbatch_tokens, checkpointed=False)
+    compiled = config.compile == "on"
+    whole = estimate_memory(student, config, config.microbatch_tokens, checkpointed=False, compiled=compiled)
     bench.record({"estimated_memory_gib": (weights + whole.total) / 2**30})
 
 

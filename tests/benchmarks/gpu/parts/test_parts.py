@@ -70,6 +70,14 @@ def test_the_fused_head_gives_the_gradients_of_all_logits_at_once(loss: str) -> 
     assert figures["gradient_difference"] < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"])
+def test_the_compiled_head_gives_the_gradients_of_all_logits_at_once(loss: str) -> None:
+    figures = measured(exactness, f"compiled head, {loss}")
+    assert figures["loss_difference"] < 1e-3
+    assert figures["gradient_difference"] < 1e-2
+
+
 def test_packed_attention_is_measured_and_right() -> None:
     figures = measured(kernels, "packed flash attention")
     assert max(figures["output_difference"], figures["gradient_difference"]) < 2e-2
