@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -25,6 +26,8 @@ from stillhouse.training.watching.peak import measure_peak_flops
 from stillhouse.training.watching.throughput import Throughput
 from stillhouse.training.watching.watch import Watch
 from stillhouse.types import JsonObject
+
+_RECOMPILE_LIMIT: Final = 32
 
 
 def build_trainer(
@@ -65,9 +68,12 @@ def build_trainer(
     activations = activation_offload if config.activation_offload else nullcontext
     passes = Passes(student, ranks, config, activations)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
-    if compiled and config.compile == "auto":
+    if compiled:
+        # A block may be compiled anew for rows of another range of lengths; at torch's limit of 8 it would stay as slow
+        # as one that is not compiled.
+        torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
         # What the compiler cannot do after all then runs as it is, with a warning.
-        torch._dynamo.config.suppress_errors = True
+        torch._dynamo.config.suppress_errors = config.compile == "auto"
     prepare_blocks(
         student.causal_lm,
         compiled=compiled,
