@@ -1,14 +1,84 @@
-"""Attention masks for slots: token at position p of a slot sees that slot's columns up to p."""
+"""Attention to slots: the token at position p of a slot sees that slot's columns up to p.
 
-from typing import TYPE_CHECKING, Final
+transformers knows it as an implementation of its own, which a model has during a pass over slots and at no other time:
+the same model may be under training with another one. Dimensions: B rows, S tokens of each, H heads, G key/value heads,
+T columns, D width of a head.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from stillhouse.serving.ragged import Kernel, Places, attend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _KINDS: Final = frozenset({"full_attention", "sliding_attention"})
 _IMPLEMENTATIONS: Final = frozenset({"sdpa", "eager"})
+_NAME: Final = "stillhouse_slots"
+
+
+@contextmanager
+def attending_to_slots(config: "PreTrainedConfig") -> Iterator[None]:
+    """Has a model of `sdpa` attend by `slot_attention` inside the block; others are left alone."""
+    own = config._attn_implementation
+    if own == "sdpa":
+        config._attn_implementation = _NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = own
+
+
+def slot_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    places: Places | None = None,
+    kernel: Kernel | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The attention that transformers calls in each layer of a pass over slots.
+
+    Args:
+        module: The attention layer.
+        query: [B, H, S, D]; [1, H, T, D] for a packed row.
+        key: [B, G, T, D]; [1, G, P, D], the places of all slots, for a packed row.
+        value: As `key`.
+        attention_mask: As `slot_masks` makes it; a placeholder for a packed row.
+        places: Where the tokens of a packed row stand.
+        kernel: By which a packed row attends.
+        options: What the layer asks for: `scaling`, `sliding_window` and more.
+
+    Returns:
+        [B, S, H, D] and, as of `sdpa`, no weights.
+
+    Raises:
+        ValueError: If a layer asks a kernel for more than a softmax over the tokens before each.
+    """
+    if places is not None and kernel is not None:
+        return attend(query, key, value, places, kernel, options), None
+    groups = query.shape[1] // key.shape[1]
+    is_plain = all(options.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
+    if query.shape[2] > 1 or groups == 1 or not is_plain:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    # The heads that share keys and values become tokens of one head, so that nothing is repeated for them.
+    folded = query.squeeze(2).unflatten(1, (-1, groups))
+    output = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=options.get("scaling"))
+    return output.flatten(1, 2)[:, None], None
+
+
+AttentionInterface.register(_NAME, slot_attention)
 
 
 def slot_masks(

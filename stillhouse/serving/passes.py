@@ -1,20 +1,31 @@
-"""Forward passes of a transformers model over rows whose earlier tokens are in slots.
+"""Forward passes of a transformers model over rows whose earlier tokens are in slots, and the tokens they sample.
 
-Dimensions: B rows, S tokens of each row in one pass, V vocabulary.
+The last token of each slot stays on the device, where the next pass reads it: the host launches a pass without having
+seen what the one before sampled. Dimensions: B rows, S tokens of each row in one pass, T tokens of all rows, R padded
+rows, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
-from stillhouse.serving.attention import slot_masks
-from stillhouse.serving.graphs import RecordedDecoding, Recorder, cuda_recorder, padded_rows
+from stillhouse.serving.attention import attending_to_slots, slot_masks
+from stillhouse.serving.graphs import Pass, RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
 from stillhouse.serving.logits import LogitScaling
+from stillhouse.serving.norms import FusedNorms
+from stillhouse.serving.ragged import Kernel, Places, kernel_for
+from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_COLUMNS: Final = 256
+"""What attention sees in recorded passes with masks is a multiple of this."""
+_NOT_A_ROW: Final = Draw(0.0)
 
 
 class SlotPasses:
@@ -24,32 +35,72 @@ class SlotPasses:
         model: In evaluation mode.
         max_batch: Rows at most.
         recorder: How decode passes are recorded to be replayed; None records them on CUDA, and nowhere else.
+        kernel: How slots are attended to; None takes a kernel on CUDA where one serves the model, and masks elsewhere.
 
     Raises:
         ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
     """
 
-    def __init__(self, model: "PreTrainedModel", max_batch: int, recorder: Recorder | None) -> None:
+    def __init__(
+        self, model: "PreTrainedModel", max_batch: int, recorder: Recorder | None, kernel: Kernel | None
+    ) -> None:
         self._model = model
         self._config = model.config.get_text_config()
+        self._device = model.device
         slot_masks(self._config, torch.zeros(1, 1, dtype=torch.long), 1)
         self._scaling = LogitScaling.of(model)
-        self.cache = SlotCache(self._config.num_hidden_layers, model.device)
-        if recorder is None and model.device.type == "cuda":
+        self._kernel = kernel or kernel_for(model)
+        self._norms = FusedNorms(model) if self._device.type == "cuda" else None
+        self.cache = SlotCache(self._config.num_hidden_layers, self._device)
+        if recorder is None and self._device.type == "cuda":
             recorder = cuda_recorder()
-        self._recorded: RecordedDecoding | None = None
+        self._recorded = None if recorder is None else RecordedPasses(recorder)
+        max_rows = padded_rows(max_batch)
         if recorder is not None:
             # At once, since passes are recorded anew whenever the buffers grow.
-            self.cache.reserve(padded_rows(max_batch), 1)
-            self._recorded = RecordedDecoding(self._run, self.cache, recorder)
+            self.cache.reserve(max_rows, 1)
+        self._last_tokens = torch.zeros(max_rows, dtype=torch.long, device=self._device)
+        """Of each slot: the token that the next decode pass feeds."""
+        self._inputs = torch.zeros(1 + len(Draw._fields), max_rows, dtype=torch.float64, device=self._device)
+        """Position and draw of each row of a recorded pass; -1 is the position of a row that is none."""
 
-    def decode(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-        """Logits [B, V] after one more token of each of the first slots, overwritten by the next call."""
-        if self._recorded is not None:
-            return self._recorded.logits(token_ids, positions)
-        return self.feed(0, [[token] for token in token_ids], positions)
+    @property
+    def is_recorded(self) -> bool:
+        """Whether decode passes are launched by one call each, so that the host should not wait for one."""
+        return self._recorded is not None
 
-    def feed(self, first_slot: int, tokens: Sequence[list[int]], starts: Sequence[int]) -> torch.Tensor:
+    def decode(self, positions: Sequence[int], draws: Sequence[Draw], num_expected: int = 0) -> Tensor:
+        """Feeds the last token of each of the first slots and samples the next.
+
+        Args:
+            positions: Of the tokens fed.
+            draws: How the next tokens are picked.
+            num_expected: Rows that will soon run; a pass is recorded for as many at once.
+
+        Returns:
+            Picks [2, B] (see `pick_tokens`), overwritten by the next call.
+        """
+        count = len(positions)
+        steps = PickSteps.of(draws)
+        if self._recorded is None:
+            self.cache.reserve(count, max(positions) + 1)
+            inputs = _table(positions, draws, count).to(self._device)
+            picks = self._decode(inputs, max(positions) + 1, steps)
+        else:
+            rows = self._recorded.rows_for(max(count, num_expected))
+            columns = -(-(max(positions) + 1) // _COLUMNS) * _COLUMNS if self._kernel is None else max(positions) + 1
+            if self.cache.reserve(rows, columns):
+                self._recorded.clear()
+            shape = Shape(rows, columns if self._kernel is None else self.cache.num_columns, steps)
+            table = _table(positions, draws, rows)
+            if self._device.type == "cuda":
+                table = table.pin_memory()
+            self._inputs[:, :rows].copy_(table, non_blocking=True)
+            picks = self._recorded.get(shape, lambda: self._pass(shape))()[:, :count]
+        self._last_tokens[:count] = picks[0]
+        return picks
+
+    def feed(self, first_slot: int, tokens: Sequence[list[int]], starts: Sequence[int]) -> Tensor:
         """Logits [B, V] after the last of the new tokens of each slot from `first_slot` on.
 
         Args:
@@ -58,28 +109,104 @@ class SlotPasses:
             starts: Tokens that each slot holds already.
         """
         lengths = [len(row) for row in tokens]
-        width = max(lengths)
         spans = list(zip(starts, lengths, strict=True))
-        self.cache.reserve(first_slot + len(tokens), max(start + length for start, length in spans))
+        if self.cache.reserve(first_slot + len(tokens), max(start + length for start, length in spans)):
+            self._forget_recorded()
+        if self._kernel is not None:
+            return self._feed_packed(first_slot, tokens, spans)
+        width = max(lengths)
         self.cache.aim(first_slot, starts, lengths)
         # A padding token takes position 0 and so sees its slot's first token: harmless, and never an empty softmax.
         padded = [[0] * (width - len(row)) + row for row in tokens]
         positions = [[0] * (width - length) + list(range(start, start + length)) for start, length in spans]
-        device = self._model.device
-        return self._run(torch.tensor(padded, device=device), torch.tensor(positions, device=device))
+        hidden_BSH = self._hidden(
+            torch.tensor(padded, device=self._device), torch.tensor(positions, device=self._device)
+        )
+        return self._logits(hidden_BSH[:, -1])
+
+    def pick(self, first_slot: int, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """Samples the next token of each slot from `first_slot` on; picks [2, B]."""
+        inputs = _table([0] * len(draws), draws, len(draws)).to(self._device)
+        picks = pick_tokens(logits_BV, inputs[1:], PickSteps.of(draws))
+        self._last_tokens[first_slot : first_slot + len(draws)] = picks[0]
+        return picks
+
+    def swap_slots(self, one: int, other: int, num_columns: int) -> None:
+        """Exchanges what two slots hold in their first columns, and their last tokens."""
+        self.cache.swap_slots(one, other, num_columns)
+        # Not by a list of places, which the device would wait for.
+        kept = self._last_tokens[one].clone()
+        self._last_tokens[one] = self._last_tokens[other]
+        self._last_tokens[other] = kept
 
     def close(self) -> None:
         """Gives back the memory; nothing can be fed any more."""
         self._recorded = None
         self.cache.layers.clear()
 
-    def _run(self, input_ids_BS: torch.Tensor, positions_BS: torch.Tensor) -> torch.Tensor:
-        hidden_BSH = self._model.get_decoder()(
-            input_ids=input_ids_BS,
-            attention_mask=slot_masks(self._config, positions_BS, self.cache.columns_in_use, self._model.dtype),
-            position_ids=positions_BS,
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state
+    def _forget_recorded(self) -> None:
+        if self._recorded is not None:
+            self._recorded.clear()
+
+    def _feed_packed(self, first_slot: int, tokens: Sequence[list[int]], spans: Sequence[tuple[int, int]]) -> Tensor:
+        starts, lengths = zip(*spans, strict=True)
+        places = Places.of_rows(first_slot, starts, lengths, self.cache.num_columns)
+        positions = [position for start, length in spans for position in range(start, start + length)]
+        slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
+        fed = torch.tensor([[token for row in tokens for token in row], positions])
+        fed = torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]).to(self._device)
+        places = places.to(self._device)
+        self.cache.aim_at_whole(fed[2])
+        hidden_1TH = self._hidden(fed[:1], fed[1:2], places)
+        return self._logits(hidden_1TH[0].index_select(0, places.query_starts[1:] - 1))
+
+    def _pass(self, shape: Shape) -> Pass:
+        inputs = self._inputs[:, : shape.rows]
+        return lambda: self._decode(inputs, shape.columns, shape.steps)
+
+    def _decode(self, inputs: Tensor, num_columns: int, steps: PickSteps) -> Tensor:
+        """Picks [2, R]; inputs are position and draw of each row."""
+        rows = inputs.shape[1]
+        tokens_R = self._last_tokens[:rows]
+        slots_R = torch.arange(rows, device=self._device)
+        positions_R = inputs[0].long()
+        targets_R = (slots_R * self.cache.num_columns + positions_R).where(positions_R >= 0, self.cache.spare_target)
+        positions_R = positions_R.clamp_min(0)
+        if self._kernel is None:
+            self.cache.aim_at(targets_R, num_columns)
+            hidden_RH = self._hidden(tokens_R[:, None], positions_R[:, None])[:, -1]
+        else:
+            self.cache.aim_at_whole(targets_R)
+            places = Places.of_decoding(positions_R, self.cache.num_columns)
+            hidden_RH = self._hidden(tokens_R[None], positions_R[None], places)[0]
+        return pick_tokens(self._logits(hidden_RH), inputs[1:], steps)
+
+    def _hidden(self, input_ids: Tensor, positions: Tensor, places: Places | None = None) -> Tensor:
+        """Last hidden states of [B, S] tokens; of [1, T] tokens of a packed row, where `places` are given."""
+        arguments: dict[str, Any] = {}
+        if places is None:
+            mask = slot_masks(self._config, positions, self.cache.columns_in_use, self._model.dtype)
+        else:
+            # A placeholder: given one of four dimensions, transformers does not make a mask.
+            mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device)
+            arguments = {"places": places, "kernel": self._kernel}
+        with attending_to_slots(self._config), nullcontext() if self._norms is None else self._norms.in_use():
+            return self._model.get_decoder()(
+                input_ids=input_ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=self.cache,
+                use_cache=True,
+                **arguments,
+            ).last_hidden_state
+
+    def _logits(self, hidden_BH: Tensor) -> Tensor:
         # Not by the model's own `logits_to_keep`, which multiplies row by row where the output layer is frozen.
-        return self._scaling.apply_(self._model.get_output_embeddings()(hidden_BSH[:, -1]))
+        return self._scaling.apply_(self._model.get_output_embeddings()(hidden_BH))
+
+
+def _table(positions: Sequence[int], draws: Sequence[Draw], num_rows: int) -> Tensor:
+    """Position and draw of each row, float64 [5, R], on the host; rows that are none have position -1."""
+    rows = [(position, *draw) for position, draw in zip(positions, draws, strict=True)]
+    rows += [(-1, *_NOT_A_ROW)] * (num_rows - len(rows))
+    return torch.tensor(rows, dtype=torch.float64).T.contiguous()

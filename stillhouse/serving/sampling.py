@@ -1,83 +1,143 @@
-"""Picking the next token of every row at once.
+"""Picking the next token of every row at once, on the device where the logits are.
 
-Dimensions: B rows, V vocabulary.
+Nothing here waits for the device, so that a pick can be part of a recorded pass, and the host may read it later.
+Dimensions: B rows, V vocabulary, C chunks of it, W tokens of a chunk.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
+from torch import Tensor
+
+_CHUNK: Final = 4096
+"""Widest vocabulary whose cumulative distribution is computed as a whole."""
 
 
-class Picks(NamedTuple):
-    """The next token of each row and its log-probability."""
+class Draw(NamedTuple):
+    """How the next token of one row is picked."""
 
-    tokens: list[int]
-    logprobs: list[float]
-    """Under softmax(logits / temperature), or softmax(logits) where the temperature is 0, of rows that are not
-    processed; under what `top_p` leaves of it, which sums to one, of rows that are."""
+    uniform: float
+    """Of [0, 1): where the cumulative distribution is inverted."""
+    temperature: float = 1.0
+    """0 takes the most likely token."""
+    top_p: float = 1.0
+    """1 cuts nothing off."""
+    processed_logprobs: bool = False
+    """Whether the log-probability is that of the distribution as `top_p` leaves it, which sums to one."""
 
 
-def pick_tokens(
-    logits_BV: torch.Tensor,
-    temperatures: Sequence[float],
-    top_ps: Sequence[float],
-    uniforms: Sequence[float],
-    are_processed: Sequence[bool] = (),
-) -> Picks:
-    """Samples each row by inverting its cumulative distribution at one uniform number of [0, 1).
+class PickSteps(NamedTuple):
+    """Which steps a batch of draws needs; part of what identifies a recorded pass."""
 
-    A row with temperature 0 takes its most likely token. One transfer to the host. The cumulative sums are float64: in
-    float32 their rounding over a large vocabulary exceeds the probability of rare tokens.
+    are_tempered: bool
+    are_cut: bool
+    some_greedy: bool
+    all_greedy: bool
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw]) -> "PickSteps":
+        """The steps for these rows."""
+        return cls(
+            are_tempered=any(draw.temperature not in (0.0, 1.0) for draw in draws),
+            are_cut=any(draw.top_p < 1.0 for draw in draws),
+            some_greedy=any(draw.temperature == 0.0 for draw in draws),
+            all_greedy=all(draw.temperature == 0.0 for draw in draws),
+        )
+
+
+def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor:
+    """Samples each row by inverting its cumulative distribution at one uniform number.
+
+    Cumulative sums are float64: in float32 their rounding over a large vocabulary exceeds the probability of rare
+    tokens.
 
     Args:
-        logits_BV: the next token's, of each row.
-        temperatures: by row.
-        top_ps: by row; 1 cuts nothing off.
-        uniforms: by row.
-        are_processed: by row, whether its log-probability is that of the cut distribution; empty says of none.
+        logits_BV: The next token's, of each row.
+        draws_4B: The fields of a `Draw` of each row, float64.
+        steps: What the draws need.
+
+    Returns:
+        Token id and log-probability of each row, float64 [2, B]. The log-probability is under
+        softmax(logits / temperature), or softmax(logits) where the temperature is 0, unless the row wants it processed.
     """
+    uniforms_B, temperatures_B, top_ps_B, are_processed_B = draws_4B
     logits = logits_BV.float()
-    greedy = [temperature == 0.0 for temperature in temperatures]
-    if any(temperature not in (0.0, 1.0) for temperature in temperatures):
-        scale = [1.0 if is_greedy else value for value, is_greedy in zip(temperatures, greedy, strict=True)]
-        logits = logits / logits.new_tensor(scale).unsqueeze(1)
+    is_greedy_B1 = (temperatures_B == 0.0)[:, None]
+    if steps.are_tempered:
+        logits = logits / temperatures_B.float()[:, None].masked_fill(is_greedy_B1, 1.0)
     logprobs = logits.log_softmax(-1)
-    if all(greedy):
-        tokens = logprobs.argmax(-1, keepdim=True)
+    if steps.all_greedy:
+        tokens_B1 = logprobs.argmax(-1, keepdim=True)
     else:
         probs = logprobs.exp()
-        if any(top_p < 1.0 for top_p in top_ps):
-            probs = _nucleus(probs, probs.new_tensor(list(top_ps)))
-            logprobs = _processed(logprobs, probs, are_processed)
-        tokens = _invert(probs, uniforms)
-        if any(greedy):
-            tokens = torch.where(tokens.new_tensor(greedy).bool()[:, None], logprobs.argmax(-1, keepdim=True), tokens)
-    # Token ids are exact in float64, so both lists cross in one transfer.
-    both = torch.cat([tokens.double(), logprobs.gather(-1, tokens).double()], dim=1).tolist()
-    return Picks([int(token) for token, _ in both], [logprob for _, logprob in both])
+        if steps.are_cut:
+            probs = _nucleus(probs, top_ps_B.float())
+            logprobs = _processed(logprobs, probs, are_processed_B != 0.0)
+        tokens_B1 = _invert(probs, uniforms_B[:, None])
+        if steps.some_greedy:
+            tokens_B1 = torch.where(is_greedy_B1, logprobs.argmax(-1, keepdim=True), tokens_B1)
+    # Token ids are exact in float64, so both cross to the host in one transfer.
+    return torch.cat([tokens_B1.double(), logprobs.gather(-1, tokens_B1).double()], dim=1).T
 
 
-def _invert(probs_BV: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """Sampled token ids [B, 1]; rows need not sum to one."""
-    cumulative = probs_BV.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1:]
-    level = cumulative.new_tensor(list(uniforms)).unsqueeze(1) * total
-    # Rounding may lift the product to the total itself, behind the last token.
-    level = level.minimum(total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, level, right=True)
+def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
+    """Sampled token ids [B, 1]; rows need not sum to one.
+
+    A large vocabulary is searched in two steps, by chunk and inside the chunk, which reads the probabilities once
+    where their cumulative sums would be written and read in float64.
+    """
+    if probs_BV.shape[1] <= _CHUNK:
+        cumulative_BV = probs_BV.cumsum(-1, dtype=torch.float64)
+        return _first_above(cumulative_BV, uniforms_B1 * cumulative_BV[:, -1:])
+    size = probs_BV.shape[1]
+    whole = size - size % _CHUNK
+    masses = [probs_BV[:, :whole].unflatten(1, (-1, _CHUNK)).sum(-1, dtype=torch.float64)]
+    if whole < size:
+        masses.append(probs_BV[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
+    edges_BC = torch.cat(masses, dim=1).cumsum(-1)
+    level_B1 = uniforms_B1 * edges_BC[:, -1:]
+    chunk_B1 = _first_above(edges_BC, level_B1)
+    before_B1 = torch.where(chunk_B1 > 0, edges_BC.gather(1, (chunk_B1 - 1).clamp_min(0)), 0.0)
+    tokens_BW = chunk_B1 * _CHUNK + torch.arange(_CHUNK, device=probs_BV.device)
+    inside_BW = probs_BV.gather(1, tokens_BW.clamp_max(size - 1)).where(tokens_BW < size, 0.0)
+    return chunk_B1 * _CHUNK + _first_above(inside_BW.cumsum(-1, dtype=torch.float64), level_B1 - before_B1)
 
 
-def _processed(logprobs_BV: torch.Tensor, kept_BV: torch.Tensor, are_processed: Sequence[bool]) -> torch.Tensor:
-    """`logprobs_BV` less the log of the mass kept, in rows that are processed; what was cut off is never asked for."""
+def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
+    """Place of the first sum above the level, [B, 1]."""
+    total_B1 = cumulative[:, -1:]
+    # Rounding may lift the level to the total itself, behind the last token.
+    level_B1 = level_B1.minimum(total_B1.nextafter(torch.zeros_like(total_B1)))
+    return torch.searchsorted(cumulative, level_B1, right=True)
+
+
+def _processed(logprobs_BV: Tensor, kept_BV: Tensor, are_processed_B: Tensor) -> Tensor:
+    """`logprobs_BV` less the log of the mass kept, in rows that are processed; what was cut off is never picked."""
     mass_B1 = kept_BV.sum(-1, keepdim=True, dtype=torch.float64).log().to(logprobs_BV.dtype)
-    wanted = torch.tensor(list(are_processed) or [False], device=logprobs_BV.device)[:, None]
-    return logprobs_BV - torch.where(wanted, mass_B1, torch.zeros_like(mass_B1))
+    return logprobs_BV - torch.where(are_processed_B[:, None], mass_B1, torch.zeros_like(mass_B1))
 
 
-def _nucleus(probs_BV: torch.Tensor, top_p_B: torch.Tensor) -> torch.Tensor:
+def _nucleus(probs_BV: Tensor, top_p_B: Tensor) -> Tensor:
     """`probs_BV` with zeros outside each row's smallest set of tokens whose mass reaches `top_p` (arXiv:1904.09751)."""
     ordered, order = probs_BV.sort(-1, descending=True)
     mass_before = ordered.cumsum(-1) - ordered
     is_kept = (mass_before < top_p_B[:, None]) | (top_p_B[:, None] >= 1.0)
     return torch.zeros_like(probs_BV).scatter(-1, order, ordered * is_kept)
+
+
+class HostPicks:
+    """Picks [2, B] on their way to the host, which copies them once the device has made them."""
+
+    def __init__(self, picks_2B: Tensor) -> None:
+        self._picks = picks_2B.to("cpu", non_blocking=True)
+        self._copied = torch.cuda.Event() if picks_2B.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def read(self) -> tuple[list[int], list[float]]:
+        """Token and log-probability of each row; waits for the device."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        tokens, logprobs = self._picks.tolist()
+        return [int(token) for token in tokens], logprobs

@@ -15,7 +15,8 @@ from typing import Final
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-_MIN_COLUMNS: Final = 128
+_MIN_COLUMNS: Final = 1024
+"""Columns of the first buffers, where no sequence is known to be shorter: recorded passes end when buffers grow."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -28,14 +29,20 @@ class SlotLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates buffers for states of these shapes [batch, heads, new, head_dim]."""
         size = (self._cache.num_slots + 1, self._cache.num_columns)
-        self.keys = key_states.new_zeros(*size, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_zeros(*size, value_states.shape[1], value_states.shape[3])
+        # Under autocast, states of a wider type would be converted at every step again, all of them.
+        self.keys, self.values = (
+            states.new_zeros(*size, states.shape[1], states.shape[3], dtype=computed_type(states))
+            for states in (key_states, value_states)
+        )
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim]."""
+        """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim].
+
+        Under `aim_at_whole` these are all slots one after the other, [1, heads, (slots + 1) * columns, head_dim].
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._write(self.keys, key_states), self._write(self.values, value_states)
@@ -45,7 +52,10 @@ class SlotLayer(CacheLayerMixin):
         rows = states.transpose(1, 2).flatten(0, 1)
         if aim.source is not None:
             rows = rows.index_select(0, aim.source)
-        buffer.flatten(0, 1).index_copy_(0, aim.target, rows)
+        places = buffer.flatten(0, 1)
+        places.index_copy_(0, aim.target, rows.to(buffer.dtype))
+        if aim.is_whole:
+            return places.transpose(0, 1)[None]
         return buffer[aim.first_slot : aim.first_slot + len(states), : aim.columns_in_use].transpose(1, 2)
 
     def resize(self, num_slots: int, num_columns: int) -> None:
@@ -79,6 +89,9 @@ class SlotCache(Cache):
         self.num_columns = 0
         self.first_slot = 0
         self.columns_in_use = 0
+        self.is_whole = False
+        self.longest: int | None = None
+        """Most columns that any sequence can come to need; None where that is not known."""
         self.source: torch.Tensor | None = None
         self.target = torch.empty(0, dtype=torch.long, device=device)
         self.device = device
@@ -90,7 +103,7 @@ class SlotCache(Cache):
         return self.num_slots * self.num_columns
 
     def reserve(self, num_slots: int, num_columns: int) -> bool:
-        """Makes room for at least so many slots and columns; columns at least double when they grow.
+        """Makes room for at least so many slots and columns; columns double when they grow, but for `longest`.
 
         Returns:
             Whether there had been less, so that the buffers are others now.
@@ -98,7 +111,8 @@ class SlotCache(Cache):
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
             return False
         if num_columns > self.num_columns:
-            self.num_columns = max(_MIN_COLUMNS, num_columns, 2 * self.num_columns)
+            grown = max(_MIN_COLUMNS, 2 * self.num_columns)
+            self.num_columns = max(num_columns, grown if self.longest is None else min(grown, self.longest))
         self.num_slots = max(self.num_slots, num_slots)
         for layer in self.layers:
             layer.resize(self.num_slots, self.num_columns)
@@ -111,6 +125,7 @@ class SlotCache(Cache):
         of slot `first_slot + i`.
         """
         width = max(lengths)
+        self.is_whole = False
         self.first_slot = first_slot
         self.columns_in_use = max(start + length for start, length in zip(starts, lengths, strict=True))
         source: list[int] = []
@@ -130,7 +145,16 @@ class SlotCache(Cache):
             targets: [rows], slot * `num_columns` of the buffers + position; read when the pass writes.
             num_columns: that attention sees.
         """
-        self.first_slot, self.columns_in_use = 0, num_columns
+        self.first_slot, self.columns_in_use, self.is_whole = 0, num_columns, False
+        self.source, self.target = None, targets
+
+    def aim_at_whole(self, targets: torch.Tensor) -> None:
+        """Directs the next forward pass, of one row whose tokens belong to any slots.
+
+        Args:
+            targets: [tokens], slot * `num_columns` + position; read when the pass writes.
+        """
+        self.first_slot, self.columns_in_use, self.is_whole = 0, self.num_columns, True
         self.source, self.target = None, targets
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
@@ -147,3 +171,9 @@ class SlotCache(Cache):
                 kept = buffer[one, :num_columns].clone()
                 buffer[one, :num_columns] = buffer[other, :num_columns]
                 buffer[other, :num_columns] = kept
+
+
+def computed_type(states: torch.Tensor) -> torch.dtype:
+    """The type in which attention computes with these states."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from stillhouse.processes import GuardedProcess
 from stillhouse.serving.models import load_model
+from stillhouse.serving.ragged import Kernel, Places
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -40,6 +41,30 @@ def teacher_forced() -> Callable[..., list[float]]:
         return logprobs.gather(-1, torch.tensor(list(completion))[:, None])[:, 0].tolist()
 
     return score
+
+
+@pytest.fixture
+def plain_kernel() -> Kernel:
+    """Attention to slots written out row by row: what a CUDA kernel computes, on any device."""
+
+    def kernel(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: float | None
+    ) -> torch.Tensor:
+        outputs = []
+        bounds = places.query_starts.tolist()
+        rows = zip(bounds, bounds[1:], places.key_starts.tolist(), places.key_lengths.tolist(), strict=False)
+        for start, end, place, length in rows:
+            q, k, v = (
+                x.transpose(0, 1)[None] for x in (query[start:end], key[place:][:length], value[place:][:length])
+            )
+            mask = torch.ones(end - start, length, dtype=torch.bool).tril(length - (end - start))
+            output = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, scale=scale, enable_gqa=True
+            )
+            outputs.append(output[0].transpose(0, 1))
+        return torch.cat(outputs)
+
+    return kernel
 
 
 @pytest.fixture(scope="session")

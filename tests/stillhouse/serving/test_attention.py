@@ -3,6 +3,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -14,10 +16,12 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3NextConfig,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from stillhouse.serving.attention import slot_masks
+from stillhouse.serving.attention import attending_to_slots, slot_attention, slot_masks
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
+from stillhouse.serving.ragged import Kernel, Places
 from stillhouse.serving.score import score_tokens
 
 SHAPE: dict[str, Any] = {
@@ -54,3 +58,97 @@ def test_a_model_with_recurrent_layers_is_refused_by_name() -> None:
     config._attn_implementation = "sdpa"
     with pytest.raises(ValueError, match=r"qwen3_next.*linear_attention"):
         slot_masks(config, torch.zeros(1, 1, dtype=torch.long), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_heads_that_share_keys_attend_as_they_do_by_repeated_keys(
+    dtype: torch.dtype, num_tokens: int, groups: int
+) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(4, 2 * groups, num_tokens, 16, dtype=dtype)
+    key, value = torch.randn(2, 4, 40, 2, 16, dtype=dtype).transpose(2, 3)
+    mask = torch.rand(4, 1, num_tokens, 40) < 0.5
+    mask[..., 0] = True
+    module = torch.nn.Module()
+    module.num_key_value_groups = groups  # type: ignore[assignment]
+    seen, _ = slot_attention(module, query, key, value, mask, scaling=0.3)
+    repeated = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+    expected = scaled_dot_product_attention(query, *repeated, attn_mask=mask, scale=0.3).transpose(1, 2)
+    assert seen.shape == (4, num_tokens, 2 * groups, 16)
+    assert torch.allclose(seen, expected, atol=1e-6 if dtype is torch.float32 else 2e-2)
+    theirs, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
+    assert torch.allclose(seen, theirs, atol=1e-6 if dtype is torch.float32 else 2e-2)
+
+
+def test_a_model_attends_to_slots_during_a_pass_only() -> None:
+    config = Qwen3Config()
+    for implementation in ("sdpa", "eager"):
+        config._attn_implementation = implementation
+        with attending_to_slots(config):
+            assert (config._attn_implementation == "eager") == (implementation == "eager")
+        assert config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_rows_of_slots_sample_as_one_forward_pass_does(
+    dtype: torch.dtype, plain_kernel: Kernel, teacher_forced: Callable[..., list[float]]
+) -> None:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval().to(dtype)
+    prompts = [[3, 4, 5], list(range(1, 22)), [9] * 11, [3, 4, 5], [3, 4, 5, 6]]
+    generator = Generator(model, max_batch=2, kernel=plain_kernel)
+    for turn in range(2):
+        requests = [GenerationRequest(prompt, 5 + 3 * i, seed=turn) for i, prompt in enumerate(prompts)]
+        generations = generator.run(requests)
+        for prompt, generation in zip(prompts, generations, strict=True):
+            expected = teacher_forced(model, prompt, generation.completion_ids)
+            assert generation.logprobs == pytest.approx(expected, abs=1e-4 if dtype is torch.float32 else 0.1)
+        prompts = [[*p, *g.completion_ids, 7] for p, g in zip(prompts, generations, strict=True)]
+
+
+def test_a_kernel_is_not_given_what_it_does_not_compute(plain_kernel: Kernel) -> None:
+    states = torch.zeros(1, 2, 1, 8)
+    places = Places.of_decoding(torch.zeros(1, dtype=torch.long), 1)
+    with pytest.raises(ValueError, match="softcap"):
+        slot_attention(torch.nn.Module(), states, states, states, None, places=places, kernel=plain_kernel, softcap=5.0)
+
+
+class Operations(TorchDispatchMode):
+    """Notes what is computed, and the size of each new tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **kwargs or {})
+        self.names.add(function._schema.name)
+        is_view = any(argument.alias_info is not None for argument in function._schema.arguments)
+        if isinstance(result, torch.Tensor) and not is_view:
+            self.largest = max(self.largest, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_recorded_step_copies_no_keys_and_waits_for_nothing(is_packed: bool) -> None:
+    torch.manual_seed(0)
+    shape = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 2048}
+    model = LlamaForCausalLM(LlamaConfig(**shape)).eval()
+    kernel = _no_kernel if is_packed else None
+    generator = Generator(model, max_batch=4, recorder=lambda run: run, kernel=kernel)
+    for i in range(4):
+        generator.submit(GenerationRequest([3 + i] * (300 + i), 50, seed=i))
+    for _ in range(3):
+        generator.step()
+    with Operations() as operations:
+        generator.step()
+    assert "aten::_local_scalar_dense" not in operations.names, "a value is waited for"
+    keys = 4 * 2 * 300 * 8
+    assert operations.largest < keys, "a tensor as large as a layer's keys is made at every step"
+
+
+def _no_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: Any) -> torch.Tensor:
+    return query

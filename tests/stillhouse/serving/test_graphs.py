@@ -7,7 +7,9 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.serving.graphs import Pass
+from stillhouse.serving.graphs import Pass, RecordedPasses, Shape
+from stillhouse.serving.ragged import Kernel
+from stillhouse.serving.sampling import PickSteps
 
 Forced = Callable[..., list[float]]
 
@@ -19,24 +21,85 @@ class Recordings:
         self.shapes: list[int] = []
 
     def __call__(self, run: Pass) -> Pass:
-        self.shapes.append(run().shape[0])
+        self.shapes.append(run().shape[1])
         return run
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
 def test_recorded_passes_decode_what_plain_ones_do_and_leave_parked_turns_alone(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+    is_packed: bool,
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    teacher_forced: Forced,
+    plain_kernel: Kernel,
 ) -> None:
     recordings = Recordings()
-    generator = Generator(model, max_batch=5, recorder=recordings)
+    generator = Generator(model, max_batch=5, recorder=recordings, kernel=plain_kernel if is_packed else None)
     history = [list(prompt) for prompt in prompts]
     for turn in range(2):
         requests = [GenerationRequest(prompt, 4 + 2 * i, seed=turn) for i, prompt in enumerate(history)]
         for i, (request, generation) in enumerate(zip(requests, generator.run(requests), strict=True)):
+            assert len(generation.completion_ids) == request.max_tokens
             expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
             assert generation.logprobs == pytest.approx(expected, abs=1e-4)
             history[i] = [*request.prompt_ids, *generation.completion_ids, 11]
-    assert set(recordings.shapes) == {1, 2, 4, 8}
-    assert len(recordings.shapes) <= 8, "a shape is recorded once, and again where the buffers have grown"
+    assert recordings.shapes == [8, 1, *[8] * (len(recordings.shapes) - 2)], "and again where the buffers have grown"
+    assert len(recordings.shapes) <= 4
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_reading_a_step_late_changes_no_completion(
+    is_packed: bool, model: PreTrainedModel, prompts: list[list[int]], plain_kernel: Kernel
+) -> None:
+    stop_ids = frozenset(range(40))  # so many that rows end all the time, and slots are filled anew
+    requests = [
+        GenerationRequest(prompt, 5 + i, seed=10 * i + sample, stop_ids=stop_ids)
+        for i, prompt in enumerate(prompts)
+        for sample in range(3)
+    ]
+    expected = Generator(model, max_batch=4).run(requests)
+    kernel = plain_kernel if is_packed else None
+    seen = Generator(model, max_batch=4, recorder=Recordings(), kernel=kernel).run(requests)
+    assert {one.finish_reason for one in expected} == {"stop", "length"}
+    for one, other in zip(seen, expected, strict=True):
+        assert (one.completion_ids, one.finish_reason) == (other.completion_ids, other.finish_reason)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_no_pass_is_launched_for_rows_that_are_known_to_end(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    generator = Generator(model, recorder=Recordings())
+    passes: list[int] = []
+    hook = model.base_model.register_forward_pre_hook(lambda *_: passes.append(1))
+    try:
+        generator.run([GenerationRequest(prompt, 7) for prompt in prompts[:3]])
+    finally:
+        hook.remove()
+    # One that fills the slots, six that decode, and one more by which the recorder looks at the shape.
+    assert len(passes) == 1 + 6 + 1
+
+
+def test_a_cancelled_row_is_not_read_from_the_pass_under_way(model: PreTrainedModel, prompts: list[list[int]]) -> None:
+    requests = [GenerationRequest(prompt, 12, seed=i) for i, prompt in enumerate(prompts[:4])]
+    expected = Generator(model).run(requests)
+    generator = Generator(model, max_batch=3, recorder=Recordings())
+    handles = [generator.submit(request) for request in requests]
+    generator.step()
+    generator.step()
+    generator.cancel(handles[0])
+    done = {}
+    while generator.num_active:
+        done.update(generator.step())
+    assert {handle: one.completion_ids for handle, one in done.items()} == {
+        handle: one.completion_ids for handle, one in list(zip(handles, expected, strict=True))[1:]
+    }
+
+
+def test_a_recorded_pass_serves_fewer_rows_unless_far_fewer() -> None:
+    passes = RecordedPasses(lambda run: run)
+    assert passes.rows_for(100) == 128
+    passes.get(Shape(128, 256, PickSteps(False, False, False, False)), lambda: lambda: torch.zeros(2, 128))
+    assert [passes.rows_for(count) for count in (128, 64, 33, 32, 17, 16, 1)] == [128, 128, 128, 128, 128, 16, 1]
+    assert passes.rows_for(129) == 256
 
 
 def test_growing_buffers_are_recorded_anew(model: PreTrainedModel, teacher_forced: Forced) -> None:

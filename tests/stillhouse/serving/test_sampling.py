@@ -3,14 +3,18 @@ import math
 import pytest
 import torch
 
-from stillhouse.serving.sampling import pick_tokens
+from stillhouse.serving.sampling import Draw, HostPicks, PickSteps, pick_tokens
 
 LOGITS = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
 
 
+def pick(logits: torch.Tensor, draws: list[Draw]) -> tuple[list[int], list[float]]:
+    fields = torch.tensor(draws, dtype=torch.float64).T
+    return HostPicks(pick_tokens(logits, fields, PickSteps.of(draws))).read()
+
+
 def picks(uniforms: list[float], *, temperature: float = 1.0, top_p: float = 1.0) -> list[int]:
-    n = len(uniforms)
-    return pick_tokens(LOGITS.expand(n, -1), [temperature] * n, [top_p] * n, uniforms).tokens
+    return pick(LOGITS.expand(len(uniforms), -1), [Draw(uniform, temperature, top_p) for uniform in uniforms])[0]
 
 
 def test_a_uniform_number_is_inverted_through_the_cumulative_distribution() -> None:
@@ -33,13 +37,30 @@ def test_top_p_keeps_the_smallest_set_that_reaches_its_mass(top_p: float, kept: 
 
 
 def test_rows_are_independent_and_each_has_its_own_settings() -> None:
-    result = pick_tokens(LOGITS.expand(3, -1), [0.0, 1.0, 2.0], [1.0, 0.39, 1.0], [0.99, 0.99, 0.0])
-    assert result.tokens == [1, 1, 0]
+    tokens, logprobs = pick(LOGITS.expand(3, -1), [Draw(0.99, 0.0), Draw(0.99, 1.0, 0.39), Draw(0.0, 2.0)])
+    assert tokens == [1, 1, 0]
     tempered = (LOGITS / 2).log_softmax(0)[0].item()
-    assert result.logprobs == pytest.approx([math.log(0.4), math.log(0.4), tempered])
+    assert logprobs == pytest.approx([math.log(0.4), math.log(0.4), tempered])
 
 
-def test_a_token_without_probability_is_never_picked() -> None:
-    logits = torch.tensor([[-math.inf, 0.0, -math.inf]])
+@pytest.mark.parametrize("size", [3, 9000])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_a_token_without_probability_is_never_picked(size: int, place: int) -> None:
+    logits = torch.full((1, size), -math.inf)
+    logits[0, place] = 0.0
     for uniform in (0.0, 1 - 2**-53):
-        assert pick_tokens(logits, [1.0], [1.0], [uniform]).tokens == [1]
+        assert pick(logits, [Draw(uniform)])[0] == [place % size]
+
+
+def test_a_vocabulary_searched_in_chunks_gives_what_one_cumulative_distribution_does() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(400, 10_007, generator=generator)
+    uniforms = torch.rand(400, dtype=torch.float64, generator=generator)
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    tokens, logprobs = pick(logits, [Draw(uniform) for uniform in uniforms.tolist()])
+    before = torch.cat([torch.zeros(400, 1), cumulative], dim=1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    after = cumulative.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    assert ((before - 1e-6 <= uniforms) & (uniforms < after + 1e-6)).all()
+    assert (torch.tensor(tokens) >= 8192).any(), "the last chunk, which is shorter, is searched too"
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    assert logprobs == pytest.approx(expected.tolist(), abs=1e-6)
