@@ -1,12 +1,10 @@
 """Attention to slots: the token at position p of a slot sees that slot's columns up to p.
 
-transformers knows it as an implementation of its own, which a model has during a pass over slots and at no other time:
-the same model may be under training with another one. Dimensions: B rows, S tokens of each, H heads, G key/value heads,
-T columns, D width of a head.
+transformers knows it as `sdpa`, the attention it extends: a pass that says nothing of slots gets that attention, so
+that the same model may be trained, scored and sampled from, by several threads too. Training extends it in turn.
+Dimensions: B rows, S tokens of each, H heads, G key/value heads, T columns, D width of a head.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,19 +20,8 @@ if TYPE_CHECKING:
 
 _KINDS: Final = frozenset({"full_attention", "sliding_attention"})
 _IMPLEMENTATIONS: Final = frozenset({"sdpa", "eager"})
-_NAME: Final = "stillhouse_slots"
-
-
-@contextmanager
-def attending_to_slots(config: "PreTrainedConfig") -> Iterator[None]:
-    """Has a model of `sdpa` attend by `slot_attention` inside the block; others are left alone."""
-    own = config._attn_implementation
-    if own == "sdpa":
-        config._attn_implementation = _NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = own
+_UNFOLDED: Final = ("softcap", "s_aux", "position_bias", "cache")
+"""Arguments by which a layer asks for more than a softmax over the tokens of a mask."""
 
 
 def slot_attention(
@@ -48,7 +35,7 @@ def slot_attention(
     kernel: Kernel | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention that transformers calls in each layer of a pass over slots.
+    """The attention that transformers calls in each layer: `sdpa`, without copies of keys, or attention by a kernel.
 
     Args:
         module: The attention layer.
@@ -69,8 +56,8 @@ def slot_attention(
     if places is not None and kernel is not None:
         return attend(query, key, value, places, kernel, options), None
     groups = query.shape[1] // key.shape[1]
-    is_plain = all(options.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
-    if query.shape[2] > 1 or groups == 1 or not is_plain:
+    folds = query.shape[2] == 1 and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
+    if not folds or options.get("dropout") or any(options.get(name) is not None for name in _UNFOLDED):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     # The heads that share keys and values become tokens of one head, so that nothing is repeated for them.
     folded = query.squeeze(2).unflatten(1, (-1, groups))
@@ -78,7 +65,7 @@ def slot_attention(
     return output.flatten(1, 2)[:, None], None
 
 
-AttentionInterface.register(_NAME, slot_attention)
+AttentionInterface.register("sdpa", slot_attention)
 
 
 def slot_masks(

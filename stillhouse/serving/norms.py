@@ -6,26 +6,27 @@ a few microseconds whatever it computes, these are half of all kernels.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_TOLERANCE = 1e-5
+_TOLERANCE: Final = 1e-5
 
 
 class FusedNorms:
     """The normalisations of a model that `torch.nn.functional.rms_norm` computes too.
 
     They are known by their results on random numbers, since families of models call and vary them differently.
+
+    Args:
+        model: Frozen, or used without gradients while they are fused.
+        device_type: Where they are worth it; those of weights elsewhere are left alone.
     """
 
-    def __init__(self, model: "PreTrainedModel") -> None:
-        self._fused = [(module, _fused(module)) for module in model.modules() if _is_rms_norm(module)]
+    def __init__(self, model: nn.Module, device_type: str = "cuda") -> None:
+        self._fused = [(module, _fused(module)) for module in model.modules() if _is_rms_norm(module, device_type)]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -58,13 +59,14 @@ def _fused(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def _is_rms_norm(module: nn.Module) -> bool:
+def _is_rms_norm(module: nn.Module, device_type: str) -> bool:
     weight = vars(module).get("_parameters", {}).get("weight")
     if (
         "RMSNorm" not in type(module).__name__
         or "forward" in vars(module)
         or weight is None
         or weight.ndim != 1
+        or weight.device.type != device_type
         or _epsilon(module) is None
         or len(module._parameters) > 1
     ):

@@ -6,13 +6,12 @@ rows, V vocabulary.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
-from stillhouse.serving.attention import attending_to_slots, slot_masks
+from stillhouse.serving.attention import slot_masks
 from stillhouse.serving.graphs import Pass, RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
 from stillhouse.serving.logits import LogitScaling
 from stillhouse.serving.norms import FusedNorms
@@ -50,7 +49,7 @@ class SlotPasses:
         slot_masks(self._config, torch.zeros(1, 1, dtype=torch.long), 1)
         self._scaling = LogitScaling.of(model)
         self._kernel = kernel or kernel_for(model)
-        self._norms = FusedNorms(model) if self._device.type == "cuda" else None
+        self._norms = FusedNorms(model)
         self.cache = SlotCache(self._config.num_hidden_layers, self._device)
         if recorder is None and self._device.type == "cuda":
             recorder = cuda_recorder()
@@ -190,7 +189,7 @@ class SlotPasses:
             # A placeholder: given one of four dimensions, transformers does not make a mask.
             mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device)
             arguments = {"places": places, "kernel": self._kernel}
-        with attending_to_slots(self._config), nullcontext() if self._norms is None else self._norms.in_use():
+        with self._norms.in_use():
             return self._model.get_decoder()(
                 input_ids=input_ids,
                 attention_mask=mask,

@@ -1,7 +1,7 @@
 """Attention that keeps the segments of a packed row apart.
 
-transformers knows it as `sdpa`, the attention it extends: without segments it is that attention, for whoever calls a
-model (sampling, validation, another library), and code that asks for `sdpa` by name finds it. Segments are an argument
+transformers knows it as `sdpa`, the attention it extends: without segments it is that attention, as sampling extends it
+(`stillhouse.serving.attention`), for whoever calls a model, and code that asks for `sdpa` by name finds it. Segments are an argument
 of the forward pass, which models hand down to every layer; so a layer that gradient checkpointing computes again, in a
 thread of the backward pass, has them too. Dimensions: T time, H heads, D width of a head.
 """
@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
+from stillhouse.serving.attention import slot_attention
 from stillhouse.training.batching.microbatches import Microbatch, Segments
 from stillhouse.training.student.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
@@ -75,7 +76,7 @@ def segment_attention(
         TrainingError: the layer asks for something that is not known by segments.
     """
     if segments is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return slot_attention(module, query, key, value, attention_mask, **options)
     refused = [name for name in _REFUSED if options.get(name) is not None]
     if attention_mask is not None and attention_mask.numel() > 1:
         refused.append("a mask of its own")

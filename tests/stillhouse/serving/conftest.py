@@ -57,7 +57,7 @@ def plain_kernel() -> Kernel:
             q, k, v = (
                 x.transpose(0, 1)[None] for x in (query[start:end], key[place:][:length], value[place:][:length])
             )
-            mask = torch.ones(end - start, length, dtype=torch.bool).tril(length - (end - start))
+            mask = torch.ones(end - start, length, dtype=torch.bool, device=query.device).tril(length - (end - start))
             output = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, scale=scale, enable_gqa=True
             )

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from stillhouse.serving.attention import attending_to_slots, slot_attention, slot_masks
+from stillhouse.serving.attention import slot_attention, slot_masks
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.ragged import Kernel, Places
@@ -80,15 +80,6 @@ def test_heads_that_share_keys_attend_as_they_do_by_repeated_keys(
     assert torch.allclose(seen, expected, atol=1e-6 if dtype is torch.float32 else 2e-2)
     theirs, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
     assert torch.allclose(seen, theirs, atol=1e-6 if dtype is torch.float32 else 2e-2)
-
-
-def test_a_model_attends_to_slots_during_a_pass_only() -> None:
-    config = Qwen3Config()
-    for implementation in ("sdpa", "eager"):
-        config._attn_implementation = implementation
-        with attending_to_slots(config):
-            assert (config._attn_implementation == "eager") == (implementation == "eager")
-        assert config._attn_implementation == implementation
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

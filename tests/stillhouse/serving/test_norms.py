@@ -16,7 +16,7 @@ def test_the_model_computes_the_same_by_one_operation_each_and_is_left_as_it_was
     with torch.no_grad():
         expected = model(tokens).logits
         assert kernels(model) == 0
-        with FusedNorms(model).in_use():
+        with FusedNorms(model, "cpu").in_use():
             assert torch.allclose(model(tokens).logits, expected, atol=1e-4)
             assert kernels(model) == 4 * model.config.num_hidden_layers + 1
         assert torch.equal(model(tokens).logits, expected)
@@ -30,7 +30,7 @@ def test_states_and_weights_may_differ_in_type(model: PreTrainedModel, weights: 
     states = torch.randn(7, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
     with torch.no_grad():
         expected = norm(states)
-        with FusedNorms(norm).in_use():  # type: ignore[arg-type]
+        with FusedNorms(norm, "cpu").in_use():
             seen = norm(states)
     assert seen.dtype == expected.dtype
     assert torch.allclose(seen.float(), expected.float(), rtol=2e-2, atol=2e-2)
@@ -45,5 +45,10 @@ def test_a_normalisation_with_another_formula_is_left_alone() -> None:
     for name, parameter in model.named_parameters():
         if "norm" in name:
             torch.nn.init.normal_(parameter, std=0.3)
+    with FusedNorms(model, "cpu").in_use():
+        assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_normalisations_on_another_device_are_left_alone(model: PreTrainedModel) -> None:
     with FusedNorms(model).in_use():
         assert not any("forward" in vars(module) for module in model.modules())

@@ -14,6 +14,7 @@ from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
+from stillhouse.serving.norms import FusedNorms
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
@@ -64,6 +65,7 @@ class LocalTeacher:
         self._device = device
         self._weights = weights
         self._alignment = alignment
+        self._norms = FusedNorms(model)
         with self._reading():
             self._packed = PackedModel(model, device, packing=packs_exactly(model), name=settings.name)
         self.max_context = self._packed.max_context
@@ -89,7 +91,7 @@ class LocalTeacher:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         # The student's autocast would have the teacher compute in the student's type.
-        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False), self._norms.in_use():
             if self._weights is None:
                 yield
             else:

@@ -87,7 +87,9 @@ class PackedModel:
         pieces = []
         for hidden_CR, targets_C in zip(hidden_NR.split(size), targets_N.split(size), strict=True):
             logits_CV = self.head(hidden_CR)
-            logits_CV = self.scaling.apply_(logits_CV.to(wide(logits_CV.dtype))).div_(temperature)
+            logits_CV = self.scaling.apply_(logits_CV.to(wide(logits_CV.dtype)))
+            if temperature != 1.0:  # a pass over all logits otherwise
+                logits_CV.div_(temperature)
             pieces.append(logits_CV.gather(1, targets_C[:, None]).squeeze(1) - logits_CV.logsumexp(dim=-1))
         return torch.cat(pieces)
 
