@@ -57,7 +57,7 @@ class SlotPasses:
         max_rows = padded_rows(max_batch)
         if recorder is not None:
             # At once, since passes are recorded anew whenever the buffers grow.
-            self.cache.reserve(max_rows, 1)
+            self.cache.reserve(max_rows, 0)
         self._last_tokens = torch.zeros(max_rows, dtype=torch.long, device=self._device)
         """Of each slot: the token that the next decode pass feeds."""
         self._inputs = torch.zeros(1 + len(Draw._fields), max_rows, dtype=torch.float64, device=self._device)

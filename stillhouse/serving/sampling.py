@@ -4,6 +4,7 @@ Nothing here waits for the device, so that a pick can be part of a recorded pass
 Dimensions: B rows, V vocabulary, C chunks of it, W tokens of a chunk.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -101,7 +102,8 @@ def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
     before_B1 = torch.where(chunk_B1 > 0, edges_BC.gather(1, (chunk_B1 - 1).clamp_min(0)), 0.0)
     tokens_BW = chunk_B1 * _CHUNK + torch.arange(_CHUNK, device=probs_BV.device)
     inside_BW = probs_BV.gather(1, tokens_BW.clamp_max(size - 1)).where(tokens_BW < size, 0.0)
-    return chunk_B1 * _CHUNK + _first_above(inside_BW.cumsum(-1, dtype=torch.float64), level_B1 - before_B1)
+    place_B1 = _first_above(inside_BW.cumsum(-1, dtype=torch.float64), level_B1 - before_B1)
+    return (chunk_B1 * _CHUNK + place_B1).clamp_max(size - 1)
 
 
 def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
@@ -109,7 +111,8 @@ def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
     total_B1 = cumulative[:, -1:]
     # Rounding may lift the level to the total itself, behind the last token.
     level_B1 = level_B1.minimum(total_B1.nextafter(torch.zeros_like(total_B1)))
-    return torch.searchsorted(cumulative, level_B1, right=True)
+    # Among sums that are no numbers there is none above; the place then found would end a CUDA process.
+    return torch.searchsorted(cumulative, level_B1, right=True).clamp_max(cumulative.shape[1] - 1)
 
 
 def _processed(logprobs_BV: Tensor, kept_BV: Tensor, are_processed_B: Tensor) -> Tensor:
@@ -136,8 +139,17 @@ class HostPicks:
             self._copied.record()
 
     def read(self) -> tuple[list[int], list[float]]:
-        """Token and log-probability of each row; waits for the device."""
+        """Token and log-probability of each row; waits for the device.
+
+        Raises:
+            FloatingPointError: If a log-probability is no number, as the logits of the model were not.
+        """
         if self._copied is not None:
             self._copied.synchronize()
         tokens, logprobs = self._picks.tolist()
+        if math.isnan(sum(logprobs)):
+            raise FloatingPointError(
+                f"the logits of {sum(map(math.isnan, logprobs))} of {len(logprobs)} rows are NaN, so that no token can "
+                "be sampled; the weights are damaged, or too large for the type that is computed in"
+            )
         return [int(token) for token in tokens], logprobs

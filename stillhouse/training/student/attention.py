@@ -1,9 +1,9 @@
 """Attention that keeps the segments of a packed row apart.
 
 transformers knows it as `sdpa`, the attention it extends: without segments it is that attention, as sampling extends it
-(`stillhouse.serving.attention`), for whoever calls a model, and code that asks for `sdpa` by name finds it. Segments are an argument
-of the forward pass, which models hand down to every layer; so a layer that gradient checkpointing computes again, in a
-thread of the backward pass, has them too. Dimensions: T time, H heads, D width of a head.
+(`stillhouse.serving.attention`), for whoever calls a model, and code that asks for `sdpa` by name finds it. Segments
+are an argument of the forward pass, which models hand down to every layer; so a layer that gradient checkpointing
+computes again, in a thread of the backward pass, has them too. Dimensions: T time, H heads, D width of a head.
 """
 
 from collections.abc import Mapping

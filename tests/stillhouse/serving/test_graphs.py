@@ -43,8 +43,8 @@ def test_recorded_passes_decode_what_plain_ones_do_and_leave_parked_turns_alone(
             expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
             assert generation.logprobs == pytest.approx(expected, abs=1e-4)
             history[i] = [*request.prompt_ids, *generation.completion_ids, 11]
-    assert recordings.shapes == [8, 1, *[8] * (len(recordings.shapes) - 2)], "and again where the buffers have grown"
-    assert len(recordings.shapes) <= 4
+    assert set(recordings.shapes) == {8, 1}, "for all five rows at once, and for the last one"
+    assert len(recordings.shapes) <= 4, "a shape is recorded once, and again where the buffers have grown"
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -64,3 +64,11 @@ def test_a_vocabulary_searched_in_chunks_gives_what_one_cumulative_distribution_
     assert (torch.tensor(tokens) >= 8192).any(), "the last chunk, which is shorter, is searched too"
     expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
     assert logprobs == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [4, 9000])
+def test_logits_that_are_no_numbers_are_named(size: int) -> None:
+    logits = torch.zeros(3, size)
+    logits[1, 2] = math.nan
+    with pytest.raises(FloatingPointError, match="1 of 3 rows"):
+        pick(logits, [Draw(0.5)] * 3)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.template import TemplateError, next_turn_ids, render, stop_token_ids
-from stillhouse.chat.tokens import decode_all, encode
+from stillhouse.chat.tokens import decode_all, encode_all
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
@@ -186,12 +186,19 @@ class Sampler:
     def _take(self, finished: Sequence[tuple[_Rollout, Generation]]) -> None:
         """Adds completions and, where they call tools and may go on, what the tools answer."""
         calling = []
-        for rollout, generation in finished:
+        for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
+            rollout.trajectory.num_drifted_turns += is_drifted
             calls = self._add_completion(rollout.trajectory, generation)
             if calls:
                 calling.append((rollout.trajectory, TurnCalls(rollout.tools, calls)))
         for (trajectory, turn), results in zip(calling, call_all([turn for _, turn in calling]), strict=True):
             self._add_results(trajectory, turn.calls, results)
+
+    def _are_drifted(self, finished: Sequence[tuple[_Rollout, Generation]]) -> list[bool]:
+        """Whether the tokenizer writes each completion in other tokens; at once, which takes all processors."""
+        sampled = [list(generation.completion_ids) for _, generation in finished]
+        encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
+        return [ids != own for ids, own in zip(encoded, sampled, strict=True)]
 
     def _add_completion(self, trajectory: SampledTrajectory, generation: Generation) -> Sequence[ToolCall]:
         """The calls to run before the next turn; none where the trajectory has ended."""
@@ -200,7 +207,6 @@ class Sampler:
         trajectory.loss_mask += [True] * len(sampled)
         trajectory.sampling_logprobs += generation.logprobs
         trajectory.num_turns += 1
-        trajectory.num_drifted_turns += encode(self.tokenizer, decode_all(self.tokenizer, [sampled])[0]) != sampled
         ended = generation.finish_reason == "stop"
         text = self.tokenizer.decode(sampled[:-1] if ended else sampled)
         message = parse_completion(text, first_call_index=trajectory.num_tool_calls)
