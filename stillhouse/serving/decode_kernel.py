@@ -33,26 +33,27 @@ def decode_kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, sca
     num_rows, num_heads, width = query.shape
     groups = num_heads // key.shape[1]
     output = torch.empty(num_rows, num_heads, width, dtype=query.dtype, device=query.device)
-    # Heads of a row, whose keys are neighbours in memory, run beside each other.
-    _attend[key.shape[1], num_rows](
-        query,
-        key,
-        value,
-        output,
-        places.key_starts,
-        places.key_lengths,
-        (width**-0.5 if scale is None else scale) * math.log2(math.e),
-        *query.stride()[:2],
-        *key.stride()[:2],
-        *value.stride()[:2],
-        *output.stride()[:2],
-        GROUPS=groups,
-        TILE=max(_LEAST_TILE, triton.next_power_of_2(groups)),
-        WIDTH=width,
-        BLOCK=64 if width <= 128 else 32,
-        num_warps=4,
-        num_stages=3,
-    )
+    with torch.cuda.device_of(query):
+        # Heads of a row, whose keys are neighbours in memory, run beside each other.
+        _attend[key.shape[1], num_rows](
+            query,
+            key,
+            value,
+            output,
+            places.key_starts,
+            places.key_lengths,
+            (width**-0.5 if scale is None else scale) * math.log2(math.e),
+            *query.stride()[:2],
+            *key.stride()[:2],
+            *value.stride()[:2],
+            *output.stride()[:2],
+            GROUPS=groups,
+            TILE=max(_LEAST_TILE, triton.next_power_of_2(groups)),
+            WIDTH=width,
+            BLOCK=64 if width <= 128 else 32,
+            num_warps=4,
+            num_stages=3,
+        )
     return output
 
 

@@ -26,14 +26,18 @@ class FusedNorms:
     """
 
     def __init__(self, model: nn.Module, device_type: str = "cuda") -> None:
-        self._fused = [(module, _fused(module)) for module in model.modules() if _is_rms_norm(module, device_type)]
+        candidates = [module for module in model.modules() if _may_be_rms_norm(module, device_type)]
+        # Those of a class have a formula in common, so that one of them is tried out.
+        by_class = {type(module): module for module in candidates}
+        known = {kind for kind, module in by_class.items() if _computes_rms_norm(module)}
+        self._fused = [(module, _fused(module)) for module in candidates if type(module) in known]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Has the model compute them by one kernel each inside the block."""
         try:
             for module, forward in self._fused:
-                module.forward = forward  # type: ignore[method-assign]
+                module.forward = forward
             yield
         finally:
             for module, _ in self._fused:
@@ -58,20 +62,23 @@ def _fused(module: nn.Module) -> Callable[[Tensor], Tensor]:
     return forward
 
 
+def _may_be_rms_norm(module: nn.Module, device_type: str) -> bool:
+    weight = module._parameters.get("weight")
+    return (
+        "RMSNorm" in type(module).__name__
+        and "forward" not in vars(module)
+        and len(module._parameters) == 1
+        and weight is not None
+        and weight.ndim == 1
+        and weight.device.type == device_type
+        and _epsilon(module) is not None
+    )
+
+
 @torch.no_grad()
-def _is_rms_norm(module: nn.Module, device_type: str) -> bool:
-    weight = vars(module).get("_parameters", {}).get("weight")
-    if (
-        "RMSNorm" not in type(module).__name__
-        or "forward" in vars(module)
-        or weight is None
-        or weight.ndim != 1
-        or weight.device.type != device_type
-        or _epsilon(module) is None
-        or len(module._parameters) > 1
-    ):
-        return False
-    generator = torch.Generator(weight.device).manual_seed(0)
-    states = torch.randn(4, len(weight), generator=generator, device=weight.device)
+def _computes_rms_norm(module: nn.Module) -> bool:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    states = torch.randn(4, len(weight), generator=torch.Generator().manual_seed(0)).to(weight.device)
     seen, expected = _fused(module)(states), module(states)
     return seen.shape == expected.shape and bool((seen - expected).abs().max() <= _TOLERANCE * expected.abs().max())

@@ -83,7 +83,7 @@ class SlotPasses:
         steps = PickSteps.of(draws)
         if self._recorded is None:
             self.cache.reserve(count, max(positions) + 1)
-            inputs = _table(positions, draws, count).to(self._device)
+            inputs = self._moved(_table(positions, draws, count))
             picks = self._decode(inputs, max(positions) + 1, steps)
         else:
             rows = self._recorded.rows_for(max(count, num_expected))
@@ -91,10 +91,7 @@ class SlotPasses:
             if self.cache.reserve(rows, columns):
                 self._recorded.clear()
             shape = Shape(rows, columns if self._kernel is None else self.cache.num_columns, steps)
-            table = _table(positions, draws, rows)
-            if self._device.type == "cuda":
-                table = table.pin_memory()
-            self._inputs[:, :rows].copy_(table, non_blocking=True)
+            self._inputs[:, :rows] = self._moved(_table(positions, draws, rows))
             picks = self._recorded.get(shape, lambda: self._pass(shape))()[:, :count]
         self._last_tokens[:count] = picks[0]
         return picks
@@ -125,7 +122,7 @@ class SlotPasses:
 
     def pick(self, first_slot: int, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
         """Samples the next token of each slot from `first_slot` on; picks [2, B]."""
-        inputs = _table([0] * len(draws), draws, len(draws)).to(self._device)
+        inputs = self._moved(_table([0] * len(draws), draws, len(draws)))
         picks = pick_tokens(logits_BV, inputs[1:], PickSteps.of(draws))
         self._last_tokens[first_slot : first_slot + len(draws)] = picks[0]
         return picks
@@ -143,6 +140,12 @@ class SlotPasses:
         self._recorded = None
         self.cache.layers.clear()
 
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host on the device, without waiting for what the device still computes."""
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
     def _forget_recorded(self) -> None:
         if self._recorded is not None:
             self._recorded.clear()
@@ -153,8 +156,8 @@ class SlotPasses:
         positions = [position for start, length in spans for position in range(start, start + length)]
         slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
         fed = torch.tensor([[token for row in tokens for token in row], positions])
-        fed = torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]).to(self._device)
-        places = places.to(self._device)
+        fed = self._moved(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
+        places = Places(*map(self._moved, places[:3]), *places[3:])
         self.cache.aim_at_whole(fed[2])
         hidden_1TH = self._hidden(fed[:1], fed[1:2], places)
         return self._logits(hidden_1TH[0].index_select(0, places.query_starts[1:] - 1))

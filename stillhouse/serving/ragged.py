@@ -55,11 +55,6 @@ class Places(NamedTuple):
         starts = torch.arange(len(positions_B) + 1, dtype=torch.int32, device=positions_B.device)
         return cls(starts, starts * num_columns, (positions_B + 1).int(), 1, num_columns)
 
-    def to(self, device: torch.device) -> "Places":
-        """The same on a device."""
-        moved = (tensor.to(device) for tensor in self[:3])
-        return Places(*moved, self.max_queries, self.max_keys)
-
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Places, float | None], Tensor]
 """From queries [T, H, D], keys and values [P, G, D], places and scale to outputs [T, H, D].

@@ -133,7 +133,8 @@ class HostPicks:
     """Picks [2, B] on their way to the host, which copies them once the device has made them."""
 
     def __init__(self, picks_2B: Tensor) -> None:
-        self._picks = picks_2B.to("cpu", non_blocking=True)
+        # What is not contiguous would be rearranged on the host, before it has arrived.
+        self._picks = picks_2B.contiguous().to("cpu", non_blocking=True)
         self._copied = torch.cuda.Event() if picks_2B.is_cuda else None
         if self._copied is not None:
             self._copied.record()
