@@ -157,7 +157,11 @@ class SlotPasses:
         slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
         fed = torch.tensor([[token for row in tokens for token in row], positions])
         fed = self._moved(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
-        places = Places(*map(self._moved, places[:3]), *places[3:])
+        places = places._replace(
+            query_starts=self._moved(places.query_starts),
+            key_starts=self._moved(places.key_starts),
+            key_lengths=self._moved(places.key_lengths),
+        )
         self.cache.aim_at_whole(fed[2])
         hidden_1TH = self._hidden(fed[:1], fed[1:2], places)
         return self._logits(hidden_1TH[0].index_select(0, places.query_starts[1:] - 1))

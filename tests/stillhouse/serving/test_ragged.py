@@ -40,7 +40,11 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
     for kernel in (flash_kernel, decode_kernel):
         assert torch.allclose(kernel(query, key, value, decoding, 0.1), expected, atol=2e-2), kernel.__name__
     on_host = Places.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
-    prefill = Places(*(tensor.cuda() for tensor in on_host[:3]), *on_host[3:])
+    prefill = on_host._replace(
+        query_starts=on_host.query_starts.cuda(),
+        key_starts=on_host.key_starts.cuda(),
+        key_lengths=on_host.key_lengths.cuda(),
+    )
     assert torch.allclose(
         flash_kernel(query, key, value, prefill, None), plain_kernel(query, key, value, prefill, None), atol=2e-2
     )
