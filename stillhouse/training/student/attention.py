@@ -7,6 +7,7 @@ computes again, in a thread of the backward pass, has them too. Dimensions: T ti
 """
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Final
 
 import torch
@@ -24,6 +25,9 @@ _REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")
 """Arguments by which a layer asks for more than a softmax over its own tokens."""
 _MAX_VARLEN_WIDTH: Final = 256
 """Widest head of the flash kernels."""
+# The kernels group query heads by themselves, forward and backward, wherever there are fewer heads of keys. torch 2.13
+# merely checks the number of heads in Python, which this argument relaxes; torch 2.11 neither checks nor knows it.
+_GROUPED_HEADS: Final = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 
 
 def segment_arguments(segments: Segments | None) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, option
         scale=options.get("scaling"),
         # Tokens to the left of a token, which itself counts as one of transformers' window.
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=True,
+        **_GROUPED_HEADS,
     )
     assert isinstance(output, Tensor)
     return output[None]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -24,7 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
 from stillhouse.training.batching.microbatches import Microbatch, Segments, collate, microbatch_groups, num_targets
-from stillhouse.training.student.attention import segment_arguments, segment_attention
+from stillhouse.training.student.attention import _flash, segment_arguments, segment_attention
 from stillhouse.types import Sample
 
 CPU = torch.device("cpu")
@@ -207,6 +208,19 @@ def test_a_mask_that_the_model_made_itself_is_refused():
     parts = [part.transpose(1, 2) for part in new_parts(torch.float32)]
     with pytest.raises(TrainingError, match="a mask of its own"):
         segment_attention(layer(), *parts, torch.ones(1, 1, 32, 32), segments=new_segments())
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_the_kernel_for_cuda_is_called_as_the_installed_torch_declares_it(window: int | None):
+    with FakeTensorMode():
+        parts = [
+            torch.empty(1, sum(LENGTHS), heads, 8, dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2)
+        ]
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        output = _flash(query, key, value, new_segments(), {"sliding_window": window, "scaling": 0.3})
+        grads = torch.autograd.grad(output.float().sum(), parts)
+    assert output.shape == parts[0].shape
+    assert [grad.shape for grad in grads] == [part.shape for part in parts]
 
 
 @pytest.mark.gpu

@@ -1,3 +1,4 @@
+import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -55,7 +56,8 @@ def test_models_that_keep_segments_apart_pack(
     ("config_class", "settings", "reason"),
     [
         (MambaConfig, {}, "its attention is 'eager'"),
-        (Gemma2Config, {**HEADS, "head_dim": 8}, "its attention is 'eager'"),
+        # transformers 5.23 runs it by 'eager' attention, 5.17 by 'sdpa' with an argument.
+        (Gemma2Config, {**HEADS, "head_dim": 8}, "its attention is 'eager'|Gemma2Attention asks for softcap"),
         (RecurrentGemmaConfig, HEADS, "hidden states of a packed row differ"),
         (Lfm2Config, {**HEADS, "layer_types": ["conv", "full_attention"]}, "depend on the sample before it"),
         (StableLmConfig, HEADS, "hidden states of a packed row differ"),
@@ -73,4 +75,4 @@ def test_models_that_would_mix_segments_are_padded_with_a_reason(
     assert not packs_exactly(new_model(config_class, **settings).to(dtype))
     (warning,) = warnings(caplog)
     assert "cannot be packed, so its rows are padded" in warning
-    assert reason in warning
+    assert re.search(reason, warning)
