@@ -1,7 +1,6 @@
 """Where a dataset comes from: everything that decides what is in it, as names and hashes."""
 
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from stillhouse.config import DatasetConfig
@@ -25,8 +24,3 @@ class Origin:
     """What the teacher costs; None where it is unknown."""
     lineage: dict[str, str] = field(default_factory=dict)
     """Names and fingerprints of the inputs."""
-
-
-def code_version() -> str:
-    """The version of Stillhouse that runs."""
-    return version("stillhouse")

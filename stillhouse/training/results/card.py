@@ -4,7 +4,6 @@ Front matter in the form the Hugging Face hub reads. No dates, speeds or places:
 """
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from stillhouse.training.results.sections import (
     training_section,
 )
 from stillhouse.types import JsonObject
+from stillhouse.version import code_version
 
 CARD_FILE: Final = "README.md"
 
@@ -94,7 +94,7 @@ def _account(record: StudentRecord, adapter: Adapter | None) -> str:
         what = f"{below} with all of its weights trained"
     teachers = ", ".join(code(public_name(teacher)) for teacher in _teachers(record))
     learnt = f" It learnt from {teachers}." if teachers else ""
-    made = f"Made with Stillhouse {version('stillhouse')}."
+    made = f"Made with Stillhouse {code_version()}."
     return f"{what}; trained by {methods}.{learnt} {made}\n"
 
 
