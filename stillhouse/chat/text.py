@@ -111,7 +111,10 @@ def _apply(
 
 def _shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
     try:
-        return [_for_template(message) for message in messages]
+        # Templates print None. transformers 5.23 leaves such keys out by itself, 5.17 does not.
+        return [
+            {name: value for name, value in _for_template(message).items() if value is not None} for message in messages
+        ]
     except (AttributeError, KeyError, TypeError) as error:
         raise TemplateError(
             f"a message is not in the OpenAI form: {type(error).__name__}: {error}; expected tool calls with a "
