@@ -91,7 +91,7 @@ def one_by_one(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> A
 
 
 def spelt(message: Any) -> dict[str, Any]:
-    """The message with arguments that are objects as objects, and malformed calls in its text."""
+    """The message with arguments that are objects as objects, malformed calls in its text, and no key of None."""
     pieces, calls = [message.get("content") or ""], []
     for call in message.get("tool_calls") or ():
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -103,9 +103,10 @@ def spelt(message: Any) -> dict[str, Any]:
         except ValueError:
             value = None
         calls.append({**call, "function": {"name": name, "arguments": value if isinstance(value, dict) else arguments}})
-    if not message.get("tool_calls"):
-        return dict(message)
-    return {**message, "content": "\n".join(filter(None, pieces)) or None, "tool_calls": calls or None}
+    shown = dict(message)
+    if message.get("tool_calls"):
+        shown |= {"content": "\n".join(filter(None, pieces)) or None, "tool_calls": calls or None}
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 @pytest.fixture(scope="module", params=TEMPLATES, ids=["student", "rewriting", "refusing", "no end of turn"])
