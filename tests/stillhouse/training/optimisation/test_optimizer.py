@@ -117,6 +117,7 @@ def test_eight_bit_states_on_a_cpu_are_refused_with_all_that_is_missing(student:
 
 @pytest.mark.gpu
 def test_eight_bit_states_follow_adamw():
+    pytest.importorskip("bitsandbytes")
     cuda = torch.device("cuda")
     settings = StudentConfig(parameters="full", dtype="float32")
     students = {name: load_student("embedded:student", settings, cuda, seed=0) for name in ("adamw", "adamw_8bit")}

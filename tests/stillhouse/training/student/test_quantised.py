@@ -25,6 +25,7 @@ def test_four_bits_on_a_cpu_are_refused_with_all_that_is_missing(tiny_model: str
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", ["lora", "dora"])
 def test_adapter_over_four_bits_learns_and_speaks_like_the_unquantised_model(tiny_model: str, variant: str):
+    pytest.importorskip("bitsandbytes")
     cuda = torch.device("cuda")
     student = load_student(tiny_model, config(lora_variant=variant), cuda, seed=0)
     whole = load_student(tiny_model, config(parameters="lora", dtype="float32"), cuda, seed=0)
