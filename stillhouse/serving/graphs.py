@@ -8,6 +8,7 @@ rows are padded, and what a pass reads and gives lies in fixed places.
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 import torch
 
@@ -80,7 +81,7 @@ def padded_rows(count: int) -> int:
 
 def cuda_recorder() -> Recorder:
     """Records passes as CUDA graphs, which share their memory as only one runs at a time."""
-    pool = torch.cuda.graph_pool_handle()
+    living: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def record(run: Pass) -> Pass:
         # What libraries allocate at first use must not become part of a graph.
@@ -90,9 +91,12 @@ def cuda_recorder() -> Recorder:
             run()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
+        # torch refuses a pool whose graphs are gone while a tensor of it is still in use: then a new one is made.
+        pool = next((other.pool() for other in living), None)
         # What other threads do meanwhile, such as a teacher that scores, is no part of the graph and breaks nothing.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             picks = run()
+        living.add(graph)
 
         def replay() -> torch.Tensor:
             graph.replay()
