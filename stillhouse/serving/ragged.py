@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_WIDTH: Final = 256
 """Widest head of the flash kernels."""
+TOLERANCE: Final = 3e-2
+"""Outputs near 1 rounded to bfloat16, from weights rounded to it, differ by some 1e-2."""
 
 
 class Places(NamedTuple):
@@ -95,9 +97,9 @@ def _triton_kernel() -> Kernel | None:
     try:
         from stillhouse.serving import decode_kernel
 
-        states = torch.zeros(1, 1, 64, dtype=torch.bfloat16, device="cuda")
-        places = Places.of_decoding(torch.zeros(1, dtype=torch.long, device="cuda"), 1)
-        decode_kernel.decode_kernel(states, states, states, places, None)
+        difference = deviation(decode_kernel.decode_kernel, torch.device("cuda"))
+        if not difference <= TOLERANCE:
+            raise RuntimeError(f"its outputs differ by {difference:.2g} from attention in float32")
     except Exception as error:  # no Triton, no C compiler, a cache folder that cannot be written
         logger.warning("decoding takes FlashAttention's kernel, which is slower, as Triton does not work: %s", error)
         return None
@@ -107,6 +109,25 @@ def _triton_kernel() -> Kernel | None:
         return chosen(query, key, value, places, scale)
 
     return kernel
+
+
+def deviation(kernel: Kernel, device: torch.device) -> float:
+    """Largest difference of a kernel's outputs for a decode pass in bfloat16 from the formula in float32."""
+    rows, groups, shared, columns, width = 3, 2, 2, 200, 128
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(size, heads, width, generator=generator).to(device, torch.bfloat16)
+        for size, heads in ((rows, groups * shared), (rows * columns, groups), (rows * columns, groups))
+    )
+    places = Places.of_decoding(torch.tensor([0, 65, columns - 1], device=device), columns)
+    seen = kernel(query, key, value, places, None).float()
+    keys, values = (
+        states.float().unflatten(0, (rows, columns)).repeat_interleave(shared, dim=2) for states in (key, value)
+    )
+    scores = torch.einsum("bhd,bthd->bht", query.float(), keys) * width**-0.5
+    hidden = torch.arange(columns, device=device) >= places.key_lengths[:, None]
+    weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+    return float((seen - torch.einsum("bht,bthd->bhd", weights, values)).abs().max())
 
 
 def flash_kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, scale: float | None) -> Tensor:

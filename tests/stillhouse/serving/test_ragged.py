@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from stillhouse.serving.ragged import Kernel, Places, flash_kernel, kernel_for
+from stillhouse.serving.ragged import TOLERANCE, Kernel, Places, deviation, flash_kernel, kernel_for
 
 
 def test_places_of_rows_say_where_tokens_and_slots_begin() -> None:
@@ -48,3 +48,16 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
     assert torch.allclose(
         flash_kernel(query, key, value, prefill, None), plain_kernel(query, key, value, prefill, None), atol=2e-2
     )
+
+
+def test_a_kernel_that_misses_a_token_is_told_from_one_that_is_right(plain_kernel: Kernel) -> None:
+    def sees_too_little(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: float | None
+    ) -> torch.Tensor:
+        return plain_kernel(
+            query, key, value, places._replace(key_lengths=(places.key_lengths - 1).clamp(min=1)), scale
+        )
+
+    cpu = torch.device("cpu")
+    assert deviation(plain_kernel, cpu) < TOLERANCE
+    assert deviation(sees_too_little, cpu) > 2 * TOLERANCE
