@@ -11,7 +11,7 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.config import DatasetConfig, DistillConfig, DuplicatesConfig, TeacherConfig
 from stillhouse.dataset.build import assemble_dataset, most_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
-from stillhouse.dataset.report.origin import Origin, code_version
+from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.shards import (
     CANDIDATES_FILE,
     DIFFICULTY_FILE,
@@ -26,6 +26,7 @@ from stillhouse.rollouts.endpoint import Price
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
+from stillhouse.version import code_version
 from tasks.caching import CACHED_STAGE, Stage, call_stage
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
