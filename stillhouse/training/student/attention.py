@@ -27,7 +27,9 @@ _MAX_VARLEN_WIDTH: Final = 256
 """Widest head of the flash kernels."""
 # The kernels group query heads by themselves, forward and backward, wherever there are fewer heads of keys. torch 2.13
 # merely checks the number of heads in Python, which this argument relaxes; torch 2.11 neither checks nor knows it.
-_GROUPED_HEADS: Final = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+_GROUPED_HEADS: Final[dict[str, Any]] = (
+    {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+)
 
 
 def segment_arguments(segments: Segments | None) -> dict[str, Any]:
@@ -103,8 +105,14 @@ def _flash_serves(query: Tensor, value: Tensor, options: Mapping[str, Any]) -> b
         and width <= _MAX_VARLEN_WIDTH
         and width % 8 == 0
         and not options.get("dropout")
-        and torch.cuda.get_device_properties(query.device).major >= 8
+        and _has_flash_kernels(query.device)
     )
+
+
+# Asked while a block is compiled, not traced: torch 2.11 keeps no object such as the properties of a device.
+@torch.compiler.assume_constant_result
+def _has_flash_kernels(device: torch.device) -> bool:
+    return torch.cuda.get_device_properties(device).major >= 8
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]) -> Tensor:
