@@ -2,7 +2,7 @@
 
 The loss is the exact reverse KL. Weights are float32 where all are trained, the rest is bfloat16. A step has 256
 completions: of 512 tokens after prompts of 128 with `equal` lengths, of 256 tokens in the middle and at most 1,024 with
-`log-normal` ones. One step warms up, two are timed, and the training part of a further one of ours is profiled. The
+`log-normal` ones. Two steps warm up, two are timed, and the training part of a further one of ours is profiled. The
 split of a step stands beside the floor of `benchmarks.on_policy.floor` for what this device was measured to do.
 
 For the agreement of losses TRL samples a few small steps, and both train on that.
@@ -34,8 +34,8 @@ from stillhouse.training.on_policy.teachers.routing import Route, Teachers
 from stillhouse.training.watching.throughput import peak_memory_gib
 
 _LEARNING_RATE: Final = 1e-5
-_NUM_STEPS: Final = 3
-"""The first of them warms up."""
+_NUM_WARM_UPS: Final = 2
+_NUM_STEPS: Final = _NUM_WARM_UPS + 2
 _TEMPLATE_TOKENS: Final = 9
 """Of a prompt beside the words after its first one: the chat template's, and the number of its completion's tokens."""
 
@@ -108,8 +108,7 @@ def _measure_speed(setting: Setting, side: str, bench: Bench) -> None:
     else:
         found = _train_ours(replace(setting, num_steps=setting.num_steps + 1), student, teacher, bench, profiled=True)
         bench.record(found.profile)
-        found = found.first_steps(setting.num_steps)
-    turn = Turn.of(found, setting.pair, machine)
+    turn = Turn.of(found.only(_NUM_WARM_UPS - 1, setting.num_steps), setting.pair, machine)
     bench.record(
         {
             "s_per_step": turn.speed.s_per_step,

@@ -77,10 +77,10 @@ class Found(JsonFile):
     profile: dict[str, Any] = field(default_factory=dict)
     """Of the last step, where one was asked for."""
 
-    def first_steps(self, count: int) -> Self:
-        """What the first steps left."""
+    def only(self, first: int, end: int) -> Self:
+        """What the steps from `first` up to `end` left."""
         names = ("marks", "losses", "gradient_norms", "seconds", "trajectories")
-        return replace(self, **{name: getattr(self, name)[:count] for name in names})
+        return replace(self, **{name: getattr(self, name)[first:end] for name in names})
 
     def splits(self) -> list[dict[str, float]]:
         """Seconds of each step but the first, by `WORKS`."""

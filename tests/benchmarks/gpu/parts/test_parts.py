@@ -128,7 +128,7 @@ def test_our_on_policy_step_is_timed_split_and_profiled(pair: str) -> None:
     figures = measured(on_policy, f"{pair} lengths, ours")
     assert figures["s_per_step"] > 0
     assert figures["split_s"].keys() >= figures["floor_s"].keys() == {"sample", "score", "train"}
-    assert len(figures["losses"]) == 3
+    assert len(figures["losses"]) == 5
     assert figures["shares"]["head"] > 0
 
 
