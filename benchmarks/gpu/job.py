@@ -6,9 +6,6 @@ import logging
 import time
 from pathlib import Path
 
-import torch
-
-from benchmarks.gpu.bench import RowRunner
 from benchmarks.gpu.environment import machine
 from benchmarks.gpu.plan import plan
 from benchmarks.gpu.results import Results
@@ -31,6 +28,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     jobs = plan(with_model=chosen.model is not None)
     job = next(job for job in jobs if (job.part, job.name) == (chosen.part, chosen.job))
+    # Here, so that a wrong call ends before torch is imported.
+    import torch
+
+    from benchmarks.gpu.bench import RowRunner
+
     module = importlib.import_module(f"benchmarks.gpu.parts.{job.module}")
     runner = RowRunner(
         Results(chosen.out),
