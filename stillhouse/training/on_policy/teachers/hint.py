@@ -7,7 +7,9 @@ arXiv 2112.00861; on-policy self-distillation, arXiv 2601.18734).
 from collections.abc import Sequence
 from typing import Final
 
-from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import Message, PromptMetadata
@@ -29,7 +31,7 @@ class Hint:
     def __init__(self, template: str, teacher: str) -> None:
         self._teacher = teacher
         try:
-            self._template = Environment(undefined=StrictUndefined).from_string(template)
+            self._template = ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(template)
         except TemplateError as error:
             raise ConfigError(f"hint of teacher {teacher!r} is no Jinja template: {error}; saw {template!r}") from error
 
@@ -37,6 +39,7 @@ class Hint:
         """The hint for a prompt, with what separates it from the question.
 
         Raises:
+            ConfigError: the template reaches for Python's internals, which the sandbox refuses.
             InputError: the template asks for something that the prompt does not have.
         """
         known = {}
@@ -45,6 +48,11 @@ class Hint:
         known = {name: value for name, value in known.items() if value is not None}
         try:
             return self._template.render(known) + _SEPARATOR
+        except SecurityError as error:
+            raise ConfigError(
+                f"hint of teacher {self._teacher!r} is refused by Jinja's sandbox: {error}. A hint may use the prompt's "
+                f"{sorted(known)} and Jinja's filters, and nothing of Python behind them"
+            ) from error
         except Exception as error:  # the user's template may compute anything
             raise InputError(
                 f"hint of teacher {self._teacher!r}: prompt {prompt_id} does not have what it asks for: "
