@@ -7,11 +7,11 @@ renders history another way (Qwen3 takes earlier reasoning out, Mistral moves sy
 question) a new sample begins, which only reads the messages that the samples before it train.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from stillhouse.chat.parts import ALL_PARTS, Part, Piece, pieces_of
-from stillhouse.chat.text import TemplateError, continuation, prefix_texts
+from stillhouse.chat.text import Conversation, TemplateError, continuation, prefix_texts
 from stillhouse.chat.tokens import Placed, decode_all, encode_all, encode_placed, end_of_turn, special_ids
 from stillhouse.types import Message, ToolSchema
 
@@ -84,13 +84,49 @@ def render_spans(
     Raises:
         TemplateError: As `render_samples`.
     """
-    whole = (len(messages), False)
+    (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
+    if isinstance(spans, TemplateError):
+        raise spans
+    return spans
+
+
+def render_all_spans(
+    tokenizer: "PreTrainedTokenizerBase",
+    conversations: Sequence[tuple[Sequence[Message], Sequence[ToolSchema] | None]],
+    *,
+    with_pieces: bool = False,
+) -> list[list[list[Span]] | TemplateError]:
+    """As `render_spans` for many conversations, messages and tools of each, which takes less time than one by one.
+
+    Returns:
+        The samples of each conversation, or why it has none.
+    """
+    asked = [Conversation(messages, tools, _borders(messages)) for messages, tools in conversations]
+    spans: list[list[list[Span]] | TemplateError] = []
+    for conversation, texts in zip(asked, prefix_texts(tokenizer, asked), strict=True):
+        try:
+            spans.append(_spans(tokenizer, conversation, texts, with_pieces=with_pieces))
+        except TemplateError as error:
+            spans.append(error)
+    return spans
+
+
+def _borders(messages: Sequence[Message]) -> list[tuple[int, bool]]:
+    """The starts that end before and behind each assistant message, and the whole."""
     said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    prefixes = dict.fromkeys(prefix for index in said for prefix in ((index, True), (index + 1, False)))
-    texts = prefix_texts(tokenizer, messages, tools, list(prefixes | {whole: None}))
+    borders = dict.fromkeys(border for index in said for border in ((index, True), (index + 1, False)))
+    return list(borders | {(len(messages), False): None})
+
+
+def _spans(
+    tokenizer: "PreTrainedTokenizerBase", conversation: Conversation, texts: Iterator[str], *, with_pieces: bool
+) -> list[list[Span]]:
+    messages, tools, _ = conversation
     samples: list[list[Span]] = []
     done = ""
-    for index in said:
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
         before, after = next(texts), next(texts)
         if not samples or not before.startswith(done):
             samples.append([])

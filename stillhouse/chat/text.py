@@ -2,45 +2,42 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.types import Message, ToolSchema
+from stillhouse.chat.rendering import Starts, TemplateError, Texts, render_starts
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class TemplateError(ValueError):
-    """A conversation that the chat template cannot render, or renders in a way that masks cannot follow."""
+class Conversation(NamedTuple):
+    """A conversation of which some starts are to be rendered."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] | None
+    prefixes: Sequence[tuple[int, bool]]
+    """Number of messages of each start, and whether a generation prompt follows them."""
 
 
 def prefix_texts(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-    prefixes: Sequence[tuple[int, bool]],
-) -> Iterator[str]:
-    """The texts of some starts of a conversation.
+    tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Conversation]
+) -> Iterator[Iterator[str]]:
+    """The texts of some starts of each conversation.
 
     Args:
         tokenizer: Tokenizer whose template is used.
-        messages: The whole conversation.
-        tools: Tools offered.
-        prefixes: Number of messages of each start, and whether a generation prompt follows them.
+        conversations: What is rendered.
 
     Raises:
-        TemplateError: If the template refuses the messages; some of it only once the text is asked for.
+        TemplateError: From the texts of a conversation, in the place of the first that the template refuses.
+        ConfigError: If the template reaches a limit of time, length or memory.
     """
-    shown = _shown(messages)
-    starts = {prompt: [shown[:end] for end, p in prefixes if p is prompt] for prompt in (True, False)}
-    try:
-        # Two calls for all of them, since transformers copies the tools at each.
-        texts = {prompt: iter(_apply(tokenizer, starts[prompt], tools, prompt)) for prompt in (True, False)}
-    except TemplateError:
-        # One by one, so that the error is that of the first start that is refused.
-        return (render_text(tokenizer, messages[:end], tools, prompt) for end, prompt in prefixes)
-    return (next(texts[prompt]) for _, prompt in prefixes)
+    shown = [_shown_or_problem(one) for one in conversations]
+    rendered = render_starts(tokenizer, [one for one in shown if isinstance(one, Starts)])
+    for conversation, one in zip(conversations, shown, strict=True):
+        yield _texts(conversation, next(rendered) if isinstance(one, Starts) else Texts([], one))
 
 
 def render_text(
@@ -54,12 +51,8 @@ def render_text(
     Raises:
         TemplateError: If the template refuses the messages, naming their roles.
     """
-    shown = _shown(messages)
-    try:
-        return _apply(tokenizer, [shown], tools, add_generation_prompt)[0]
-    except TemplateError as error:
-        roles = ", ".join(message["role"] for message in messages)
-        raise TemplateError(f"the chat template refuses a conversation with roles [{roles}]: {error}") from error
+    (texts,) = prefix_texts(tokenizer, [Conversation(messages, tools, [(len(messages), add_generation_prompt)])])
+    return next(texts)
 
 
 def continuation(start: str, whole: str, index: int) -> str:
@@ -86,40 +79,30 @@ def not_prefix_preserving(index: int) -> TemplateError:
     )
 
 
-def _apply(
-    tokenizer: "PreTrainedTokenizerBase",
-    conversations: list[list[dict[str, Any]]],
-    tools: Sequence[ToolSchema] | None,
-    add_generation_prompt: bool,
-) -> list[str]:
-    from jinja2 import TemplateError as JinjaError
+def _texts(conversation: Conversation, rendered: Texts) -> Iterator[str]:
+    yield from rendered.texts
+    if rendered.refused is not None:
+        end, _ = conversation.prefixes[len(rendered.texts)]
+        roles = ", ".join(message["role"] for message in conversation.messages[:end])
+        raise TemplateError(f"the chat template refuses a conversation with roles [{roles}]: {rendered.refused}")
 
-    if not all(conversations):
-        raise TemplateError("it has no message")
-    if not conversations:
-        return []
+
+def _shown_or_problem(conversation: Conversation) -> Starts | str:
+    messages, tools, prefixes = conversation
+    if not all(end for end, _ in prefixes):
+        return "it has no message"
     try:
-        return tokenizer.apply_chat_template(
-            conversations,
-            tools=list(tools) if tools else None,
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
-        )
-    except (JinjaError, TypeError, ValueError) as error:
-        raise TemplateError(str(error)) from error
-
-
-def _shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    try:
-        # Templates print None. transformers 5.23 leaves such keys out by itself, 5.17 does not.
-        return [
-            {name: value for name, value in _for_template(message).items() if value is not None} for message in messages
-        ]
+        return Starts(_shown(messages), tools, prefixes)
     except (AttributeError, KeyError, TypeError) as error:
-        raise TemplateError(
+        return (
             f"a message is not in the OpenAI form: {type(error).__name__}: {error}; expected tool calls with a "
             f"function's name and arguments, and text beside a malformed one"
-        ) from error
+        )
+
+
+def _shown(messages: Sequence[Message]) -> list[JsonObject]:
+    # Templates handle a key that is missing; of one that is null many write `None`.
+    return [{key: value for key, value in _for_template(one).items() if value is not None} for one in messages]
 
 
 def _for_template(message: Message) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 import logging
 import re
-import resource
-from pathlib import Path
 from typing import Any, Final
 
+from stillhouse.helpers import answer_questions, limit_own_memory
 from stillhouse.types import JsonObject
-from stillhouse.verification.helpers import answer_questions
 
 _MAX_MEMORY_BYTES: Final = 1 << 30
 _FUNCTIONS: Final = re.compile(r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|exp|pi|infty|cdot)(?![A-Za-z])")
@@ -52,14 +50,8 @@ def _delimited(text: str) -> str:
     return "$" + _FUNCTIONS.sub(r"\\\1", latex) + "$"
 
 
-def _limit_memory() -> None:
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + _MAX_MEMORY_BYTES, used + _MAX_MEMORY_BYTES))
-
-
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     _parsed("$1$")
-    if Path("/proc/self/statm").exists():
-        _limit_memory()
+    limit_own_memory(_MAX_MEMORY_BYTES)
     answer_questions(compare)

@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
+from stillhouse.helpers import HelperFailed, Helpers, HelperTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, stated_answer
 from stillhouse.verification.finding import Finding, expected_text
-from stillhouse.verification.helpers import HelperFailed, Helpers, HelperTimeout
 from stillhouse.verification.text import normalised_text
 
 TIMEOUT_S: Final = 10.0

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from stillhouse.chat.round_trip import RoundTrip
-from stillhouse.chat.samples import RenderedSample, Span, render_spans, tokenise_spans
+from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
 from stillhouse.chat.template import TemplateError
 from stillhouse.dataset.labelling.subject import Subject
 
@@ -34,7 +34,8 @@ class RenderLabels:
         self._round_trip = RoundTrip(self._tokenizer)
 
     def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-        rendered = [self._render(subject) for subject in subjects]
+        conversations = [(subject.trajectory.messages, subject.trajectory.tools) for subject in subjects]
+        rendered = render_all_spans(self._tokenizer, conversations)
         sound = [texts for texts in rendered if not isinstance(texts, TemplateError)]
         tokens = iter(tokenise_spans(self._tokenizer, [spans for texts in sound for spans in texts]))
         measured = [
@@ -44,12 +45,6 @@ class RenderLabels:
             for subject, texts in zip(subjects, rendered, strict=True)
         ]
         return {name: [row[place] for row in measured] for place, name in enumerate(_LABELS)}
-
-    def _render(self, subject: Subject) -> list[list[Span]] | TemplateError:
-        try:
-            return render_spans(self._tokenizer, subject.trajectory.messages, subject.trajectory.tools)
-        except TemplateError as error:
-            return error
 
     def _measure(
         self, subject: Subject, texts: list[list[Span]], tokens: list[RenderedSample | TemplateError]

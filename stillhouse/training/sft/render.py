@@ -10,7 +10,7 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parts import ALL_PARTS, Part
-from stillhouse.chat.samples import RenderedSample, Span, render_spans, tokenise_spans
+from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
 from stillhouse.chat.template import TemplateError
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName
@@ -93,7 +93,9 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
         InputError: a row is no conversation, cannot be rendered, or says nothing that can be learnt.
     """
     conversations = [_conversation(row) for row in chunk.rows]
-    texts = [_spans(tokenizer, row, one, rendering) for row, one in zip(chunk.rows, conversations, strict=True)]
+    asked = [(one.messages, one.tools) for one in conversations]
+    found = render_all_spans(tokenizer, asked, with_pieces=rendering.parts != ALL_PARTS)
+    texts = [_spans(*known) for known in zip(chunk.rows, conversations, found, strict=True)]
     tokens = iter(tokenise_spans(tokenizer, [spans for samples in texts for spans in samples], rendering.parts))
     counts = Counter({"rows": len(chunk.rows)})
     columns: dict[SplitName, list[tuple[Any, ...]]] = {"train": [], "validation": []}
@@ -120,14 +122,9 @@ def _conversation(row: SplitRow) -> Conversation:
         raise InputError(f"{place}: {error}") from error
 
 
-def _spans(
-    tokenizer: PreTrainedTokenizerBase, row: SplitRow, one: Conversation, rendering: Rendering
-) -> list[list[Span]]:
-    with_pieces = rendering.parts != ALL_PARTS
-    try:
-        samples = render_spans(tokenizer, one.messages, one.tools, with_pieces=with_pieces)
-    except TemplateError as error:
-        raise InputError(_not_rendered(row, error)) from error
+def _spans(row: SplitRow, one: Conversation, samples: list[list[Span]] | TemplateError) -> list[list[Span]]:
+    if isinstance(samples, TemplateError):
+        raise InputError(_not_rendered(row, samples)) from samples
     return [[span._replace(message=None) if span.message in one.excluded else span for span in s] for s in samples]
 
 

@@ -5,11 +5,11 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
+from stillhouse.helpers import HelperFailed, Helpers
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.code.block import python_code
 from stillhouse.verification.code.cases import function_name, programs_of
 from stillhouse.verification.finding import Finding
-from stillhouse.verification.helpers import HelperFailed, Helpers
 
 MAX_CPU_S: Final = 10
 """Processor time of each run of the code, in seconds, unless `metadata["time_limit_s"]` says otherwise."""

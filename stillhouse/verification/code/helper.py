@@ -9,6 +9,7 @@ import tempfile
 import time
 from typing import Any, BinaryIO, Final, NoReturn
 
+from stillhouse.helpers import answer_questions
 from stillhouse.tools.sandbox.limits import (
     MAX_MEMORY_BYTES,
     MAX_PROCESSES,
@@ -23,7 +24,6 @@ from stillhouse.types import JsonObject
 from stillhouse.verification.code.compare import same_output, same_value
 from stillhouse.verification.code.jail import NoJail, enter_jail, give_up_power
 from stillhouse.verification.code.program import run_program
-from stillhouse.verification.helpers import answer_questions
 
 _LOOK_EVERY_S: Final = 0.01
 _MAX_OUTPUT_BYTES: Final = 16 << 20

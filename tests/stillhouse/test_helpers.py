@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.verification.helpers import HelperFailed, Helpers, HelperTimeout
+from stillhouse.helpers import HelperFailed, Helpers, HelperTimeout
 
 ECHO = """
 import os, sys, time
-from stillhouse.verification.helpers import answer_questions
+from stillhouse.helpers import answer_questions
 
 def answer(question):
     print("this must not be taken for an answer")
@@ -87,7 +87,7 @@ def test_a_helper_dies_with_the_process_that_asked(tmp_path: Path) -> None:
     (tmp_path / "echo_helper.py").write_text(ECHO)
     asking = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from stillhouse.verification.helpers import Helpers\n"
+        "from stillhouse.helpers import Helpers\n"
         "print(Helpers('echo_helper').ask({}, 20)['pid'], flush=True)\ninput()\n"
     )
     with subprocess.Popen([sys.executable, "-c", asking], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -8,11 +8,13 @@ in any thread and after a fork, unlike alarms; a helper dies with the process th
 import atexit
 import json
 import os
+import resource
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.processes import GuardedProcess, die_with_parent
@@ -155,3 +157,14 @@ def answer_questions(answer: Callable[[JsonObject], Any]) -> None:
         line.sendall(b"null\n")
         for question in questions:
             line.sendall(json.dumps(answer(json.loads(question))).encode() + b"\n")
+
+
+def limit_own_memory(max_bytes: int) -> None:
+    """Called by a helper at its start: lets its address space grow by `max_bytes` and no more.
+
+    What needs more raises MemoryError. Does nothing where the kernel does not say what a process uses.
+    """
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        most = int(statm.read_text().split()[0]) * resource.getpagesize() + max_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
