@@ -20,14 +20,22 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name, as text; raises OSError where there are none."""
 
 _PORTS: Final = {"http": 80, "https": 443}
-# Ranges that `ipaddress` counts as global, and that are not reached over the internet.
+# Ranges that `ipaddress` of some Python counts as global, and that are not reached over the internet. The registries:
+# https://www.iana.org/assignments/iana-ipv4-special-registry and .../iana-ipv6-special-registry
 _NEVER: Final = (
     # RFC 6890: protocol assignments, among them Oracle Cloud's metadata service (192.0.0.192).
     ipaddress.IPv4Network("192.0.0.0/24"),
+    # RFC 7526: anycast to relays of 6to4, withdrawn; what answers there is near.
+    ipaddress.IPv4Network("192.88.99.0/24"),
     # Azure's WireServer and DNS, which only virtual machines inside Azure can reach.
     # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
     ipaddress.IPv4Network("168.63.129.16/32"),
+    # RFC 9637: documentation.
+    ipaddress.IPv6Network("3fff::/20"),
 )
+# RFC 4291 and https://www.iana.org/assignments/ipv6-address-space: all global unicast addresses so far. Outside are,
+# among others, site-local (fec0::/10), IPv4-compatible (::/96) and segment-routing (5f00::/16) addresses.
+_GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
 # RFC 6052 and RFC 8215: IPv6 addresses that a gateway turns into the IPv4 address in their last 32 bits.
 _NAT64: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 
@@ -113,6 +121,8 @@ def _is_public(ip: IpAddress) -> bool:
     # `is_reserved` holds of 64:ff9b::/96, too; what it embeds decides. Its local twin is never public.
     if isinstance(ip, ipaddress.IPv6Address) and any(ip in network for network in _NAT64):
         return ip in _NAT64[0]
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is None and ip not in _GLOBAL_IPV6:
+        return False
     if ip.is_multicast or ip.is_unspecified or ip.is_reserved or any(ip in network for network in _NEVER):
         return False
     return ip.is_global

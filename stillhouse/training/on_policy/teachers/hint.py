@@ -50,8 +50,8 @@ class Hint:
             return self._template.render(known) + _SEPARATOR
         except SecurityError as error:
             raise ConfigError(
-                f"hint of teacher {self._teacher!r} is refused by Jinja's sandbox: {error}. A hint may use the prompt's "
-                f"{sorted(known)} and Jinja's filters, and nothing of Python behind them"
+                f"hint of teacher {self._teacher!r} is refused by Jinja's sandbox: {error}. A hint may use the "
+                f"prompt's {sorted(known)} and Jinja's filters, and nothing of Python behind them"
             ) from error
         except Exception as error:  # the user's template may compute anything
             raise InputError(
