@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -63,6 +64,34 @@ def test_scripts_have_built_the_page_before_it_is_read(site: Any, read: Read) ->
     site.pages["/data"] = (200, {"Content-Type": "text/plain"}, "from the server")
     site.html("/", "<p>one</p><script>fetch('/data').then(r => r.text()).then(t => document.body.append(t))</script>")
     assert read(site.url("/")) == "one\nfrom the server"
+
+
+GATHERS = """<div id=told></div><script>
+const peer = new RTCPeerConnection({{iceServers: [{{urls: '{server}', username: 'u', credential: 'c'}}]}})
+peer.onicegatheringstatechange = () => document.getElementById('told').append(peer.iceGatheringState + ' ')
+peer.createDataChannel('x')
+peer.createOffer().then(offer => peer.setLocalDescription(offer))</script>"""
+
+
+@pytest.mark.parametrize("scheme", ["stun", "turn"])
+def test_a_pages_webrtc_sends_no_datagram_to_loopback(site: Any, read: Read, scheme: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as inside:
+        inside.bind(("127.0.0.1", 0))
+        inside.settimeout(1.0)
+        site.html("/", GATHERS.format(server=f"{scheme}:127.0.0.1:{inside.getsockname()[1]}"))
+        # Without this there would be no datagram whatever the browser was told.
+        assert "gathering" in read(site.url("/"))
+        with pytest.raises(TimeoutError):
+            inside.recvfrom(2048)
+
+
+def test_a_pages_webrtc_opens_no_connection_to_a_private_host(site: Any, read: Read) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        inside.settimeout(1.0)
+        site.html("/", GATHERS.format(server=f"turn:localhost:{inside.getsockname()[1]}?transport=tcp"))
+        assert "gathering" in read(site.url("/"))
+        with pytest.raises(TimeoutError):
+            inside.accept()
 
 
 def test_nothing_a_page_does_reaches_a_private_host(site: Any, read: Read) -> None:
