@@ -138,7 +138,9 @@ def _logged_in(login: str | None) -> dict[str, str] | None:
 
 def _answers(name: str, url: str, headers: dict[str, str] | None = None) -> Check:
     try:
-        status = httpx.get(url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S).status_code
+        # The body is left unread, whatever it holds.
+        with httpx.stream("GET", url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S) as answer:
+            status = answer.status_code
     except httpx.HTTPError as error:
         return Check(name, False, f"{url}: {type(error).__name__}: {error}")
     return Check(name, status < 400, f"{url}: HTTP {status}")

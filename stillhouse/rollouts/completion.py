@@ -112,7 +112,8 @@ def _parse(content: bytes) -> JsonObject:
     except orjson.JSONDecodeError:
         # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
         try:
-            body = _whole_characters(json.loads(content))
+            # Given bytes, json would take UTF-16 as well, in which nobody has looked for keys.
+            body = _whole_characters(json.loads(content.decode("utf-8", "surrogatepass")))
         except ValueError as error:
             told = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"
             raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200)) from error

@@ -1,20 +1,9 @@
 """Where completions come from, and what they cost there."""
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from stillhouse.config import ModelRole
 from stillhouse.types import TokenUsage
-
-_SHORTEST_KEY: Final = 8
-"""Characters. What is shorter stands for no key, such as the `none` that local servers are sent."""
-
-
-def without_key(content: bytes, key: str | None) -> bytes:
-    """What an endpoint said, without the key that it was sent: refusals repeat it, and are kept with the rollout."""
-    if key is None or len(key) < _SHORTEST_KEY:
-        return content
-    return content.replace(key.encode(), b"***")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ import aiohttp
 import orjson
 import yarl
 
+from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within
+from stillhouse.http.keys import KeyRedactor
 from stillhouse.rollouts.completion import Completion, Sampling, read_completion
-from stillhouse.rollouts.endpoint import Endpoint, without_key
+from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.rollouts.limits import RateLimits, read_limits
 from stillhouse.rollouts.request import request_body
@@ -36,7 +38,7 @@ _UNLIMITED: Final = 0
 
 
 class HttpAnswer(NamedTuple):
-    """An answer with HTTP 200."""
+    """An answer with HTTP 200, without the key that was sent."""
 
     content: bytes
     headers: Mapping[str, str]
@@ -53,10 +55,20 @@ class HttpClient:
         endpoint: who is asked.
         timeout_s: longest wait for one answer in seconds, from sending to its last byte.
         clock: seconds that never go back.
+        max_bytes: longest answer; what is longer is not read.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
         self._endpoint = endpoint
+        self._redactor = KeyRedactor(endpoint.api_key)
+        self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._clock = clock
         # Parsed once: a text would be parsed for each request.
@@ -65,7 +77,11 @@ class HttpClient:
             connector=aiohttp.TCPConnector(limit=_UNLIMITED),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
-            headers={"Authorization": f"Bearer {endpoint.api_key}", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"Bearer {endpoint.api_key}",
+                "Content-Type": "application/json",
+                "Accept-Encoding": ACCEPT_ENCODING,
+            },
             # A proxy of the environment is never meant for this machine itself.
             trust_env=urlsplit(endpoint.base_url).hostname not in _LOOPBACK,
         )
@@ -90,13 +106,24 @@ class HttpClient:
         Raises:
             RequestFailed: it was not.
         """
+        return await self._ask("POST", path, orjson.dumps(body))
+
+    async def get(self, path: str) -> HttpAnswer:
+        """As `post`, for a GET."""
+        return await self._ask("GET", path, None)
+
+    async def _ask(self, method: str, path: str, body: bytes | None) -> HttpAnswer:
         started = self._clock()
         try:
-            async with self._session.post(self._base / path, data=orjson.dumps(body), allow_redirects=False) as answer:
-                content, status, headers = await answer.read(), answer.status, answer.headers
+            async with self._session.request(method, self._base / path, data=body, allow_redirects=False) as answer:
+                status, headers = answer.status, self._redactor.headers(answer.headers)
+                # Refuses what was not asked for; aiohttp itself decodes, in pieces that wait to be read.
+                Decoder(headers)
+                content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
+        except BodyRefused as error:
+            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise RequestFailed(self._no_answer(error)) from error
-        content = without_key(content, self._endpoint.api_key)
         if status != 200:
             raise RequestFailed(_refusal(status, headers, content))
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
@@ -115,10 +142,12 @@ class HttpClient:
     def _no_answer(self, error: Exception) -> Failure:
         """Tells an endpoint that is not there from one that is slow and from a connection that was lost."""
         if isinstance(error, _NEVER_SENT):
-            return Failure(FailureKind.TRANSIENT, str(error), unreachable=True)
+            return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):
             return Failure(FailureKind.STALL, f"no answer within {self._timeout_s:g} s (runtime.request_timeout_s)")
-        return Failure(FailureKind.TRANSIENT, f"the connection was lost: {error or type(error).__name__}")
+        # Of an answer that is no HTTP, the error repeats the beginning.
+        lost = self._redactor.text(str(error)) or type(error).__name__
+        return Failure(FailureKind.TRANSIENT, f"the connection was lost: {lost}")
 
 
 def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:

@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from stillhouse.http.bodies import ACCEPT_ENCODING
+from stillhouse.http.keys import KeyRedactor
 from stillhouse.rollouts.batch.answers import lines_of
-from stillhouse.rollouts.endpoint import Endpoint, without_key
+from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
+    import httpx2
     from openai.types import Batch
 
 _LOG = logging.getLogger(__name__)
@@ -38,15 +41,21 @@ class BatchEndpoint:
         # The openai package takes a second to import, which no command that asks nobody should wait for.
         import openai
 
+        from stillhouse.http.hooks import guard_answers
+
         host = urlsplit(endpoint.base_url).hostname or ""
-        self._key = endpoint.api_key
+        self._redactor = KeyRedactor(endpoint.api_key)
         self._poll_s = poll_s
         self._sleep = sleep
         self._client = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
             api_key=endpoint.api_key,
-            # A proxy of the environment is never meant for this machine itself.
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=host not in _LOOPBACK),
+            http_client=openai.DefaultAsyncHttpxClient(
+                headers={"Accept-Encoding": ACCEPT_ENCODING},
+                event_hooks={"response": [guard_answers(self._redactor, is_stream=_is_file)]},
+                # A proxy of the environment is never meant for this machine itself.
+                trust_env=host not in _LOOPBACK,
+            ),
         )
 
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
@@ -152,11 +161,16 @@ class BatchEndpoint:
 
     def _failure(self, error: Exception) -> Failure:
         failure = _failure(error)
-        return replace(failure, message=without_key(failure.message.encode(), self._key).decode())
+        return replace(failure, message=self._redactor.text(failure.message))
 
     async def aclose(self) -> None:
         """Closes the connections."""
         await self._client.close()
+
+
+def _is_file(response: "httpx2.Response") -> bool:
+    """Whether it is a batch's file of answers, which may be large and is read line by line."""
+    return response.is_success and response.request.url.path.endswith("/content")
 
 
 def _failure(error: Exception) -> Failure:

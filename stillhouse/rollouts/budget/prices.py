@@ -13,19 +13,19 @@ Otherwise it is unknown, and said to be so: never 0. The batch endpoint halves w
 import logging
 import math
 import threading
+from contextlib import aclosing
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import httpx
+import orjson
 
 from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.rollouts.budget.prices_file import price_in_file
 from stillhouse.rollouts.endpoint import Endpoint, Price
+from stillhouse.rollouts.failures import RequestFailed
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10.0
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _listed: Final[dict[tuple[str, str], Price | None]] = {}
 _lock: Final = threading.Lock()
@@ -108,15 +108,14 @@ def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsC
 
 
 async def _models(endpoint: Endpoint) -> Any:
-    url = endpoint.base_url.rstrip("/") + "/models"
-    # A proxy of the environment is never meant for this machine itself.
-    trust_env = urlsplit(url).hostname not in _LOOPBACK
+    # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+    from stillhouse.rollouts.http_client import HttpClient
+
     try:
-        async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=trust_env) as client:
-            answer = await client.get(url, headers={"Authorization": f"Bearer {endpoint.api_key}"})
-            return answer.raise_for_status().json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        _LOG.info("prices: %s does not list its models: %s", url, error or type(error).__name__)
+        async with aclosing(HttpClient(endpoint, timeout_s=_TIMEOUT_S)) as client:
+            return orjson.loads((await client.get("models")).content)
+    except (RequestFailed, ValueError) as error:
+        _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)
         return None
 
 

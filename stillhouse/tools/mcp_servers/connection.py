@@ -19,11 +19,16 @@ from mcp.client.streamable_http import streamable_http_client
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
+from stillhouse.http.bodies import ACCEPT_ENCODING
+from stillhouse.http.hooks import guard_answers
+from stillhouse.http.keys import KeyRedactor
 
 _log = logging.getLogger(__name__)
 # A connection that breaks is told to the model and counted; mcp would add a traceback to the log for each.
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
-logging.getLogger("httpx2").setLevel(logging.WARNING)
+# These tell of every request, the second one of headers as they came.
+for _name in ("httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 Mode = Literal["legacy", "auto"]
 """Revision of the protocol: `legacy` shakes hands and has sessions, `auto` asks for the one of 2026-07-28 first."""
@@ -93,15 +98,23 @@ def _http_client(config: McpServerConfig, line: Line) -> httpx2.AsyncClient:
         if response.status_code == httpx2.codes.NOT_FOUND and _SESSION_HEADER in response.request.headers:
             line.is_gone = line.was_refused = True
 
+    sent = {header: os.environ[variable] for header, variable in config.headers_env.items()}
+    # A server may repeat the key alone of `Bearer KEY`.
+    redactor = KeyRedactor(*sent.values(), *(value.partition(" ")[2] for value in sent.values()))
     return httpx2.AsyncClient(
-        headers={header: os.environ[variable] for header, variable in config.headers_env.items()},
+        headers={"Accept-Encoding": ACCEPT_ENCODING, **sent},
         # The caller limits each call; a stream of events may be silent for as long as that.
         timeout=httpx2.Timeout(30.0, read=None),
         # All rollouts may share the session of a stateless server; a pool of 100 would silently queue the rest.
         limits=httpx2.Limits(max_connections=None),
         verify=_certificates(),
-        event_hooks={"response": [note_lost_session]},
+        event_hooks={"response": [note_lost_session, guard_answers(redactor, is_stream=_is_event_stream)]},
     )
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
+    """Whether it is one of events, each of which mcp bounds."""
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ _SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documen
 _ARGUMENTS: Final = (
     # The text is wanted; images are most of a page's bytes.
     "--blink-settings=imagesEnabled=false",
-    # WebRTC is the one thing that would leave without the proxy, over UDP. Builds of Chromium know one name or the other.
+    # WebRTC is the one thing that would leave without the proxy, over UDP. A build of Chromium knows one of the names.
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",

@@ -6,6 +6,7 @@ from typing import Final
 
 import httpx
 
+from stillhouse.http.bodies import BodyRefused, adecoded
 from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.page import MAX_PAGE_CHARACTERS, NoPage, Page, require_text
 from stillhouse.tools.network.pinned import guarded_client
@@ -15,7 +16,7 @@ _META_CHARSET: Final = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNOR
 
 
 class HttpPages:
-    """Fetches pages with httpx under the guard; a body is read up to a bound, however long it is."""
+    """Fetches pages with httpx under the guard; a body is read and decoded up to a bound, however long it is."""
 
     def __init__(self, guard: Guard, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -30,6 +31,8 @@ class HttpPages:
                 body = await _read(response)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise NoPage(f"{url} did not answer within {self._timeout_s:g} s") from error
+        except BodyRefused as error:
+            raise NoPage(f"{url} could not be loaded: the answer {error}") from error
         except httpx.TooManyRedirects as error:
             raise NoPage(f"{url} redirects without end") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -43,8 +46,8 @@ class HttpPages:
 
 async def _read(response: httpx.Response) -> bytes:
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
+    async for piece in adecoded(response.headers, response.aiter_raw()):
+        body += piece
         if len(body) >= MAX_PAGE_CHARACTERS:
             break
     return bytes(body[:MAX_PAGE_CHARACTERS])

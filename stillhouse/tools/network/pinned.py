@@ -5,6 +5,7 @@ from functools import cache
 
 import httpx
 
+from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.tools.network.guard import Guard, host_and_port
 
 
@@ -51,6 +52,7 @@ def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
     """A client whose every connection passes the guard; proxies named in the environment are not used."""
     return httpx.AsyncClient(
         transport=PinnedTransport(guard),
+        headers={"Accept-Encoding": ACCEPT_ENCODING},
         timeout=timeout_s,
         follow_redirects=True,
         max_redirects=10,

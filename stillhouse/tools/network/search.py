@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.http.bodies import BodyRefused, adecoded, aread_within
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
@@ -20,6 +21,7 @@ _NUM_RESULTS: Final = 8
 _SNIPPET_CHARACTERS: Final = 300
 _TIMEOUT_S: Final = 20.0
 _MAX_AT_ONCE: Final = 8
+_MAX_BYTES: Final = 8 << 20
 
 
 class _Result(BaseModel):
@@ -54,23 +56,27 @@ def search_tool(config: ToolsConfig) -> Tool:
         try:
             # A client a call: connections are not kept anyway, and rollouts run in more than one event loop.
             async with asyncio.timeout(timeout_s), guarded_client(guard, timeout_s) as client:
-                response = await client.get(endpoint, params={"q": query, "format": "json"})
+                asked = {"q": query, "format": "json"}
+                async with client.stream("GET", endpoint, params=asked) as response:
+                    body = await aread_within(adecoded(response.headers, response.aiter_raw()), _MAX_BYTES)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ToolError(f"the search engine did not answer within {timeout_s:g} s") from error
+        except BodyRefused as error:
+            raise ToolError(f"the search engine cannot be read: the answer {error}") from error
         except (httpx.HTTPError, AddressRefused, HostUnknown) as error:
             raise ToolError(f"the search engine cannot be reached: {error or type(error).__name__}") from error
-        return _listed(query, response)
+        return _listed(query, response, body)
 
     return search
 
 
-def _listed(query: str, response: httpx.Response) -> str:
+def _listed(query: str, response: httpx.Response, body: bytes) -> str:
     if response.status_code == httpx.codes.FORBIDDEN:
         raise ToolError("the search engine answered HTTP 403: its settings must list json under search.formats")
     if response.is_error:
         raise ToolError(f"the search engine answered HTTP {response.status_code}")
     try:
-        answer = _Answer.model_validate_json(response.content)
+        answer = _Answer.model_validate_json(body)
     except ValidationError as error:
         raise ToolError("the search engine did not answer in the form of SearXNG (format=json)") from error
     entries = [

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -10,12 +12,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from stillhouse.errors import AuthenticationError
-from stillhouse.rollouts.endpoint import without_key
+from stillhouse.http.bodies import ACCEPT_ENCODING, BodyRefused, Decoder, read_within
+from stillhouse.http.keys import KeyRedactor
 from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0
 _SHOWN_CHARACTERS: Final = 200
+_MAX_ANSWER_BYTES: Final = 1 << 30
+"""Longest answer: of 128,000 scored tokens with 100 alternatives each, some 80 bytes apiece."""
 
 
 class ListedModel(NamedTuple):
@@ -35,17 +40,32 @@ class ModelServer:
         base_url: its address, with `/v1` or without.
         key: sent with every request; None sends none.
         timeout_s: longest wait for one answer.
+        max_bytes: longest answer; what is longer is not read.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, base_url: str, key: str | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None,
+        timeout_s: float,
+        max_bytes: int = _MAX_ANSWER_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.root = base_url.rstrip("/").removesuffix("/v1")
-        # It tells of every request, which would bury the log of the training.
-        logging.getLogger("httpx").setLevel(logging.WARNING)
-        self._key = key
+        # They tell of every request, which would bury the log of the training, and of headers as they came.
+        for logger in ("httpx", "httpcore"):
+            logging.getLogger(logger).setLevel(logging.WARNING)
+        self._redactor = KeyRedactor(key)
         self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._clock = clock
         self._client = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
-            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            headers={
+                "accept-encoding": ACCEPT_ENCODING,
+                **({} if key is None else {"authorization": f"Bearer {key}"}),
+            },
             limits=httpx.Limits(max_connections=None),
             # A proxy of the environment is never meant for this machine itself.
             trust_env=urlsplit(base_url).hostname not in _LOOPBACK,
@@ -86,24 +106,41 @@ class ModelServer:
 
     def _ask(self, method: str, path: str, body: object) -> Any:
         try:
-            answer = self._client.request(method, f"{self.root}{path}", json=body)
-        except httpx.TimeoutException as error:
+            with self._client.stream(method, f"{self.root}{path}", json=body) as answer:
+                status = answer.status_code
+                headers = self._redactor.headers({name.lower(): value for name, value in answer.headers.items()})
+                said = self._redactor.body(read_within(self._pieces(answer), self._max_bytes))
+        except BodyRefused as error:
+            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
+        except (httpx.TimeoutException, _TooLate) as error:
             unreachable = isinstance(error, httpx.ConnectTimeout)
-            told = f"no answer within {self._timeout_s:g} s ({type(error).__name__})"
+            told = f"no answer within {self._timeout_s:g} s ({type(error).__name__.strip('_')})"
             raise RequestFailed(Failure(FailureKind.STALL, told, unreachable=unreachable)) from error
         except httpx.HTTPError as error:
             unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
-            told = f"{type(error).__name__}: {error}"
+            told = self._redactor.text(f"{type(error).__name__}: {error}")
             raise RequestFailed(Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)) from error
-        said = without_key(answer.content, self._key)
+        text = said.decode(errors="replace")
         try:
-            content = json.loads(said)
+            content = json.loads(text)
         except ValueError:
-            content = said.decode(errors="replace")
-        if answer.status_code != 200:
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            raise RequestFailed(classify(answer.status_code, headers, content, datetime.now(UTC)))
+            content = text
+        if status != 200:
+            raise RequestFailed(classify(status, headers, content, datetime.now(UTC)))
         return content
+
+    def _pieces(self, answer: httpx.Response) -> Iterator[bytes]:
+        decoder = Decoder(answer.headers)
+        # httpx limits the wait for each chunk, and there may be many.
+        deadline = self._clock() + self._timeout_s
+        for chunk in answer.iter_raw():
+            if self._clock() > deadline:
+                raise _TooLate
+            yield from decoder.pieces(chunk)
+
+
+class _TooLate(Exception):
+    pass
 
 
 def read_key(variable: str | None, setting: str) -> str | None:

@@ -4,7 +4,6 @@ import pytest
 
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, is_public
 
-
 # https://www.iana.org/assignments/iana-ipv4-special-registry and .../iana-ipv6-special-registry
 SPECIAL = {
     "this network": ("0.0.0.0", "0.1.2.3"),

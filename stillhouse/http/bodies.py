@@ -1,0 +1,97 @@
+"""Bodies of answers, decoded piece by piece and up to a bound.
+
+300 bytes of gzip in gzip in gzip are 8 GiB. So an answer may be encoded once, as was asked for, and whoever reads it
+says how long it may be; nothing beyond that is decoded.
+"""
+
+import zlib
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from typing import Final
+
+ACCEPT_ENCODING: Final = "gzip, deflate"
+"""What requests ask for: codings that can be decoded in pieces everywhere."""
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""Longest answer of an endpoint: a completion of 128,000 tokens with ids and log-probabilities has some 20 MB."""
+
+_PIECE_BYTES: Final = 1 << 18
+_CODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+class BodyRefused(Exception):
+    """An answer that is not read; the message says why, to follow `the answer`."""
+
+
+class Decoder:
+    """Decodes one body.
+
+    Args:
+        headers: of the answer; looked up by names in lower case.
+
+    Raises:
+        BodyRefused: it is encoded more than once, or as was not asked for.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        coding = headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity", *_CODINGS):
+            raise BodyRefused(f"is encoded as {coding[:80]!r}; expected {ACCEPT_ENCODING} or nothing, and once")
+        self._coding = coding
+        self._inflating: zlib._Decompress | None = None
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """What the next bytes of the body decode to, in pieces of at most 256 KiB.
+
+        Raises:
+            BodyRefused: they are not encoded as the headers say.
+        """
+        if self._coding not in _CODINGS:
+            yield data
+            return
+        if self._inflating is None and data:
+            # Some servers send `deflate` without the header of zlib, which begins with 8 in its lower half.
+            is_bare = self._coding == "deflate" and data[0] & 0xF != 8
+            self._inflating = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else _CODINGS[self._coding])
+        try:
+            while self._inflating is not None and (piece := self._inflating.decompress(data, _PIECE_BYTES)):
+                yield piece
+                data = self._inflating.unconsumed_tail
+        except zlib.error as error:
+            raise BodyRefused(f"is not encoded as {self._coding}, as its headers say: {error}") from error
+
+
+def read_within(pieces: Iterable[bytes], max_bytes: int) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyRefused: it is longer than `max_bytes`.
+    """
+    body = bytearray()
+    for piece in pieces:
+        _add(body, piece, max_bytes)
+    return bytes(body)
+
+
+async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
+    """As `read_within`."""
+    body = bytearray()
+    async for piece in pieces:
+        _add(body, piece, max_bytes)
+    return bytes(body)
+
+
+async def adecoded(headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The decoded pieces of a body that arrives in chunks.
+
+    Raises:
+        BodyRefused: as `Decoder`.
+    """
+    decoder = Decoder(headers)
+    async for chunk in chunks:
+        for piece in decoder.pieces(chunk):
+            yield piece
+
+
+def _add(body: bytearray, piece: bytes, max_bytes: int) -> None:
+    if len(body) + len(piece) > max_bytes:
+        raise BodyRefused(f"is longer than {max_bytes >> 20} MiB")
+    body += piece

@@ -1,0 +1,92 @@
+"""What packages that bring their own HTTP client read through: answers that are bounded and free of keys.
+
+An event hook leaves the client's transports, proxies and certificates as they are.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx2
+
+from stillhouse.http.bodies import MAX_ANSWER_BYTES, BodyRefused, adecoded
+from stillhouse.http.keys import KeyRedactor
+
+ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
+
+
+def guard_answers(
+    redactor: KeyRedactor,
+    is_stream: Callable[[httpx2.Response], bool],
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> ResponseHook:
+    """A hook for `event_hooks["response"]` of an asynchronous client.
+
+    Args:
+        redactor: takes the keys out.
+        is_stream: of answers that are read line by line and may go on for ever.
+        max_bytes: longest answer, or line of a stream.
+
+    Raises, from requests and reads:
+        httpx2.DecodingError: the answer is longer, or encoded otherwise than was asked for.
+    """
+
+    async def guard(response: httpx2.Response) -> None:
+        encoded = {"content-encoding": response.headers.get("content-encoding", "")}
+        response.stream = _GuardedBody(
+            response, encoded, redactor, None if is_stream(response) else max_bytes, max_bytes
+        )
+        headers = redactor.headers(response.headers)
+        response.headers = httpx2.Headers(
+            [
+                (name, value)
+                for name, value in headers.items()
+                if name.lower() not in ("content-encoding", "content-length")
+            ]
+        )
+        # The text behind the status is the server's own.
+        response.extensions.pop("reason_phrase", None)
+
+    return guard
+
+
+class _GuardedBody(httpx2.AsyncByteStream):
+    """The decoded body in whole lines, as a key stands in one."""
+
+    def __init__(
+        self,
+        response: httpx2.Response,
+        encoded: dict[str, str],
+        redactor: KeyRedactor,
+        max_bytes: int | None,
+        max_line_bytes: int,
+    ) -> None:
+        self._request = response.request
+        self._inner = response.stream
+        self._encoded = encoded
+        self._redactor = redactor
+        self._max_bytes = max_bytes
+        self._max_line_bytes = max_line_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._inner, httpx2.AsyncByteStream)
+        num_bytes = 0
+        line = bytearray()
+        try:
+            async for piece in adecoded(self._encoded, self._inner):
+                num_bytes += len(piece)
+                if self._max_bytes is not None and num_bytes > self._max_bytes:
+                    raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")
+                line += piece
+                end = line.rfind(b"\n", len(line) - len(piece)) + 1
+                if end:
+                    yield self._redactor.body(bytes(line[:end]))
+                    del line[:end]
+                elif len(line) > self._max_line_bytes:
+                    raise BodyRefused(f"has a line of more than {self._max_line_bytes >> 20} MiB")
+        except BodyRefused as error:
+            raise httpx2.DecodingError(f"the answer {error}", request=self._request) from error
+        if line:
+            yield self._redactor.body(bytes(line))
+
+    async def aclose(self) -> None:
+        assert isinstance(self._inner, httpx2.AsyncByteStream)
+        await self._inner.aclose()
