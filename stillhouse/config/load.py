@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from stillhouse.config.root import DistillConfig
 from stillhouse.config.secrets import SECRET_ERROR, looks_secret
+from stillhouse.config.written_keys import may_be_repeated
 from stillhouse.errors import ConfigError
 
 
@@ -87,7 +88,7 @@ def _explain(origin: str, item: Any) -> str:
         known = _keys_beside(item["loc"])
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
-        seen = "" if looks_secret(key) else f" = {item['input']!r}"
+        seen = "" if looks_secret(key) or not may_be_repeated(item["input"]) else f" = {item['input']!r}"
         return f"{origin}: {key}{seen}: unknown key; {hint}"
     if not key:
         return f"{origin}: {message}"
@@ -96,7 +97,8 @@ def _explain(origin: str, item: Any) -> str:
     if isinstance(item["input"], dict) and item["type"] == "value_error":
         # What does not go together is named in the message; the section may be long.
         return f"{origin}: {key}: {message}"
-    return f"{origin}: {key} = {item['input']!r}: {message[:1].lower()}{message[1:]}"
+    seen = f" = {item['input']!r}" if may_be_repeated(item["input"]) else ""
+    return f"{origin}: {key}{seen}: {message[:1].lower()}{message[1:]}"
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ from stillhouse.config.section import Section
 from stillhouse.config.student import StudentConfig
 from stillhouse.config.tools import ToolsConfig
 from stillhouse.config.training import SftConfig
+from stillhouse.config.written_keys import holds_key, keys_in_addresses, keys_in_body
 
 
 class DistillConfig(Section):
@@ -44,6 +45,21 @@ class DistillConfig(Section):
                 f"{', '.join(told)}: the address has a password in it, and a config is written to logs, MLflow and "
                 "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keys_are_named_and_not_written(self) -> Self:
+        written = set(keys_in_addresses(self.model_dump(mode="json")))
+        written |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
+        written |= {f"tools.mcp, {one.name!r}, command" for one in self.tools.mcp if holds_key(one.command)}
+        if written:
+            raise ValueError(
+                f"{', '.join(sorted(written))}: expected no key here, as a config is written to logs, MLflow and "
+                "reports, and commands are listed by `ps`. Name its variable instead: runtime.api_key_env for the "
+                "teacher, runtime.judge_api_key_env and runtime.embeddings_api_key_env, api_key_env of an on-policy "
+                "teacher, headers_env and environment of an MCP server. A key that stood in a config may have been "
+                "logged: have its provider replace it"
             )
         return self
 
