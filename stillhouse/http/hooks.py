@@ -3,7 +3,7 @@
 An event hook leaves the client's transports, proxies and certificates as they are.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import httpx2
 
@@ -30,11 +30,10 @@ def guard_answers(
     """
 
     async def guard(response: httpx2.Response) -> None:
-        encoded = {"content-encoding": response.headers.get("content-encoding", "")}
+        headers = redactor.headers(dict(response.headers))
         response.stream = _GuardedBody(
-            response, encoded, redactor, None if is_stream(response) else max_bytes, max_bytes
+            response, headers, redactor, None if is_stream(response) else max_bytes, max_bytes
         )
-        headers = redactor.headers(response.headers)
         response.headers = httpx2.Headers(
             [
                 (name, value)
@@ -54,14 +53,14 @@ class _GuardedBody(httpx2.AsyncByteStream):
     def __init__(
         self,
         response: httpx2.Response,
-        encoded: dict[str, str],
+        headers: Mapping[str, str],
         redactor: KeyRedactor,
         max_bytes: int | None,
         max_line_bytes: int,
     ) -> None:
         self._request = response.request
         self._inner = response.stream
-        self._encoded = encoded
+        self._headers = headers
         self._redactor = redactor
         self._max_bytes = max_bytes
         self._max_line_bytes = max_line_bytes
@@ -71,7 +70,7 @@ class _GuardedBody(httpx2.AsyncByteStream):
         num_bytes = 0
         line = bytearray()
         try:
-            async for piece in adecoded(self._encoded, self._inner):
+            async for piece in adecoded(self._headers, self._inner):
                 num_bytes += len(piece)
                 if self._max_bytes is not None and num_bytes > self._max_bytes:
                     raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")

@@ -2,11 +2,15 @@
 
 import ssl
 from functools import cache
+from typing import Final
 
 import httpx
 
 from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.tools.network.guard import Guard, host_and_port
+
+REQUEST_FAILED: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+"""What requests raise; the last one where a page sets a cookie that no header can carry, and leads on."""
 
 
 class PinnedTransport(httpx.AsyncBaseTransport):

@@ -15,7 +15,7 @@ from stillhouse.http.bodies import BodyRefused, adecoded, aread_within
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
-from stillhouse.tools.network.pinned import guarded_client
+from stillhouse.tools.network.pinned import REQUEST_FAILED, guarded_client
 
 _NUM_RESULTS: Final = 8
 _SNIPPET_CHARACTERS: Final = 300
@@ -63,7 +63,7 @@ def search_tool(config: ToolsConfig) -> Tool:
             raise ToolError(f"the search engine did not answer within {timeout_s:g} s") from error
         except BodyRefused as error:
             raise ToolError(f"the search engine cannot be read: the answer {error}") from error
-        except (httpx.HTTPError, AddressRefused, HostUnknown) as error:
+        except (*REQUEST_FAILED, AddressRefused, HostUnknown) as error:
             raise ToolError(f"the search engine cannot be reached: {error or type(error).__name__}") from error
         return _listed(query, response, body)
 

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -109,7 +109,7 @@ class ModelServer:
             with self._client.stream(method, f"{self.root}{path}", json=body) as answer:
                 status = answer.status_code
                 headers = self._redactor.headers({name.lower(): value for name, value in answer.headers.items()})
-                said = self._redactor.body(read_within(self._pieces(answer), self._max_bytes))
+                said = self._redactor.body(read_within(self._pieces(answer, headers), self._max_bytes))
         except BodyRefused as error:
             raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
         except (httpx.TimeoutException, _TooLate) as error:
@@ -129,8 +129,8 @@ class ModelServer:
             raise RequestFailed(classify(status, headers, content, datetime.now(UTC)))
         return content
 
-    def _pieces(self, answer: httpx.Response) -> Iterator[bytes]:
-        decoder = Decoder(answer.headers)
+    def _pieces(self, answer: httpx.Response, headers: Mapping[str, str]) -> Iterator[bytes]:
+        decoder = Decoder(headers)
         # httpx limits the wait for each chunk, and there may be many.
         deadline = self._clock() + self._timeout_s
         for chunk in answer.iter_raw():

@@ -180,3 +180,14 @@ def test_nothing_is_printed_and_nothing_is_written_to_the_home_folder(site: Any,
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cookies_of_one_page_reach_no_other_and_no_cookie_crashes_a_run(site: Any) -> None:
+    browse = Browse(ToolsConfig(browse_with="http", allowed_hosts=("127.0.0.1",)))
+    site.pages["/"] = (302, {"Location": "/next", "Set-Cookie": "a=\x83"}, "")
+    site.pages["/next"] = (200, {"Content-Type": "text/html", "Set-Cookie": "b=1"}, "<p>here</p>")
+    with pytest.raises(ToolError, match="could not be loaded"):
+        asyncio.run(browse.tool.function(site.url("/")))
+    for _ in range(2):
+        assert asyncio.run(browse.tool.function(site.url("/next"))) == "here"
+    asyncio.run(browse.close())
