@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stillhouse.tools.network.browser_memory import limit_memory
 from stillhouse.tools.network.find_chromium import own_chromium, system_chromium
 from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.page import HTML_TYPES, MAX_PAGE_CHARACTERS, NoPage, Page, require_text
@@ -43,6 +44,8 @@ class NoBrowser(Exception):
 @dataclass(slots=True, eq=False)
 class _Browser:
     handle: Any
+    memory: asyncio.Task[None]
+    """Limits its memory as long as it runs."""
     num_served: int = 0
     num_open: int = 0
 
@@ -115,7 +118,8 @@ class ChromiumPages:
                 # One that still has pages open is closed by the last of them.
                 if current is not None and current.num_open == 0:
                     await _end(current)
-                current = self._current = _Browser(await self._launch())
+                handle = await self._launch()
+                current = self._current = _Browser(handle, asyncio.create_task(limit_memory(handle)))
             return current
 
     async def _give_back(self, browser: _Browser) -> None:
@@ -240,6 +244,8 @@ def _reason(message: str) -> str:
 async def _end(browser: _Browser) -> None:
     from playwright.async_api import Error
 
+    browser.memory.cancel()
+    await asyncio.gather(browser.memory, return_exceptions=True)
     # One that crashed is closed already.
     with suppress(Error):
         await browser.handle.close()

@@ -1,10 +1,12 @@
 import asyncio
+import gzip
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,6 +94,18 @@ def test_a_pages_webrtc_opens_no_connection_to_a_private_host(site: Any, read: R
         assert "gathering" in read(site.url("/"))
         with pytest.raises(TimeoutError):
             inside.accept()
+
+
+@pytest.mark.slow
+def test_a_page_that_takes_gigabytes_is_closed_and_the_next_one_is_read(site: Any, read: Read) -> None:
+    block, deflate = bytes(1 << 20), zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    once = b"".join([deflate.compress(block) for _ in range(4096)] + [deflate.flush()])
+    headers = {"Content-Type": "text/html", "Content-Encoding": "gzip, gzip, gzip"}
+    site.raw["/bomb"] = (200, headers, gzip.compress(gzip.compress(once)))
+    site.html("/", "<p>here</p>")
+    with pytest.raises(ToolError, match="could not be loaded: Page crashed"):
+        read(site.url("/bomb"))
+    assert read(site.url("/")) == "here"
 
 
 def test_nothing_a_page_does_reaches_a_private_host(site: Any, read: Read) -> None:
