@@ -28,7 +28,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
     try:
         body = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+        # Without its cause, which shows the lines again.
+        raise ConfigError(f"{path}: not valid YAML: {_yaml_problem(error)}") from None
     if body is None:
         body = {}
     if not isinstance(body, dict):
@@ -48,6 +49,14 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
         return DistillConfig.model_validate(body)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(origin, item) for item in error.errors(include_url=False))) from error
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, with the lines around it unless a key may stand in them."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None or (may_be_repeated(str(error)) and not looks_secret(str(error))):
+        return str(error)
+    return f"{getattr(error, 'problem', None) or 'it cannot be read'} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _apply_override(body: dict[str, Any], override: str) -> None:

@@ -15,9 +15,8 @@ MASK: Final = "***"
 
 _SHORTEST_KEY: Final = 8
 """Characters. What is shorter stands for no key, such as the `none` that local servers are sent."""
-_MARKS: Final = {b"\\": (b"\\u00", b"\\x", b"\\/"), b"%": (b"%",), b"&": (b"&#",)}
-"""One of these is in every text that has an escaped character of a key in it; its first byte is searched for first,
-which takes a tenth of the time."""
+_MARK: Final = {b"\\": re.compile(rb"\\(?:u00|x|/)"), b"%": re.compile(b"%"), b"&": re.compile(b"&#")}
+"""What is in every text that has an escaped character of a key in it, by its first byte, which is found much sooner."""
 _ESCAPE: Final = re.compile(
     rb"\\{1,4}(?:u00|x)([0-9a-fA-F]{2})|%(?:25){0,3}([0-9a-fA-F]{2})|&#[xX]0{0,6}([0-9a-fA-F]{2});|&#0{0,6}([0-9]{2,3});"
 )
@@ -68,7 +67,7 @@ class KeyRedactor:
         # No text in UTF-8 has a zero byte in it that JSON would let pass.
         if b"\0" in content and any(form in content for form in self._wide):
             return True
-        if not any(first in content and any(mark in content for mark in marks) for first, marks in _MARKS.items()):
+        if not any(first in content and mark.search(content) for first, mark in _MARK.items()):
             return False
         plain = _ESCAPE.sub(_unescaped, content).replace(b"\\", b"")
         return any(form.replace(b"\\", b"") in plain for form in self._narrow)

@@ -1,9 +1,10 @@
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stillhouse.config import parse_config
+from stillhouse.config import load_config, parse_config
 from stillhouse.errors import ConfigError
 
 CANARY = "sk-canary-0123456789"
@@ -122,5 +123,15 @@ def test_what_only_resembles_a_key_is_taken(body: dict[str, Any]) -> None:
 )
 def test_an_error_about_something_else_repeats_no_key(body: dict[str, Any]) -> None:
     told = _refusal(body)
+    assert CANARY not in told
+    assert PLAIN not in told
+
+
+@pytest.mark.parametrize("line", [f'  api_key: "{PLAIN}', f"  base_url: [{CANARY}"])
+def test_an_error_about_yaml_repeats_no_key(line: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"teacher:\n{line}\n  model: m\n")
+    with pytest.raises(ConfigError, match=r"not valid YAML: .* in line \d, column \d") as caught:
+        load_config(tmp_path / "config.yaml")
+    told = "".join(traceback.format_exception(caught.value))
     assert CANARY not in told
     assert PLAIN not in told
