@@ -123,7 +123,8 @@ class HttpClient:
         except BodyRefused as error:
             raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise RequestFailed(self._no_answer(error)) from error
+            # Without its cause, which may hold the key as it came.
+            raise RequestFailed(self._no_answer(error)) from None
         if status != 200:
             raise RequestFailed(_refusal(status, headers, content))
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))

@@ -4,10 +4,12 @@ import asyncio
 import gzip
 import json
 import resource
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any
 
 import brotli
@@ -15,6 +17,7 @@ import pytest
 
 from stillhouse.config import McpServerConfig, ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.rollouts.batch import BatchClient, BatchPace
 from stillhouse.rollouts.completion import Sampling
 from stillhouse.rollouts.endpoint import Endpoint
 from stillhouse.rollouts.failures import RequestFailed
@@ -80,6 +83,16 @@ def _score(url: str) -> Any:
         return server.get("/v1/models")
 
 
+def _batch(url: str) -> Any:
+    async def main(folder: Path) -> Any:
+        client = BatchClient(Endpoint(url, "m", "m", "none"), folder, pace=BatchPace(gather_s=0.01, poll_s=0.01))
+        async with aclosing(client):
+            return await client.complete([{"role": "user", "content": "hi"}], [], Sampling(0.5, 0.9, 32, 7))
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(main(Path(folder)))
+
+
 def _offer_tools(url: str) -> Any:
     return McpTools([McpServerConfig(name="shop", url=url)])
 
@@ -89,6 +102,7 @@ WAYS: dict[str, Callable[[str], Any]] = {
     "search": _search,
     "chat": _chat,
     "score": _score,
+    "batch": _batch,
     "mcp": _offer_tools,
 }
 

@@ -74,7 +74,7 @@ class BatchEndpoint:
         try:
             file = await self._client.files.create(file=(f"{tag}.jsonl", lines), purpose="batch")
         except openai.APIError as error:
-            raise RequestFailed(self._failure(error)) from error
+            raise RequestFailed(self._failure(error)) from None
         try:
             # The package would try again what may have been done, and the second batch would be billed as well.
             batch = await self._client.with_options(max_retries=0).batches.create(
@@ -89,7 +89,7 @@ class BatchEndpoint:
                 found = await self.find({tag}, since=since)
                 if tag in found:
                     return found[tag]
-            raise RequestFailed(failure) from error
+            raise RequestFailed(failure) from None
         return batch.id
 
     async def find(self, tags: Collection[str], *, since: float) -> dict[str, str]:
@@ -109,7 +109,7 @@ class BatchEndpoint:
                 if len(found) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
                     break
         except openai.APIError as error:
-            raise RequestFailed(self._failure(error)) from error
+            raise RequestFailed(self._failure(error)) from None
         return found
 
     async def ended(self, batch_id: str) -> "Batch":
@@ -131,7 +131,7 @@ class BatchEndpoint:
                     told = f"batch {batch_id} is not known there any more; its requests are asked again"
                     raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 404)) from error
                 if failure.kind not in _PASSING:
-                    raise RequestFailed(failure) from error
+                    raise RequestFailed(failure) from None
                 _LOG.warning("batch %s: cannot be looked at for now: %s", batch_id, failure.message)
                 continue
             if current.status in _ENDED:
@@ -155,11 +155,12 @@ class BatchEndpoint:
             except (openai.APIError, httpx2.HTTPError) as error:
                 failure = self._failure(error)
                 if failure.kind not in _PASSING:
-                    raise RequestFailed(failure) from error
+                    raise RequestFailed(failure) from None
                 _LOG.warning("file %s: cannot be read for now: %s", file_id, failure.message)
                 await self._sleep(self._poll_s)
 
     def _failure(self, error: Exception) -> Failure:
+        """The failure without the key; it is raised without its cause, which may hold the key as it came."""
         failure = _failure(error)
         return replace(failure, message=self._redactor.text(failure.message))
 

@@ -82,6 +82,13 @@ def check_environment(config: McpServerConfig) -> None:
             )
 
 
+def redactor_of(config: McpServerConfig) -> KeyRedactor:
+    """Takes what the server is sent in headers out of what it says."""
+    sent = [os.environ.get(variable, "") for variable in config.headers_env.values()]
+    # It may repeat the key alone of `Bearer KEY`.
+    return KeyRedactor(*sent, *(value.partition(" ")[2] for value in sent))
+
+
 def _process(config: McpServerConfig) -> StdioServerParameters:
     names = (*_ALWAYS, *config.environment)
     return StdioServerParameters(
@@ -99,8 +106,6 @@ def _http_client(config: McpServerConfig, line: Line) -> httpx2.AsyncClient:
             line.is_gone = line.was_refused = True
 
     sent = {header: os.environ[variable] for header, variable in config.headers_env.items()}
-    # A server may repeat the key alone of `Bearer KEY`.
-    redactor = KeyRedactor(*sent.values(), *(value.partition(" ")[2] for value in sent.values()))
     return httpx2.AsyncClient(
         headers={"Accept-Encoding": ACCEPT_ENCODING, **sent},
         # The caller limits each call; a stream of events may be silent for as long as that.
@@ -108,7 +113,7 @@ def _http_client(config: McpServerConfig, line: Line) -> httpx2.AsyncClient:
         # All rollouts may share the session of a stateless server; a pool of 100 would silently queue the rest.
         limits=httpx2.Limits(max_connections=None),
         verify=_certificates(),
-        event_hooks={"response": [note_lost_session, guard_answers(redactor, is_stream=_is_event_stream)]},
+        event_hooks={"response": [note_lost_session, guard_answers(redactor_of(config), is_stream=_is_event_stream)]},
     )
 
 

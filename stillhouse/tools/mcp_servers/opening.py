@@ -11,7 +11,8 @@ from mcp import Client, MCPError
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
-from stillhouse.tools.mcp_servers.connection import Mode, connected
+from stillhouse.http.keys import KeyRedactor
+from stillhouse.tools.mcp_servers.connection import Mode, connected, redactor_of
 from stillhouse.tools.mcp_servers.session import Session
 
 MAX_CONNECTS: Final = 8
@@ -26,10 +27,14 @@ _MAX_PAGES: Final = 100
 class Unreachable(Exception):
     """No session could be opened."""
 
-    def __init__(self, error: BaseException, stderr: str) -> None:
+    def __init__(self, error: BaseException, stderr: str, redactor: KeyRedactor) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = f"no answer within {_CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
+        reason = (
+            f"no answer within {_CONNECT_TIMEOUT_S:g} s"
+            if isinstance(error, TimeoutError)
+            else redactor.text(str(error))
+        )
         super().__init__(reason or type(error).__name__)
         self.stderr = stderr
         """The last lines of a server that was started here."""
@@ -93,7 +98,7 @@ class Opener:
                 # The transports of mcp raise whatever their libraries do, in groups; each is a failed connect.
                 except Exception as error:
                     await session.close()
-                    unreachable = Unreachable(error, session.stderr)
+                    unreachable = Unreachable(error, session.stderr, redactor_of(self._config))
                 except BaseException:
                     await session.close()
                     raise

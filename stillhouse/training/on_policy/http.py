@@ -119,7 +119,8 @@ class ModelServer:
         except httpx.HTTPError as error:
             unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
             told = self._redactor.text(f"{type(error).__name__}: {error}")
-            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)) from error
+            # Without its cause, which may hold the key as it came.
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)) from None
         text = said.decode(errors="replace")
         try:
             content = json.loads(text)
