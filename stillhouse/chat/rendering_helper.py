@@ -38,14 +38,14 @@ def rendered(question: JsonObject) -> JsonObject:
 
 
 def _conversation(one: JsonObject, question: JsonObject) -> JsonObject:
-    from transformers.utils.chat_template_utils import _alias_reasoning_fields, _compile_jinja_template
+    from transformers.utils.chat_template_utils import _compile_jinja_template
 
     texts: list[tuple[int, str]] = []
     before = ""
     try:
         template = _compile_jinja_template(question["templates"][one["template"]])
         variables = {**question["variables"], "tools": one["tools"], "documents": None}
-        messages = _alias_reasoning_fields(one["messages"])
+        messages = one["messages"]
         for end, prompt in one["starts"]:
             text = template.render(messages=messages[:end], add_generation_prompt=prompt, **variables)
             if len(text) > MAX_CHARACTERS:

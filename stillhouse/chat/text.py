@@ -108,12 +108,12 @@ def _shown(messages: Sequence[Message]) -> list[JsonObject]:
 def _for_template(message: Message) -> dict[str, Any]:
     """The message as templates read it.
 
-    Arguments of calls are objects, malformed calls are back in the text where they came from, and reasoning has both of
+    Arguments of calls are objects, malformed calls are back in the text where they came from, and reasoning has all of
     its names, since a template knows one of them.
     """
     shown: dict[str, Any] = dict(message)
     if reasoning := message.get("reasoning_content") or message.get("reasoning"):
-        shown |= {"reasoning_content": reasoning, "reasoning": reasoning}
+        shown |= {"reasoning_content": reasoning, "reasoning": reasoning, "thinking": reasoning}
     calls = message.get("tool_calls")
     if not calls:
         return shown
