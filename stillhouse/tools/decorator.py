@@ -6,7 +6,7 @@ loaded rather than at the thousandth rollout.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from pydantic import ConfigDict, TypeAdapter, create_model
@@ -16,7 +16,7 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.arguments import reader_of_model
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.limits import Places, check_limits
-from stillhouse.tools.sandbox import source_of
+from stillhouse.tools.sandbox import Source, source_of
 from stillhouse.tools.signature import place_of, type_hints
 from stillhouse.tools.tool import Tool, writer_of
 from stillhouse.types import JsonObject, ToolSchema
@@ -29,7 +29,12 @@ _VERBATIM_KEYS = frozenset({"default", "enum", "const", "examples"})
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, timeout_s: float | None = None, max_concurrency: int | None = None, sandbox: bool = False
+    *,
+    timeout_s: float | None = None,
+    max_concurrency: int | None = None,
+    sandbox: bool = False,
+    network: bool = False,
+    files: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -38,6 +43,8 @@ def tool(
     timeout_s: float | None = None,
     max_concurrency: int | None = None,
     sandbox: bool = False,
+    network: bool = False,
+    files: Sequence[str] = (),
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function whose parameters and result have type hints and that has a docstring.
 
@@ -48,32 +55,39 @@ def tool(
 
     A plain function runs in a thread, an `async` one in an event loop that all tools share. Either is part of this
     process and can do what the process can: read every environment variable, stay behind in its thread after its
-    time is up, end the run by a crash. With `sandbox=True` it runs in a process of its own instead.
+    time is up, end the run by a crash. With `sandbox=True` it runs in a jail instead.
 
     Args:
         function: plain or `async`; given when the decorator is written without parentheses.
         timeout_s: longest run of one call in seconds; None takes `tools.timeout_s` of the config.
         max_concurrency: most calls at once in this process, whatever the number of rollouts; waiting for a place does
             not count into the timeout. None sets no limit, or twice the number of cores for a sandboxed tool.
-        sandbox: each call runs in a process of its own, as `stillhouse.tools.sandbox` describes: limited, killed with
-            all it started when its time is up, in an empty folder, and with no environment variables but PATH, LANG,
-            HOME and those of `tools.environment`. The function must stand at the top of a Python file.
+        sandbox: each call runs in a jail of its own, as `stillhouse.tools.sandbox` describes: limited, killed with all
+            it started when its time is up, in an empty folder, without network, files of this machine, and environment
+            variables but PATH, LANG, HOME and those of `tools.environment`. The function must stand at the top of a
+            Python file, and what it imports when it is called must be an installed package.
+        network: a sandboxed tool may use this machine's network, local services among it.
+        files: files and folders that a sandboxed tool may read; relative paths begin at the folder of its Python file.
 
     Raises:
         ConfigError: the docstring or a type hint is missing, a type has no JSON form, the signature has `*args`,
-            `**kwargs` or positional-only parameters, or a limit is not above 0; the message names function, file and
-            line.
+            `**kwargs` or positional-only parameters, a limit is not above 0, or what the sandbox is to let through is
+            missing; the message names function, file and line.
     """
     check_limits("tool", timeout_s=timeout_s, max_concurrency=max_concurrency)
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
-        return _make_tool(decorated, timeout_s, max_concurrency, sandbox)
+        try:
+            source = source_of(decorated, sandbox=sandbox, network=network, files=files)
+        except ValueError as error:
+            raise _wrong(decorated, str(error)) from error
+        return _make_tool(decorated, timeout_s, max_concurrency, source)
 
     return decorate if function is None else decorate(function)
 
 
 def _make_tool(
-    function: Callable[..., Any], timeout_s: float | None, max_concurrency: int | None, sandbox: bool
+    function: Callable[..., Any], timeout_s: float | None, max_concurrency: int | None, source: Source | None
 ) -> Tool:
     description = inspect.getdoc(function)
     if not description:
@@ -85,10 +99,6 @@ def _make_tool(
     if "return" not in hints:
         raise _wrong(function, "its result has no type hint; write `-> str` or another type with a JSON form")
     args_parameter = _args_parameter(function, hints)
-    try:
-        source = source_of(function) if sandbox else None
-    except ValueError as error:
-        raise _wrong(function, str(error)) from error
     try:
         model = create_model(
             f"{function.__name__} arguments", __config__=_ARGUMENTS, **_fields(function, hints, args_parameter)
@@ -109,7 +119,7 @@ def _make_tool(
         read_arguments=reader_of_model(model, parameters),
         write_result=writer_of(result),
         timeout_s=timeout_s,
-        places=Places.of(max_concurrency, sandbox=sandbox),
+        places=Places.of(max_concurrency, sandbox=source is not None),
         source=source,
         args_parameter=args_parameter,
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
@@ -59,7 +59,12 @@ class Reward:
 def reward(function: Callable[..., Any], /) -> Reward: ...
 @overload
 def reward(
-    *, precondition: bool = False, timeout_s: float | None = None, sandbox: bool = False
+    *,
+    precondition: bool = False,
+    timeout_s: float | None = None,
+    sandbox: bool = False,
+    network: bool = False,
+    files: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Reward]: ...
 def reward(
     function: Callable[..., Any] | None = None,
@@ -68,6 +73,8 @@ def reward(
     precondition: bool = False,
     timeout_s: float | None = None,
     sandbox: bool = False,
+    network: bool = False,
+    files: Sequence[str] = (),
 ) -> Reward | Callable[[Callable[..., Any]], Reward]:
     """Makes a reward of a function `(args: RewardArgs, messages: list[Message]) -> float` that returns 0 to 1.
 
@@ -75,19 +82,21 @@ def reward(
         function: plain or `async`; given when the decorator is written without parentheses.
         precondition: 0 makes the trajectory's total 0, and the other rewards are not run.
         timeout_s: longest run in seconds; None takes `tools.timeout_s` of the config.
-        sandbox: runs in a process of its own, as `stillhouse.tools.sandbox` describes; else it is part of this process
-            and can do what the process can.
+        sandbox: runs in a jail, as `stillhouse.tools.sandbox` describes; else it is part of this process and can do
+            what the process can.
+        network: a sandboxed reward may use this machine's network, local services among it.
+        files: files and folders that a sandboxed reward may read; relative paths begin at the folder of its file.
 
     Raises:
-        ConfigError: the signature is another one, or the timeout is not above 0; the message names function, file and
-            line.
+        ConfigError: the signature is another one, the timeout is not above 0, or what the sandbox is to let through is
+            missing; the message names function, file and line.
     """
     check_limits("reward", timeout_s=timeout_s)
 
     def decorate(decorated: Callable[..., Any]) -> Reward:
         try:
             _check_signature(decorated)
-            source = source_of(decorated) if sandbox else None
+            source = source_of(decorated, sandbox=sandbox, network=network, files=files)
         except ValueError as error:
             raise ConfigError(f"@reward {place_of(decorated)}: {error}") from error
         return Reward(

@@ -1,11 +1,13 @@
-"""Answers in Python, run against tests in a process apart.
+"""Answers in Python, run against tests that they never see.
 
-    verifier --question--> helper --fork--> anchor --fork--> first process of its own namespaces --fork--> the code
-                           (watches)       (sets them up)   (runs the tests, compares)
+    verifier --question--> judge (has the tests) --arguments--> the answer's process
+                             compares             <--values---
 
-The code sees no network, no other process, and files that it can read but not write, but for a folder in memory that is
-gone with it. Its processes are limited in number, and each in processor time, memory and size of files. When the anchor
-dies, all of them die. Where the kernel gives no such namespaces nothing is run, and the answer stays unverified.
+Both run in one jail of `stillhouse.sandbox`, the answer in a process namespace below that of the judge, forked from a
+process that never held the tests. Expected values, asserts and the verdict stay with the judge. What comes out of the
+answer's process are values of plain types, and numbers for all other objects: it can claim any value, and knows none
+that is expected. Tests in Python run in the judge, among stand-ins for what the answer defines; a script is judged by
+what it prints and by its exit code.
 
-This keeps accidents and mischief of a model's code from the machine; it is no wall against an attack on the kernel.
+Where the kernel grants no jail nothing is run, and the answer stays unverified. SECURITY.md says what is left.
 """

@@ -9,15 +9,15 @@ from stillhouse.helpers import HelperFailed, Helpers
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.code.block import python_code
 from stillhouse.verification.code.cases import function_name, programs_of
+from stillhouse.verification.code.verdicts import Verdicts
 from stillhouse.verification.finding import Finding
 
 MAX_CPU_S: Final = 10
 """Processor time of each run of the code, in seconds, unless `metadata["time_limit_s"]` says otherwise."""
 _WALL_SHARE: Final = 6.0
 """Wall time of all runs of one answer over the processor time of one: it also ends what sleeps or waits."""
-_GRACE_S: Final = 30.0
 
-_HELPERS: Final = Helpers("stillhouse.verification.code.helper")
+_VERDICTS: Final = Verdicts()
 _IMPORTED: Final = re.compile(r"^from solution import (\w+)", re.MULTILINE)
 
 
@@ -26,7 +26,7 @@ def python(answer: str, metadata: PromptMetadata) -> Finding:
 
     The tests are `metadata["test_cases"]`, else the expected answer, in one of `cases.FORMS`. Code that crashes, takes
     too long, or wants more memory or processes than it may have is wrong. Tests that cannot be run, and a machine on
-    which the code cannot be kept from the network, leave it unverified.
+    which there is no sandbox for the code, leave it unverified.
     """
     test_cases = metadata.metadata.get("test_cases") or metadata.expected_answer
     try:
@@ -41,12 +41,7 @@ def python(answer: str, metadata: PromptMetadata) -> Finding:
     if code is None:
         return Finding(False, "the answer holds no Python")
     max_wall_s = max_cpu_s * _WALL_SHARE
-    question = {"code": code, "programs": programs, "max_cpu_s": max_cpu_s, "max_wall_s": max_wall_s}
-    try:
-        found = _HELPERS.ask(question, max_wall_s + _GRACE_S)
-    except HelperFailed as error:
-        return Finding(None, f"the code was not run to its end: {error}")
-    return Finding(found["verified"], found["note"])
+    return _VERDICTS.on({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
 
 
 def _time_limit(metadata: PromptMetadata) -> int:

@@ -1,10 +1,12 @@
 import json
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 
 from stillhouse.errors import ConfigError
+from stillhouse.sandbox.jail import Permits
 from stillhouse.tools import ToolArgs, tool
 
 
@@ -113,6 +115,21 @@ def test_a_sandbox_needs_a_function_that_can_be_found_again() -> None:
 
     with pytest.raises(ConfigError, match=r"inner .*at the top of a Python file"):
         tool(sandbox=True)(inner)
+
+
+def documented() -> str:
+    """Documented."""
+    return ""
+
+
+def test_what_a_sandbox_lets_through_is_checked_when_the_file_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"documented .*write sandbox=True beside them"):
+        tool(network=True)(documented)
+    with pytest.raises(ConfigError, match=r"documented .*files names .*nothing_here.txt, which does not exist"):
+        tool(sandbox=True, files=["nothing_here.txt"])(documented)
+    source = tool(sandbox=True, files=["test_decorator.py"])(documented).source
+    assert source is not None
+    assert source.permits == Permits(network=False, files=(str(Path(__file__).absolute()),))
 
 
 class NotJson:

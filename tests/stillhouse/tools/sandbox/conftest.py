@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
+from stillhouse.sandbox.server import problem_with_jail
 from stillhouse.tools import Toolbox
 
 TOOLS = '''
-import ctypes, json, os, signal, subprocess, sys, threading, time
+import ctypes, json, os, signal, socket, subprocess, sys, threading, time
 from pathlib import Path
 from pydantic import BaseModel
 from stillhouse.tools import ToolArgs, ToolError, tool
@@ -87,42 +88,66 @@ def talk(num_bytes: int) -> str:
     """A long result."""
     return "x" * num_bytes
 
-def start_sleepers(note: str) -> None:
-    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-    pids = [subprocess.Popen(sleeper).pid, subprocess.Popen(sleeper, start_new_session=True).pid]
+def start_sleepers(mark: str) -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)", mark]
+    subprocess.Popen(sleeper)
+    subprocess.Popen(sleeper, start_new_session=True)
     if os.fork() == 0:
         os.setsid()
-        daemon = os.fork()
-        if daemon == 0:
-            time.sleep(600)
-        Path(note + ".daemon").write_text(str(daemon))
+        if os.fork() == 0:
+            os.execv(sleeper[0], sleeper)
         os._exit(0)
     os.wait()
-    pids.append(int(Path(note + ".daemon").read_text()))
-    Path(note + ".new").write_text(json.dumps([os.getpid(), *pids]))
-    os.rename(note + ".new", note)
 
-@tool(sandbox=True, timeout_s=1.5)
-def hang(note: str) -> str:
+@tool(sandbox=True, timeout_s=3)
+def hang(mark: str) -> str:
     """Starts processes that get away, and never returns."""
-    start_sleepers(note)
+    start_sleepers(mark)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Event().wait()
     return ""
 
 @tool(sandbox=True)
-def litter(note: str) -> str:
+def litter(mark: str) -> str:
     """Starts processes that get away, and returns."""
-    start_sleepers(note)
+    start_sleepers(mark)
+    time.sleep(1)
     return "done"
 
 @tool(sandbox=True)
-def bomb(note: str) -> str:
+def bomb() -> str:
     """Forks for ever."""
-    Path(note).write_text(str(os.getpid()))
     while True:
         if os.fork() == 0:
             time.sleep(0.001)
+
+@tool(sandbox=True)
+def look(paths: list[str]) -> dict[str, str]:
+    """What lies at these paths."""
+    found = {}
+    for path in paths:
+        try:
+            found[path] = Path(path).read_text() if Path(path).is_file() else ",".join(sorted(os.listdir(path)))
+        except OSError as error:
+            found[path] = type(error).__name__
+    return found
+
+@tool(sandbox=True)
+def connect(host: str, port: int) -> str:
+    """Connects."""
+    socket.create_connection((host, port), timeout=1)
+    return "connected"
+
+@tool(sandbox=True, network=True, files=["shown.txt", "shown"])
+def open_look(host: str, port: int) -> list[str]:
+    """Connects, and reads what the decorator names."""
+    socket.create_connection((host, port), timeout=1)
+    folder = Path(__file__).parent
+    try:
+        (folder / "shown.txt").write_text("changed")
+    except OSError:
+        return [(folder / "shown.txt").read_text(), (folder / "shown" / "deep.txt").read_text(), *os.listdir(folder)]
+    return ["written"]
 
 @tool(sandbox=True, max_concurrency=4)
 def sleep(seconds: float) -> float:
@@ -132,10 +157,21 @@ def sleep(seconds: float) -> float:
 '''
 
 
+@pytest.fixture(scope="session", autouse=True)
+def jail() -> None:
+    """Skips what needs a jail where the kernel grants none."""
+    problem = problem_with_jail()
+    if problem is not None:
+        pytest.skip(problem)
+
+
 @pytest.fixture
 def tools_file(tmp_path: Path) -> Path:
     path = tmp_path / "tools.py"
     path.write_text(TOOLS)
+    (tmp_path / "shown.txt").write_text("shown")
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "deep.txt").write_text("deep")
     return path
 
 

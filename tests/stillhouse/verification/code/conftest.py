@@ -9,5 +9,5 @@ from stillhouse.verification.finding import Finding
 def jail(find: Callable[..., Finding]) -> None:
     """Skips what needs namespaces where the kernel gives none."""
     finding = find("python", "```python\npass\n```", "assert True")
-    if finding.verified is None and "cannot be kept from the network" in str(finding.note):
+    if finding.verified is None and "cannot be kept in a sandbox" in str(finding.note):
         pytest.skip(str(finding.note))

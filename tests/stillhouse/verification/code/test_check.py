@@ -62,6 +62,12 @@ def test_right_code_passes_tests_of_every_form(
             "add(2, 2) gave 4, expected 5",
         ),
         (
+            "```python\ndef f(x): raise SystemExit(x)\n```",
+            {"fn_name": "f", "inputs": [[0]], "outputs": [0]},
+            {},
+            "solution.py, line 1: SystemExit: 0",
+        ),
+        (
             SUM,
             [{"input": "1 2", "output": "3"}, {"input": "4 5", "output": "8"}],
             {},

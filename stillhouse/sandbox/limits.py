@@ -1,6 +1,5 @@
-"""What one sandboxed call may use, and how its processes are found."""
+"""What one call may use, and how its processes are found."""
 
-import ctypes
 import os
 import resource
 import signal
@@ -10,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from stillhouse.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+
 MAX_MEMORY_BYTES: Final = 1 << 30
-"""Address space of each of its processes beyond what the loaded file takes."""
+"""Address space of each of its processes beyond what the server takes."""
 MAX_FILE_BYTES: Final = 100 * 1000 * 1000
 """Size of one file it writes."""
 MAX_PROCESSES: Final = 64
@@ -19,12 +20,7 @@ MAX_PROCESSES: Final = 64
 MAX_RESULT_BYTES: Final = 10 * 1000 * 1000
 """Size of its result as JSON."""
 
-_BACKSTOP_PROCESSES: Final = 1024
 _KILL_S: Final = 10.0
-# Constants of <linux/prctl.h>.
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
-_LIBC = ctypes.CDLL(None)
 
 
 def limit_this_process(max_cpu_s: int) -> None:
@@ -34,8 +30,6 @@ def limit_this_process(max_cpu_s: int) -> None:
         (resource.RLIMIT_AS, used + MAX_MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
-        # Counts all processes and threads of the user, and none of root's: only a backstop of the supervisor's count.
-        (resource.RLIMIT_NPROC, num_threads() + _BACKSTOP_PROCESSES),
     ):
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -70,12 +64,16 @@ def descendants(pid: int) -> list[int]:
 
 def adopt_orphans() -> None:
     """Makes this process the parent of whatever its descendants leave behind."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent, a process of one thread, ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Has the kernel kill this process when its parent, a process of one thread, ends.
+
+    Args:
+        parent: number of the parent; 0 where it lies in an outer process namespace.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -97,8 +95,3 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

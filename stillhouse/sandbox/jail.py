@@ -1,0 +1,122 @@
+"""Namespaces with a file system of their own, made without privileges. Linux 5.12 or later.
+
+See namespaces(7), user_namespaces(7), pid_namespaces(7) and pivot_root(2).
+"""
+
+import errno
+import os
+import resource
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stillhouse.sandbox.root import SCRATCH, change_root
+from stillhouse.sandbox.syscalls import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    PR_SET_NO_NEW_PRIVS,
+    REMEDY,
+    NoJail,
+    drop_capabilities,
+    prctl,
+    unshare,
+)
+
+_NOBODY: Final = 65534
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """What a jail lets through, beyond the interpreter, its packages and a scratch folder."""
+
+    network: bool = False
+    """The network of this machine, its loopback and its abstract Unix sockets among it."""
+    files: tuple[str, ...] = ()
+    """Absolute paths of files and folders that can be read."""
+
+
+class Door:
+    """How a process enters a jail: made before it is forked, and held by the one that stays outside."""
+
+    def __init__(self) -> None:
+        self._left, self._leaves = os.pipe()
+        self._mapped, self._maps = os.pipe()
+
+    def hold(self, process: int) -> None:
+        """Outside: maps the users of the namespace that `process` enters; only one from outside may."""
+        os.close(self._leaves)
+        os.close(self._mapped)
+        try:
+            if os.read(self._left, 1):
+                os.write(self._maps, str(_map_users(process)).encode())
+        finally:
+            os.close(self._left)
+            os.close(self._maps)
+
+    def enter(self, permits: Permits) -> None:
+        """Moves this process, which must have one thread, into namespaces and a file system of its own.
+
+        Its process namespace begins with the next child. The process keeps its power over the namespaces until
+        `give_up_power`.
+
+        Raises:
+            NoJail: it cannot be done here.
+        """
+        os.close(self._left)
+        os.close(self._maps)
+        try:
+            flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC
+            unshare(flags if permits.network else flags | CLONE_NEWNET)
+            os.write(self._leaves, b"x")
+            problem = int(os.read(self._mapped, 16) or errno.EPIPE)
+        finally:
+            os.close(self._leaves)
+            os.close(self._mapped)
+        if problem != 0:
+            raise NoJail(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
+        change_root(permits.files, network=permits.network)
+
+
+def give_up_power(max_processes: int) -> None:
+    """Drops the power over the namespaces for good, limits the number of processes, and moves into the scratch folder.
+
+    Raises:
+        NoJail: the kernel refuses, or the interpreter's files cannot be read without privileges.
+    """
+    if os.getuid() == 0:
+        # The kernel never counts the processes of the machine's root.
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    resource.setrlimit(resource.RLIMIT_NPROC, (max_processes, max_processes))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    drop_capabilities()
+    if not os.access(os.__file__, os.R_OK):
+        raise NoJail(f"{os.__file__} can be read by its owner alone; make Python's files readable: chmod -R o+rX")
+    os.chdir(SCRATCH)
+    os.environ["HOME"] = tempfile.tempdir = SCRATCH
+
+
+def _map_users(process: int) -> int:
+    """Maps root and nobody where this is root and may; else this user alone, as nobody. Gives an errno, or 0."""
+    proc = Path("/proc", str(process))
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        try:
+            for kind in ("uid_map", "gid_map"):
+                (proc / kind).write_text(f"0 0 1\n{_NOBODY} {_NOBODY} 1\n")
+            return 0
+        except OSError:
+            # A container's root who is not the machine's, nor allowed to map others.
+            pass
+    try:
+        (proc / "setgroups").write_text("deny")
+        (proc / "uid_map").write_text(f"{_NOBODY} {user} 1")
+        (proc / "gid_map").write_text(f"{_NOBODY} {group} 1")
+    except OSError as error:
+        return error.errno or errno.EPERM
+    return 0

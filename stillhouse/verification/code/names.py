@@ -1,0 +1,87 @@
+"""Which names of the tests' stand for the answer's objects, and which for a library's."""
+
+import ast
+import builtins
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+_USUAL: Final = {"np": "numpy", "pd": "pandas"}
+# Functions that tests compare with, often without an import of their own.
+_COMPARING: Final = {"isclose": "math", "fabs": "math", "approx": "pytest", "allclose": "numpy", "array_equal": "numpy"}
+
+
+class TestNames:
+    """The names in the source of tests.
+
+    Args:
+        tree: the tests.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        loaded = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        based = [
+            node.value.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        ]
+        self._used = set(loaded)
+        self._modules = {name for name in based if loaded.count(name) == based.count(name)}
+        self.classes = frozenset(_class_names(tree, set(based)))
+        """Names in capitals whose calls' results the tests use the attributes of."""
+
+    def of_answer(self, names: Iterable[str]) -> set[str]:
+        """Those names of the answer's that the tests use without importing them.
+
+        A name that Python itself has is not among them: an answer that defines `abs` is not asked what it is, but where
+        the tests use nothing else of the answer's.
+        """
+        used = {name for name in names if name in self._used and not name.startswith("__")}
+        own = {name for name in used if not hasattr(builtins, name)}
+        return own or {name for name in used if name in _RARE_BUILTINS}
+
+    def library(self, name: str) -> Any:
+        """The library's object that a name of the answer's has to be, None where it can be the answer's own."""
+        module = _USUAL.get(name, name)
+        if name in self._modules and (name in _USUAL or module in sys.stdlib_module_names):
+            return _imported(module)
+        return getattr(_imported(_COMPARING[name]), name, None) if name in _COMPARING else None
+
+
+def from_library(module: str, name: str, wanted: str) -> Any:
+    """What the answer says to have from the standard library, under its own name there; None for anything else."""
+    top = module.partition(".")[0]
+    if name != wanted or top not in sys.stdlib_module_names or top in ("builtins", "unittest"):
+        return None
+    return getattr(_imported(module), name, None)
+
+
+_RARE_BUILTINS: Final = frozenset(
+    {"bin", "divmod", "filter", "format", "hash", "hex", "max", "min", "oct", "pow", "reversed", "slice", "sum"}
+)
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+def _class_names(tree: ast.Module, based: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (name := _called(node.value)):
+            yield name
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and (name := _called(node.value)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(not isinstance(target, ast.Name) or target.id in based for target in targets):
+                yield name
+        elif isinstance(node, ast.withitem) and (name := _called(node.context_expr)):
+            yield name
+
+
+def _called(node: ast.expr | None) -> str | None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.lstrip("_")[:1].isupper():
+        return node.func.id
+    return None

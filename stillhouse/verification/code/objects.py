@@ -1,0 +1,172 @@
+"""Objects that one side has and the other refers to, as the answer's process sees them."""
+
+import builtins
+import importlib
+import inspect
+import operator
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+from stillhouse.verification.code.wire import DEEP, Malformed, Unfit, decode, encode
+
+SOLUTION: Final = "solution"
+"""Name of the module that the answer is imported as."""
+FILE: Final = f"{SOLUTION}.py"
+
+_MAX_REASON_CHARS: Final = 300
+_PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
+    int: int.__index__,
+    float: float.__float__,
+    str: lambda value: str.__str__(value)[:],
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    list: lambda value: list(list.__iter__(value)),
+    tuple: lambda value: tuple(tuple.__iter__(value)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+    dict: lambda value: dict(dict.items(value)),
+}
+
+
+class AnswerObjects:
+    """The answer's objects by number, and stand-ins for those of the tests.
+
+    Args:
+        ask: what the tests reply to a request, `[operation, number, encoded arguments]`.
+    """
+
+    def __init__(self, ask: Callable[[list[Any]], Any]) -> None:
+        self._ask = ask
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number_of(self, value: object) -> int:
+        """The number of an object, the next one where it has none."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return number
+
+    def encode(self, value: Any) -> Any:
+        """A value's form; raises Unfit."""
+        try:
+            return encode(value, self._encode_object, DEEP)
+        except RecursionError as error:
+            raise Unfit("a value contains itself") from error
+
+    def decode(self, form: Any) -> Any:
+        """The value of a form that the tests sent."""
+        return decode(form, self._decode_object, 3 * DEEP)
+
+    def encode_error(self, error: BaseException) -> Any:
+        """An exception: numbers of it and its class, the class's family, its arguments, its text, and its reason."""
+        number = getattr(error, "_of_tests", None)
+        if number is not None:
+            return ["tests", number]
+        try:
+            args = [self.encode(arg) for arg in error.args]
+        except Unfit:
+            args = [str(error)]
+        kind = type(error)
+        numbers = (self.number_of(error), self.number_of(kind))
+        return ["answer", *numbers, _family(kind), args, str(error), reason_of(error)]
+
+    def error_of_tests(self, form: list[Any]) -> BaseException:
+        """The exception that the tests raised, as one of Python's own types."""
+        number, name, args = form
+        base = getattr(builtins, name, Exception)
+        error: BaseException = type(name, (base,), {})()
+        error.args = tuple(self.decode(arg) for arg in args)
+        error._of_tests = number  # type: ignore[attr-defined]
+        return error
+
+    def _encode_object(self, value: Any) -> Any:
+        if isinstance(value, TestsObject):
+            return ["tests", value._number]
+        if isinstance(value, type) and value.__module__ == "builtins":
+            return ["type", value.__name__]
+        if isinstance(value, types.ModuleType):
+            return ["module", value.__name__, self.number_of(value)]
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return ["error", self.number_of(value), _family(value)]
+        for base, plain in _PLAIN.items():
+            if isinstance(value, base):
+                return ["derived", self.encode(plain(value)), self.number_of(value)]
+        number = self.number_of(value)
+        if inspect.iscoroutine(value):
+            return ["coroutine", number]
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(name, str) and module != SOLUTION and callable(value):
+            return ["imported", module, name, number]
+        return ["answer", number]
+
+    def _decode_object(self, form: list[Any]) -> Any:
+        kind, rest = form[0], form[1:]
+        if kind == "answer":
+            return self._objects[rest[0]]
+        if kind == "tests":
+            return TestsObject(self._ask_for, rest[0])
+        if kind == "type":
+            return getattr(builtins, rest[0])
+        if kind == "library":
+            module, name = rest
+            return operator.attrgetter(name)(importlib.import_module(module))
+        raise Malformed(f"no value is of kind {kind!r}")
+
+    def _ask_for(self, operation: str, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        forms = [self.encode(arg) for arg in args]
+        return self._ask([operation, number, forms, [[key, self.encode(value)] for key, value in named.items()]])
+
+
+class TestsObject:
+    """Stands for an object of the tests': a function to call back, or an instance of a class that they define."""
+
+    def __init__(self, ask: Callable[..., Any], number: int) -> None:
+        object.__setattr__(self, "_ask", ask)
+        object.__setattr__(self, "_number", number)
+
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
+        return self._ask("call", self._number, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._ask("get", self._number, (name,), {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", self._number, (name, value), {})
+
+    def __hash__(self) -> int:
+        return hash(self._number)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TestsObject) and other._number == self._number:
+            return True
+        return bool(self._ask("eq", self._number, (other,), {}))
+
+    def __iter__(self) -> Any:
+        return self._ask("iter", self._number, (), {})
+
+
+def _forwarded(operation: str) -> Callable[..., Any]:
+    def method(self: TestsObject, *args: Any) -> Any:
+        return self._ask(operation, self._number, args, {})
+
+    return method
+
+
+for _operation in ("next", "len", "getitem", "setitem", "delitem", "contains", "bool", "lt", "le", "gt", "ge", "str"):
+    setattr(TestsObject, f"__{_operation}__", _forwarded(_operation))
+
+
+def _family(kind: type) -> list[list[str]]:
+    """Module and name of a class and of its bases, nearest first."""
+    return [[base.__module__, base.__qualname__] for base in kind.__mro__]
+
+
+def reason_of(error: BaseException) -> str:
+    """Where the answer's code raised the error, its type, and the first line of what it says."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+    place = f"{FILE}, line {lines[-1]}: " if lines else ""
+    said = str(error).strip().partition("\n")[0]
+    return f"{place}{type(error).__name__}: {said}"[:_MAX_REASON_CHARS]

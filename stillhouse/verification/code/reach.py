@@ -1,0 +1,235 @@
+"""The answer's process as the tests reach it: requests go out, plain values and stand-ins come back."""
+
+import builtins
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from stillhouse.types import JsonObject
+from stillhouse.verification.code.errors import AnswerErrors
+from stillhouse.verification.code.line import Hung, Line
+from stillhouse.verification.code.names import TestNames, from_library
+from stillhouse.verification.code.stand_in import StandIn
+from stillhouse.verification.code.tests_objects import TestsObjects, show
+from stillhouse.verification.code.wire import DEEP, Malformed, Unfit, decode, is_mutable
+
+
+class Stopped(BaseException):
+    """Ends the tests. `Reach.verdict` holds what came of it, whatever the tests make of this exception."""
+
+
+class Reach:
+    """What the tests can do with an answer.
+
+    Args:
+        line: leads to the answer's process.
+        names: the names of the tests; None where they are only calls.
+    """
+
+    def __init__(self, line: Line, names: TestNames | None = None) -> None:
+        self._line = line
+        self._names = names
+        self._lock = threading.RLock()
+        self._classes: dict[str, StandIn] = {}
+        self._stand_ins: dict[int, StandIn] = {}
+        self._errors = AnswerErrors()
+        self._own = TestsObjects(self._decode)
+        self._wanted: str | None = None
+        self.verdict: tuple[bool | None, str] | None = None
+        """What is known before the tests end: False and why, or None and why; None where nothing is."""
+
+    def load(self, code: str) -> list[str]:
+        """Has the answer imported; gives the names that it defines.
+
+        Raises:
+            Stopped: it could not be.
+        """
+        reply = self._exchange({"code": code, "script": False})
+        try:
+            _, names, printed = reply
+            show(printed)
+            return [str(name) for name in names]
+        except (ValueError, TypeError) as error:
+            self._stop(False, "the answer's process gave no names", error)
+
+    def name(self, name: str) -> Any:
+        """What a name of the answer's stands for; raises AttributeError where there is none."""
+        found = self.ask("get", self._stand_in(0), name)
+        if self._names is None or name not in self._names.classes or type(found) is not StandIn:
+            return found
+        # Apart from what else may lead to the same object: only what is called by this name constructs.
+        if name not in self._classes or self._classes[name]._number != found._number:
+            self._classes[name] = StandIn(self, found._number, is_class=True)
+        return self._classes[name]
+
+    def global_name(self, name: str) -> Any:
+        """As `name`, for a name that the tests do not import: a library's object is the tests' own copy of it."""
+        own = None if self._names is None else self._names.library(name)
+        if own is not None:
+            return own
+        self._wanted = name
+        try:
+            found = self.ask("get", self._stand_in(0), name)
+        finally:
+            self._wanted = None
+        return self.name(name) if type(found) is StandIn else found
+
+    def set_name(self, name: str, value: Any) -> None:
+        """Replaces what a name of the answer's stands for."""
+        self.ask("set", self._stand_in(0), name, value)
+
+    def delete_name(self, name: str) -> None:
+        """Takes a name of the answer's away."""
+        self.ask("delete", self._stand_in(0), name)
+
+    def give_up(self, reason: str) -> NoReturn:
+        """Leaves the answer unverified: what the tests do cannot be done from here."""
+        self._stop(None, reason)
+
+    def ask(self, operation: str, *args: Any) -> Any:
+        """What the operation gives in the answer's process; raises what it raises there."""
+        return self._request(operation, args, {}, self._decode)
+
+    def call(self, target: StandIn, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What calling the object gives; raises what it raises there."""
+        return self._request("call", (target, *args), named, self._constructed if target._is_class else self._decode)
+
+    def _request(
+        self, operation: str, args: Sequence[Any], named: Mapping[str, Any], decode_result: Callable[[Any], Any]
+    ) -> Any:
+        if self.verdict is not None:
+            raise Stopped
+        options = [[key, self._encode(value)] for key, value in named.items()]
+        # Held by one thread of the tests' at a time, also while a function of theirs is called back.
+        with self._lock:
+            reply = self._exchange([operation, [self._encode(arg) for arg in args], options])
+        try:
+            outcome, result, *more, printed = reply
+            show(printed)
+            if outcome == "return":
+                for number, form in more[0]:
+                    _refresh(args[number + 1], self._decode(form))
+                return decode_result(result)
+            error = self._error(result)
+            if isinstance(error, StopIteration) and operation != "next":
+                # As in a generator: it would end a loop of the tests' early.
+                error = RuntimeError("the answer raised StopIteration")
+        except (ValueError, TypeError, LookupError, Malformed, RecursionError, MemoryError) as problem:
+            self._stop(False, "the answer's process gave something that is no value", problem)
+        raise error
+
+    def _constructed(self, form: Any) -> Any:
+        """What a class gave that the tests use as one: an object that may see what the tests calculate with."""
+        if isinstance(form, list) and form[0] == "derived" and is_mutable(self._decode(form[1])):
+            form = ["answer", form[2]]
+        found = self._decode(form)
+        if type(found) is StandIn:
+            object.__setattr__(found, "_is_constructed", True)
+        return found
+
+    def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
+        """The reply to a request; meanwhile the answer may ask for objects of the tests'."""
+        try:
+            self._line.send(request)
+            while True:
+                message = self._line.receive()
+                if not isinstance(message, list) or not message:
+                    raise Malformed("a message is no list")
+                if message[0] == "failed":
+                    self._stop(False, str(message[1]))
+                if message[0] != "ask":
+                    return message
+                self._line.send(self._own.serve(message[1:]))
+        except Hung as error:
+            self._stop(False, "", error)
+        except Malformed as error:
+            self._stop(False, f"the answer's process sent no message of the right form: {error}", error)
+        except Unfit as error:
+            self._stop(False, str(error), error)
+
+    def _stop(self, verified: bool | None, note: str, cause: BaseException | None = None) -> NoReturn:
+        if self.verdict is None:
+            self.verdict = (verified, note)
+        raise Stopped from cause
+
+    def _stand_in(self, number: int) -> StandIn:
+        if number not in self._stand_ins:
+            self._stand_ins[number] = StandIn(self, number)
+        found = self._stand_ins[number]
+        # It came from the answer now, whoever constructed it.
+        object.__setattr__(found, "_is_constructed", False)
+        return found
+
+    def _decode(self, form: Any) -> Any:
+        return decode(form, self._decode_object, DEEP)
+
+    def _decode_object(self, form: list[Any]) -> Any:
+        kind, *rest = form
+        if kind == "tests":
+            return self._own[rest[0]]
+        if kind == "type" and isinstance(getattr(builtins, rest[0]), type):
+            return getattr(builtins, rest[0])
+        if kind == "derived":
+            return _derived(self._decode(rest[0]), self._stand_in(int(rest[1])))
+        if kind == "error":
+            return self._errors.kind(int(rest[0]), rest[1])
+        if kind == "coroutine":
+            return self._wait_for(self._stand_in(int(rest[0])))
+        if kind == "imported" and self._wanted is not None:
+            library = from_library(str(rest[0]), rest[1], self._wanted)
+            return self._stand_in(int(rest[2])) if library is None else library
+        if kind in ("answer", "module", "imported"):
+            return self._stand_in(int(rest[-1]))
+        raise Malformed(f"no value is of kind {kind!r}")
+
+    async def _wait_for(self, coroutine: StandIn) -> Any:
+        return self.ask("await", coroutine)
+
+    def _error(self, form: list[Any]) -> BaseException:
+        if form[0] != "tests":
+            return self._errors.error(form, self._decode, self._stand_in)
+        found = self._own[form[1]]
+        if not isinstance(found, BaseException):
+            raise Malformed("the answer raised no exception")
+        return found
+
+    def _encode(self, value: Any) -> Any:
+        try:
+            return self._own.encode(value)
+        except Unfit as error:
+            self.give_up(str(error))
+        except RecursionError:
+            self.give_up("the tests give a value that contains itself")
+
+
+def _derived(value: Any, stand_in: StandIn) -> Any:
+    """A plain value of a class of the answer's, with that class's methods; compared as the plain value that it is."""
+    members: JsonObject = {
+        "__getattr__": lambda _, name: getattr(stand_in, name),
+        "_number_of_answer": stand_in._number,
+    }
+    base: Callable[..., Any] = type(type(value).__name__, (type(value),), members)
+    return base(value)
+
+
+def _refresh(old: Any, new: Any) -> None:
+    """Makes a mutable argument what the answer made of it."""
+    if not is_mutable(old):
+        raise Malformed("the answer changed what cannot be changed")
+    if isinstance(old, dict):
+        old.clear()
+        old.update(new)
+    elif isinstance(old, set):
+        old.clear()
+        old |= new
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+            if isinstance(before, list) and isinstance(after, list):
+                _refresh(before, after)
+            else:
+                old[place] = after
+    elif hasattr(old, "extend"):
+        old.clear()
+        old.extend(new)
+    else:
+        old[...] = new

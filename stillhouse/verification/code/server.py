@@ -1,0 +1,10 @@
+"""The server of the verifier `python`. Argument: the number of the control socket."""
+
+import socket
+import sys
+
+from stillhouse.sandbox.server import Opening
+from stillhouse.verification.code.judge import judge
+
+if __name__ == "__main__":
+    Opening().serve(socket.socket(fileno=int(sys.argv[1])), judge)

@@ -1,0 +1,184 @@
+"""What stands for the answer's objects where the tests run.
+
+The operators of an object are the answer's code, and what they say is a claim. An object that the answer handed out is
+never shown a value of the tests' that it could be compared with: it equals none, and cannot be calculated with. Two
+objects of the answer's may be compared by it, and an object that the tests constructed from a class of the answer's
+may calculate with what they give it, since that is what such tests are about.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+from stillhouse.verification.code.operations import BINARY, UNARY
+
+_READABLE: Final = frozenset({"__name__", "__doc__", "__qualname__", "__dict__", "__annotations__"})
+
+
+class Asking(Protocol):
+    """The answer's process, as the tests reach it."""
+
+    def ask(self, operation: str, *args: Any) -> Any:
+        """The result of the operation; raises what it raises."""
+
+    def call(self, target: "StandIn", args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What calling the object gives; raises what it raises."""
+
+    def give_up(self, reason: str) -> NoReturn:
+        """Leaves the answer unverified."""
+
+
+class StandIn:
+    """Stands for one object of the answer's.
+
+    Args:
+        answer: where the object is.
+        number: its number there.
+        is_class: whether what calling it gives is an object that the tests construct.
+    """
+
+    __slots__ = ("__weakref__", "_answer", "_is_class", "_is_constructed", "_number")
+
+    _answer: Asking
+    _number: int
+    _is_class: bool
+    _is_constructed: bool
+
+    def __init__(self, answer: Asking, number: int, *, is_class: bool = False) -> None:
+        object.__setattr__(self, "_answer", answer)
+        object.__setattr__(self, "_number", number)
+        object.__setattr__(self, "_is_class", is_class)
+        object.__setattr__(self, "_is_constructed", False)
+
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
+        return self._answer.call(self, args, named)
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
+        self._answer.give_up("the tests derive a class from one of the answer's")
+
+    def __getattr__(self, name: str) -> Any:
+        if (name.startswith("__") and name not in _READABLE) or name in StandIn.__slots__:
+            raise AttributeError(name)
+        return self._answer.ask("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._answer.ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._answer.ask("delete", self, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._answer.ask("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._answer.ask("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._answer.ask("delitem", self, key)
+
+    def __iter__(self) -> Iterator[Any]:
+        each = self._answer.ask("iter", self)
+        return each if type(each) is StandIn else iter(each)
+
+    def __next__(self) -> Any:
+        return self._answer.ask("next", self)
+
+    def __reversed__(self) -> Any:
+        return self._answer.ask("reversed", self)
+
+    def __contains__(self, item: Any) -> bool:
+        if self._may_see(item):
+            return bool(self._answer.ask("contains", self, item))
+        return any(own == item for own in self)
+
+    def __enter__(self) -> Any:
+        return self._answer.ask("enter", self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> Any:
+        return self._answer.ask("leave", self, None, None, None)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return type(value) is StandIn and self._answer.ask("isinstance", value, self) is True
+
+    def __subclasscheck__(self, kind: object) -> bool:
+        return type(kind) is StandIn and self._answer.ask("issubclass", kind, self) is True
+
+    def __index__(self) -> int:
+        return plain(self._answer.ask("index", self), int)
+
+    def __format__(self, how: str) -> str:
+        return plain(self._answer.ask("format", self, how), str)
+
+    def __dir__(self) -> list[str]:
+        return plain(self._answer.ask("dir", self), list)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("eq", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("ne", other)
+
+    def __lt__(self, other: object) -> Any:
+        return self._compare("lt", other)
+
+    def __le__(self, other: object) -> Any:
+        return self._compare("le", other)
+
+    def __gt__(self, other: object) -> Any:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: object) -> Any:
+        return self._compare("ge", other)
+
+    def __hash__(self) -> int:
+        return plain(self._answer.ask("hash", self), int)
+
+    def _compare(self, operation: str, other: object) -> Any:
+        if type(other) is StandIn:
+            return self._answer.ask(operation, self, other)
+        if self._is_constructed:
+            self._answer.give_up("the tests compare a value of theirs with an object of the answer's own class")
+        return NotImplemented
+
+    def _may_see(self, other: object) -> bool:
+        return type(other) is StandIn or self._is_constructed
+
+
+def plain(value: Any, kind: type) -> Any:
+    """The value, which an operator has to give as one of `kind`; raises TypeError where the answer gave another."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, the answer gave {type(value).__name__}")
+    return value
+
+
+def _binary(name: str, *, is_reflected: bool) -> Callable[[StandIn, Any], Any]:
+    def method(self: StandIn, other: Any) -> Any:
+        if not self._may_see(other):
+            return NotImplemented
+        return self._answer.ask(name, other, self) if is_reflected else self._answer.ask(name, self, other)
+
+    return method
+
+
+def _unary(name: str) -> Callable[..., Any]:
+    def method(self: StandIn, *args: Any) -> Any:
+        value = self._answer.ask(name, self, *args)
+        return plain(value, _RESULTS[name]) if name in _RESULTS else value
+
+    return method
+
+
+_RESULTS: Final[dict[str, type]] = {
+    "len": int,
+    "bool": bool,
+    "str": str,
+    "repr": str,
+    "int": int,
+    "float": float,
+}
+for _name in (*BINARY, "divmod"):
+    _method = _name.rstrip("_")
+    setattr(StandIn, f"__{_method}__", _binary(_name, is_reflected=False))
+    setattr(StandIn, f"__r{_method}__", _binary(_name, is_reflected=True))
+for _name in UNARY:
+    if _name != "hash":
+        setattr(StandIn, f"__{_name}__", _unary(_name))
