@@ -25,7 +25,7 @@ from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 from tasks.shards import note_shards
 
-DIFFICULTY = Stage("difficulty", version=1)
+DIFFICULTY = Stage("difficulty", version=2)
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:

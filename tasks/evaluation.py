@@ -29,7 +29,7 @@ from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 from tasks.summary import EVALUATION_OF
 
-EVALUATION = Stage("evaluation", version=2)
+EVALUATION = Stage("evaluation", version=3)
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

@@ -24,7 +24,7 @@ from tasks.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 
-LABELS = Stage("labels", version=3)
+LABELS = Stage("labels", version=4)
 
 _WORTH_PROCESSES: Final = 4000
 """Rows from which other processes are worth the seconds it takes them to import what they need, unless asked for."""

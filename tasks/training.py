@@ -25,7 +25,7 @@ from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.run import Run, RunContext
 
 SFT = Stage("sft", version=2)
-ON_POLICY = Stage("on_policy", version=3)
+ON_POLICY = Stage("on_policy", version=4)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
