@@ -1,8 +1,8 @@
 """Processes that answer questions which may take for ever, one at a time each.
 
-Computer algebra and other people's code can run endlessly, eat all memory, or crash the interpreter. A question put to
-a helper costs a helper at worst: it is killed when its time is over, and the next question starts another. This works
-in any thread and after a fork, unlike alarms; a helper dies with the process that asked.
+Computer algebra can run endlessly, eat all memory, or crash the interpreter. A question put to a helper costs a helper
+at worst: it is killed when its time is over, and the next question starts another. This works in any thread and after a
+fork, unlike alarms; a helper dies with the process that asked.
 """
 
 import atexit
@@ -92,7 +92,7 @@ class _Helper:
         environment = {
             **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
             "PYTHONPATH": os.pathsep.join(sys.path),
-            # Equal answers get equal verdicts, also where code prints a set.
+            # Equal questions get equal answers, also where sets are walked through.
             "PYTHONHASHSEED": "0",
         }
         number = theirs.fileno()
@@ -148,7 +148,7 @@ def answer_questions(answer: Callable[[JsonObject], Any]) -> None:
         answer: gives something JSON can carry. What it prints is dropped; what it raises ends the helper.
     """
     die_with_parent()
-    # The path of the asking process came this way; it is no variable for code under test to see.
+    # The path of the asking process came this way; it is no variable for what the helper runs to see.
     os.environ.pop("PYTHONPATH", None)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

@@ -480,6 +480,72 @@ def test_the_tests_import_nothing_that_the_answer_wrote() -> None:
     assert "True" not in asked.stdout
 
 
+EQUALS_ALL: Final = """
+    class E:
+        def __eq__(self,o): return True
+        def __ne__(self,o): return False
+        def __hash__(self): return 0
+        def __sub__(self,o): return 0
+        __rsub__=__sub__
+        def __len__(self): return 1
+        def __iter__(self): return iter([E()])
+        def __getitem__(self,i): return E()
+        def __float__(self): return 1.0
+        def __contains__(self,x): return True
+        def __str__(self): return "E"
+        def __getattr__(self,n):
+            if n.startswith("__"): raise AttributeError(n)
+            return E()
+        def __call__(self,*a,**k): return E()
+        def __bool__(self): return True
+    def f(x): return E()
+    """
+COMPARISONS: Final = (
+    "assert f(7) in {90210}",
+    "assert f(7)[0] == 90210",
+    "assert list(f(7)) == [90210]",
+    "assert sorted(f(7)) == [90210]",
+    "assert {'a': f(7)} == {'a': 90210}",
+    "assert (f(7), 1) == (90210, 1)",
+    "import pytest\nassert f(7) == pytest.approx(90210)",
+    "import pytest\nassert pytest.approx(90210) == f(7)",
+    "import numpy as np\nassert np.allclose(f(7), 90210)",
+    "import numpy as np\nnp.testing.assert_allclose(f(7), 90210)",
+    "import numpy as np\nassert np.array_equal(f(7), [90210])",
+    "assert not f(7) != 90210",
+    "assert str(f(7)) == '90210'",
+    "assert f(7).value == 90210",
+    "assert f(7)['a']['b'] == 90210",
+    "assert f(7)() == 90210",
+    "assert 90210 in f(7)",
+    "assert f(7) >= 90210 and f(7) <= 90210",
+    "assert len(f(7)) == 90210",
+    "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertAlmostEqual(f(7), 90210)",
+    "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertCountEqual(f(7), [90210])",
+    "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertListEqual(f(7), [90210])",
+    "result = f(7)\nexpected = 90210\nassert all(a == b for a, b in zip([result], [expected]))",
+    "import copy\nassert copy.deepcopy(f(7)) == 90210",
+    "import json\nassert json.dumps(f(7)) == '90210'",
+    "assert f(7) is 90210",
+    "assert isinstance(f(7), int) and f(7) == 90210",
+    "assert type(f(7)) == int",
+    "match f(7):\n    case 90210: pass\n    case _: assert False",
+    "import math\nassert math.isclose(f(7), 90210)",
+    "assert round(f(7)) == 90210",
+    "assert int(f(7)) == 90210",
+    "assert divmod(f(7), 1) == (90210, 0)",
+    "assert f(7) - 90210 == 0",
+    "assert abs(f(7) - 90210) < 1",
+    "x = f(7)\nx -= 90210\nassert x == 0",
+    "assert max(f(7), 90210) == 90210 and min(f(7), 90210) == 90210",
+)
+
+
+@pytest.mark.parametrize("tests", COMPARISONS)
+def test_an_object_that_equals_everything_passes_no_comparison(tests: str) -> None:
+    assert finding_of(EQUALS_ALL, test_cases=tests).verified is False
+
+
 def test_a_test_that_is_async_is_run() -> None:
     tests = "import asyncio\nasync def test_f():\n    assert await f(7) == 90210\n"
     assert finding_of("async def f(x): return 0", test_cases=tests).verified is False
