@@ -5,6 +5,16 @@ from typing import Any
 
 import pytest
 
+from stillhouse.sandbox.server import problem_with_jail
+
+
+@pytest.fixture(scope="session")
+def jail() -> None:
+    """Skips what needs a jail where the kernel grants none."""
+    problem = problem_with_jail()
+    if problem is not None:
+        pytest.skip(problem)
+
 
 class ObjectStorage:
     """S3 on loopback, by moto, with a bucket for each test; its clients find it by their usual variables."""

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from stillhouse.sandbox.server import problem_with_jail
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.finding import Finding
 from stillhouse.verification.registry import VERIFIERS
+
+pytestmark = pytest.mark.usefixtures("jail")
 
 SECRET: Final = 90210
 """What the function `f` has to give for 7: no answer here knows it."""
@@ -356,14 +357,6 @@ SLOW: Final[dict[str, str]] = {
     "fork_bomb": "import os\ndef f(x):\n    while True: os.fork()",
     "huge_output": "def f(x):\n    while True: print('x' * 100000)",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jail() -> None:
-    """Skips what needs a jail where the kernel grants none."""
-    problem = problem_with_jail()
-    if problem is not None:
-        pytest.skip(problem)
 
 
 def finding_of(code: str, **metadata: Any) -> Finding:

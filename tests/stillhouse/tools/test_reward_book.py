@@ -148,6 +148,7 @@ def endless(args: RewardArgs, messages: list[dict]) -> float:
 """
 
 
+@pytest.mark.usefixtures("jail")
 def test_rewards_of_a_file_run_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "s")
     monkeypatch.setenv("NAMED", "n")

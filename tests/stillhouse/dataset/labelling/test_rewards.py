@@ -75,6 +75,7 @@ def test_a_caller_may_have_an_event_loop_of_its_own(
     assert asyncio.run(score()) == {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0}
 
 
+@pytest.mark.usefixtures("jail")
 def test_sandboxed_rewards_run_apart_and_start_again_after_close(
     write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject]
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_file_is_asked_for() -> None:
         RewardLabels(ToolsConfig())
 
 
+@pytest.mark.usefixtures("jail")
 def test_a_sandbox_that_does_not_load_ends_with_its_reason(write: Callable[[str], ToolsConfig]) -> None:
     tools = write("import os\nif os.environ['HOME'].startswith('/tmp'):\n    raise RuntimeError('apart')\n" + SANDBOXED)
     with pytest.raises(ConfigError, match="apart"):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
-from stillhouse.sandbox.server import problem_with_jail
 from stillhouse.tools import Toolbox
 
 TOOLS = '''
@@ -155,14 +154,6 @@ def sleep(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
 '''
-
-
-@pytest.fixture(scope="session", autouse=True)
-def jail() -> None:
-    """Skips what needs a jail where the kernel grants none."""
-    problem = problem_with_jail()
-    if problem is not None:
-        pytest.skip(problem)
 
 
 @pytest.fixture

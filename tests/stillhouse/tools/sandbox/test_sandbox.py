@@ -18,6 +18,8 @@ from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
 
+pytestmark = pytest.mark.usefixtures("jail")
+
 OpenToolbox = Callable[..., AbstractAsyncContextManager[Toolbox]]
 
 
