@@ -5,7 +5,6 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from stillhouse.helpers import HelperFailed, Helpers
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.code.block import python_code
 from stillhouse.verification.code.cases import function_name, programs_of
