@@ -44,6 +44,7 @@ import uvloop
 
 from benchmarks.rounds import alternate, argument_parser, measured, publish, ratio, spread
 from stillhouse.rollouts.journal import Journal
+from stillhouse.rollouts.journal.digests import digest_of
 from stillhouse.rollouts.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, place
 
 _CONCURRENCY: Final = 256
@@ -113,7 +114,9 @@ def fill(path: Path, num_rows: int, num_known: int) -> list[str]:
             keys = [os.urandom(32) for _ in range(min(10_000, num_rows // 2 - start))]
             connection.execute("BEGIN")
             for kind, body in ((COMPLETION, _COMPLETION), (TRAJECTORY, _TRAJECTORY)):
-                connection.executemany("INSERT INTO entry VALUES (?, ?)", ((place(key, kind), body) for key in keys))
+                places = [place(key, kind) for key in keys]
+                rows = [(where, body, digest_of(where, body)) for where in places]
+                connection.executemany("INSERT INTO entry VALUES (?, ?, ?)", rows)
             connection.execute("COMMIT")
             known = [*known, *keys][-num_known:]
     return [key.hex() for key in known]

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from stillhouse.errors import StoreError
 from stillhouse.rollouts.journal.journal import JOURNAL_FILE
-from stillhouse.rollouts.journal.parts import TAKE_OVER, joined
+from stillhouse.rollouts.journal.parts import joined, take_over
+from stillhouse.rollouts.journal.schema import IS_WHOLE
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.fingerprint import canonical_json
 from stillhouse.store.remote import RemoteFolder
@@ -27,11 +28,11 @@ INTERVAL_S: Final = 60.0
 _FOLDER: Final = "journal"
 _STATE_FILE: Final = "journal-copies.json"
 # What came from others need not go back to them. ?1 and ?2 bound the rows; `others` are spans of row numbers.
-_NEW: Final = """
-SELECT place, body FROM other.entry WHERE rowid > ?1 AND rowid <= ?2
+_NEW: Final = f"""
+SELECT place, body, digest FROM other.entry source WHERE source.rowid > ?1 AND source.rowid <= ?2 AND {IS_WHOLE}
 AND NOT EXISTS (
     SELECT 1 FROM json_each(?3)
-    WHERE other.entry.rowid BETWEEN json_extract(value, '$[0]') AND json_extract(value, '$[1]')
+    WHERE source.rowid BETWEEN json_extract(value, '$[0]') AND json_extract(value, '$[1]')
 )
 """
 _LAST: Final = "SELECT coalesce(max(rowid), 0) FROM {}.entry"
@@ -113,7 +114,7 @@ class JournalCopies:
         """The numbers of the first and the last row that the copy added to the journal."""
         with joined(self._folder / JOURNAL_FILE, copy) as connection:
             before = connection.execute(_LAST.format("main")).fetchone()[0]
-            connection.execute(TAKE_OVER)
+            take_over(connection, copy)
             return before + 1, connection.execute(_LAST.format("main")).fetchone()[0]
 
     def _extract(self, copy: Path, state: dict[str, Any]) -> tuple[int, int]:
@@ -123,7 +124,7 @@ class JournalCopies:
         with joined(copy, self._folder / JOURNAL_FILE) as connection:
             last = connection.execute(_LAST.format("other")).fetchone()[0]
             span = (state["handed_on"], last, json.dumps(state["others"]))
-            return connection.execute(f"INSERT INTO entry (place, body) {_NEW}", span).rowcount, last
+            return connection.execute(f"INSERT INTO entry (place, body, digest) {_NEW}", span).rowcount, last
 
 
 class Copier:

@@ -1,15 +1,17 @@
 """`Journal`: look-ups, puts and claims on one journal file."""
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from stillhouse.errors import StoreError
 from stillhouse.rollouts.journal.claims import Claims
+from stillhouse.rollouts.journal.digests import digest_of, record_name
 from stillhouse.rollouts.journal.schema import (
     COMPLETION,
     FIRST_KIND,
@@ -22,16 +24,20 @@ from stillhouse.rollouts.journal.schema import (
     prepare,
 )
 from stillhouse.rollouts.journal.writer import Writer
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 """Name of a journal in its folder."""
 _KEY_BYTES: Final = 32
 
+logger = logging.getLogger(__name__)
+
 
 class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
-    Keys and digests are SHA-256 in hex, bodies opaque bytes. Use as a context manager: leaving the block waits for what
+    Keys and digests are SHA-256 in hex, bodies opaque bytes. A record that is not as it was written is reported in the
+    log and counts as absent, so that it is asked for again; what is put in its place replaces it. Use as a context manager: leaving the block waits for what
     is still to be written and frees what is claimed.
 
     Args:
@@ -51,6 +57,7 @@ class Journal:
         self._claimed: dict[bytes, set[bytes] | None] = {}
         # Claimed rollouts of which a write was left behind by a task that was cancelled.
         self._cut_off: set[bytes] = set()
+        self._reported: set[bytes] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             prepare(path)
@@ -59,7 +66,7 @@ class Journal:
                 self._connection = opened.enter_context(closing(connect(path)))
                 self._claims = Claims(path.with_name(f"{path.name}-claims"))
                 opened.pop_all()
-        except (OSError, sqlite3.Error, NewerVersion) as error:
+        except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
             raise self._error("opened", error) from error
         self._writer = Writer(self._connection, partial(self._error, "written"))
 
@@ -84,13 +91,14 @@ class Journal:
             except OSError as error:
                 raise self._error("claimed from", error) from error
             if not granted:
-                return self._first_kind(key) == TRAJECTORY
+                return self._is_finished(key, self._first_kind(key))
             try:
                 found = self._first_kind(key)
+                is_finished = self._is_finished(key, found)
             except StoreError:
                 self._claims.free(key)
                 raise
-            if found == TRAJECTORY:
+            if is_finished:
                 self._claims.free(key)
             else:
                 self._claimed[key] = set() if found is None else None
@@ -167,18 +175,40 @@ class Journal:
         filled = self._claimed.get(where[:_KEY_BYTES])
         if filled is not None and where not in filled:
             return None
-        return self._ask(SELECT, where)
+        return self._stored(where)
+
+    def _stored(self, where: bytes) -> bytes | None:
+        row = self._ask(SELECT, where)
+        if row is None:
+            return None
+        body: bytes | None = row[0]
+        if body is not None and row[1] == digest_of(where, body):
+            return body
+        if where not in self._reported:
+            self._reported.add(where)
+            logger.warning(
+                "journal %s: %s is damaged: its bytes do not match their digest. It is not used and will be made "
+                "again; `stillhouse doctor --store` checks the whole store",
+                self.path,
+                record_name(where),
+            )
+        return None
 
     def _first_kind(self, key: bytes) -> bytes | None:
-        return self._ask(FIRST_KIND, key)
+        row = self._ask(FIRST_KIND, key)
+        return None if row is None else row[0]
 
-    def _ask(self, question: str, argument: bytes) -> bytes | None:
+    def _is_finished(self, key: bytes, first_kind: bytes | None) -> bool:
+        """Whether nothing of the rollout is left to pay for: a damaged trajectory finishes none."""
+        return first_kind == TRAJECTORY and self._stored(place(key, TRAJECTORY)) is not None
+
+    def _ask(self, question: str, argument: bytes) -> tuple[Any, ...] | None:
         try:
             with self._read_lock:
-                row = self._reader.execute(question, (argument,)).fetchone()
-        except sqlite3.Error as error:
+                row: tuple[Any, ...] | None = self._reader.execute(question, (argument,)).fetchone()
+        except SQLITE_ERRORS as error:
             raise self._error("read", error) from error
-        return None if row is None else row[0]
+        return row
 
     async def _put(self, where: bytes, body: bytes) -> bytes:
         key = where[:_KEY_BYTES]
@@ -208,8 +238,11 @@ class Journal:
             raise RuntimeError(f"journal {self.path} is closed")
 
     def _error(self, verb: str, error: Exception) -> StoreError:
+        if is_damage(error):
+            remedy = salvage_remedy(self.path.parent)
+        else:
+            remedy = "Free some space or mend the permissions there, or name another folder in runtime.store"
         return StoreError(
-            f"journal {self.path}: cannot be {verb}: {error}. Free some space or mend the permissions there, or name "
-            "another folder in runtime.store; if the file is no SQLite database any more, move it away. Then run the "
-            "same command again: every answer that was saved is used again"
+            f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
+            "that was saved is used again"
         )

@@ -6,6 +6,7 @@ is in either. A part that a killed run left behind is taken back by the next one
 
 import asyncio
 import fcntl
+import logging
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -15,18 +16,18 @@ from typing import Final
 
 from stillhouse.errors import StoreError
 from stillhouse.rollouts.journal.journal import JOURNAL_FILE
-from stillhouse.rollouts.journal.schema import NewerVersion, connect, prepare
+from stillhouse.rollouts.journal.digests import record_name
+from stillhouse.rollouts.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 
 _LOCK_FILE: Final = "lock"
 
-_LEND: Final = """
-INSERT INTO entry (place, body) SELECT place, body FROM other.entry
-WHERE place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) ON CONFLICT DO NOTHING
-"""
-TAKE_OVER: Final = (
-    "INSERT INTO entry (place, body) SELECT place, body FROM other.entry WHERE true ON CONFLICT DO NOTHING"
-)
-"""Within `joined`: all that the other journal holds and this one does not."""
+_COPY: Final = f"INSERT INTO entry (place, body, digest) SELECT place, body, digest FROM other.entry source WHERE {IS_WHOLE}"
+_LEND: Final = f"{_COPY} AND place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) {REPLACING}"
+_TAKE_OVER: Final = f"{_COPY} {REPLACING}"
+_DAMAGED: Final = f"SELECT CAST(place AS BLOB) FROM other.entry source WHERE NOT ({IS_WHOLE})"
+
+logger = logging.getLogger(__name__)
 
 
 def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
@@ -58,7 +59,7 @@ def take_back(part: Path, journal: Path) -> None:
     with _locked(part) as is_free:
         if is_free and source.is_file():
             with joined(journal / JOURNAL_FILE, source) as connection:
-                connection.execute(TAKE_OVER)
+                take_over(connection, source)
         if is_free:
             shutil.rmtree(part)
 
@@ -90,6 +91,13 @@ def _locked(part: Path) -> Iterator[bool]:
         yield True
 
 
+def take_over(connection: sqlite3.Connection, source: Path) -> None:
+    """Within `joined`: copies all that the other journal holds and this one does not; damaged records are left out."""
+    connection.execute(_TAKE_OVER)
+    for (place,) in connection.execute(_DAMAGED):
+        logger.warning("journal %s: %s is damaged and left out; it will be made again", source, record_name(place))
+
+
 @contextmanager
 def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
     """A transaction on the journal `target` that sees `source` as `other`.
@@ -106,8 +114,9 @@ def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")
-    except (OSError, sqlite3.Error, NewerVersion) as error:
+    except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
+        damaged = f"If one of them is damaged: {salvage_remedy(target.parent)}. " if is_damage(error) else ""
         raise StoreError(
-            f"journal {target}: cannot take the answers of {source}: {error}. Free some space or mend the permissions "
-            "there, then run the same command again: both are kept"
+            f"journal {target}: cannot take the answers of {source}: {error}. {damaged}Free some space or mend the "
+            "permissions there, then run the same command again: both are kept"
         ) from error

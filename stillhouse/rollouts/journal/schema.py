@@ -2,6 +2,8 @@
 
 A place is 77 bytes: rollout key 32, kind 1, turn 6 and call index 6 as decimal digits, digest of what was asked 32. All
 places of a rollout lie side by side, its trajectory first, so that one step into the index tells how far it has come.
+Beside each body is its digest. A row without a matching one is damaged: a reader takes it as absent, a writer replaces
+it.
 """
 
 import logging
@@ -11,8 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from stillhouse.rollouts.journal.digests import DIGEST_BYTES, digest_of
+
 _LOG = logging.getLogger(__name__)
-_VERSION: Final = 2
+_VERSION: Final = 3
 _LOCK_TIMEOUT_S: Final = 60.0
 _CACHE_KIB: Final = 8192
 # Pages of the index are changed again and again; the rarer they go from the WAL to the file, the fewer of them do.
@@ -25,7 +29,16 @@ TOOL_RESULT: Final = b"2"
 _MAX_NUMBER: Final = 999_999
 _NO_DIGEST: Final = bytes(32)
 
-SELECT: Final = "SELECT body FROM entry WHERE place = ?"
+# A changed byte may turn a blob into text that is no UTF-8, which SQLite's Python module refuses to return.
+SELECT: Final = "SELECT CAST(body AS BLOB), CAST(digest AS BLOB) FROM entry WHERE place = ?"
+_MATCHES: Final = "digest_of({table}.place, CAST({table}.body AS BLOB)) IS CAST({table}.digest AS BLOB)"
+IS_WHOLE: Final = _MATCHES.format(table="source")
+"""Whether a row of the table that a query calls `source` is as it was written."""
+REPLACING: Final = f"""
+ON CONFLICT (place) DO UPDATE SET body = excluded.body, digest = excluded.digest
+WHERE NOT ({_MATCHES.format(table="entry").replace("entry.place", "excluded.place")})
+"""
+"""End of an INSERT into `entry`: the first row at a place stays, unless it is damaged."""
 # What || makes is text, and text is less than any blob.
 FIRST_KIND: Final = """
 SELECT substr(place, 33, 1) FROM entry WHERE place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) ORDER BY place LIMIT 1
@@ -33,17 +46,18 @@ SELECT substr(place, 33, 1) FROM entry WHERE place > ?1 AND place < CAST(?1 || x
 """The least kind stored for a rollout key: `TRAJECTORY` if it is finished."""
 # The whole batch in one step of SQLite, which is one release of the GIL: with a step a row, every row waits for the
 # event loop to let go of it. ?1 is the places end to end, ?2 the bodies end to end, ?3 a JSON list of where each body
-# starts, times 2^32, plus its length. substr() makes NULL of an empty blob.
+# starts, times 2^32, plus its length, ?4 the digests end to end. substr() makes NULL of an empty blob.
 INSERT: Final = f"""
-INSERT INTO entry (place, body)
+INSERT INTO entry (place, body, digest)
 SELECT substr(?1, key * {PLACE_BYTES} + 1, {PLACE_BYTES}),
-    coalesce(substr(?2, (value >> 32) + 1, value & 0xffffffff), x'')
-FROM json_each(?3) WHERE true ON CONFLICT DO NOTHING
+    coalesce(substr(?2, (value >> 32) + 1, value & 0xffffffff), x''),
+    substr(?4, key * {DIGEST_BYTES} + 1, {DIGEST_BYTES})
+FROM json_each(?3) WHERE true {REPLACING}
 """
 
 # Bodies lie beside the index instead of inside it: keys arrive in random order, and the bytes of a row are then written
 # once, at the end of the table, however many rows there are. The views are for people who open the file.
-_TABLE: Final = "CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL);"
+_TABLE: Final = "CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL, digest BLOB);"
 _INDEX: Final = """
 CREATE UNIQUE INDEX entry_by_place ON entry (place);
 CREATE VIEW completion AS
@@ -65,17 +79,21 @@ ALTER TABLE completion RENAME TO old_completion;
 ALTER TABLE tool_result RENAME TO old_tool_result;
 ALTER TABLE trajectory RENAME TO old_trajectory;
 {_TABLE}
-INSERT INTO entry SELECT CAST(rollout_key || '1' || printf('%06d%06d', turn, 0) || request_digest AS BLOB), body
+INSERT INTO entry (place, body) SELECT CAST(rollout_key || '1' || printf('%06d%06d', turn, 0) || request_digest AS BLOB), body
     FROM old_completion;
-INSERT INTO entry SELECT CAST(rollout_key || '2' || printf('%06d%06d', turn, call_index) || call_digest AS BLOB), body
+INSERT INTO entry (place, body) SELECT CAST(rollout_key || '2' || printf('%06d%06d', turn, call_index) || call_digest AS BLOB), body
     FROM old_tool_result;
-INSERT INTO entry SELECT CAST(rollout_key || '0' || printf('%06d%06d', 0, 0) || zeroblob(32) AS BLOB), body
+INSERT INTO entry (place, body) SELECT CAST(rollout_key || '0' || printf('%06d%06d', 0, 0) || zeroblob(32) AS BLOB), body
     FROM old_trajectory;
 DROP TABLE old_completion;
 DROP TABLE old_tool_result;
 DROP TABLE old_trajectory;
 {_INDEX}
 """
+_FROM_VERSION_2: Final = "ALTER TABLE entry ADD COLUMN digest BLOB;"
+# Versions 1 and 2 had no digests: what they stored is taken as it is, this once.
+_ADD_DIGESTS: Final = "UPDATE entry SET digest = digest_of(place, body);"
+_SCRIPTS: Final = {0: _NEW, 1: _FROM_VERSION_1 + _ADD_DIGESTS, 2: _FROM_VERSION_2 + _ADD_DIGESTS}
 
 
 class NewerVersion(Exception):
@@ -109,6 +127,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection in autocommit mode, for any thread, whose every transaction is durable once it is done."""
     connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
+        connection.create_function("digest_of", 2, digest_of, deterministic=True)
         connection.execute("PRAGMA journal_mode = WAL")
         # With NORMAL a commit survives a kill; with FULL, one fsync each, it survives a power cut.
         connection.execute("PRAGMA synchronous = FULL")
@@ -146,9 +165,8 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     if version == _VERSION:
         return
     started = time.monotonic()
-    script = _FROM_VERSION_1 if version else _NEW
     # Not executescript(), which would commit first.
-    for statement in filter(str.strip, script.split(";")):
+    for statement in filter(str.strip, _SCRIPTS[version].split(";")):
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {_VERSION}")
     if version:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from stillhouse.errors import StoreError
+from stillhouse.rollouts.journal.digests import digest_of
 from stillhouse.rollouts.journal.schema import INSERT, SELECT
 
 _INTERVAL_S: Final = 0.005
@@ -118,13 +119,14 @@ class Writer:
     def _store(self, batch: list[_Write]) -> list[_Result]:
         """What holds at each place once the batch is durable, or why it is not: all of it or nothing."""
         places, bodies = b"".join([write.place for write in batch]), b"".join([write.body for write in batch])
+        digests = b"".join([digest_of(write.place, write.body) for write in batch])
         spans, start = [], 0
         for write in batch:
             spans.append((start << 32) + len(write.body))
             start += len(write.body)
         try:
             # One statement is one transaction.
-            num_new = self._connection.execute(INSERT, (places, bodies, str(spans))).rowcount
+            num_new = self._connection.execute(INSERT, (places, bodies, str(spans), digests)).rowcount
             if num_new == len(batch):
                 return [write.body for write in batch]
             return [self._connection.execute(SELECT, (write.place,)).fetchone()[0] for write in batch]

@@ -1,9 +1,11 @@
 """The journal of scores: what a teacher's server answered, durable before it is used.
 
-A training that was killed asks for nothing twice, and what it continues with is to the bit what it was told before.
+A training that was killed asks for nothing twice, and what it continues with is to the bit what it was told before:
+scores whose bytes changed on the disk since do not match their digest and are asked for again.
 """
 
 import hashlib
+import logging
 import sqlite3
 import threading
 from array import array
@@ -11,11 +13,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from xxhash import xxh3_64_digest
+
 from stillhouse.errors import StoreError
+from stillhouse.store.sqlite import SQLITE_ERRORS
 from stillhouse.training.on_policy.scored import TeacherView
 
+_VERSION: Final = 1
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS score (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL) WITHOUT ROWID"
+# Version 0 had no digests: what it stored is taken as it is, this once.
+_ADD_DIGESTS: Final = ("ALTER TABLE score ADD COLUMN digest BLOB", "UPDATE score SET digest = digest_of(key, logprobs)")
+_SELECT: Final = "SELECT CAST(logprobs AS BLOB), CAST(digest AS BLOB) FROM score WHERE key = ?"
+_INSERT: Final = """
+INSERT INTO score (key, logprobs, digest) VALUES (?1, ?2, digest_of(?1, ?2))
+ON CONFLICT (key) DO UPDATE SET logprobs = excluded.logprobs, digest = excluded.digest
+WHERE digest_of(excluded.key, CAST(score.logprobs AS BLOB)) IS NOT CAST(score.digest AS BLOB)
+"""
+"""The first answer stays, unless it is damaged."""
 _LOCK_TIMEOUT_S: Final = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class ScoreJournal:
@@ -39,9 +56,9 @@ class ScoreJournal:
             self._file.execute("PRAGMA journal_mode = WAL")
             # What is committed outlives the process; to outlive a loss of power would cost a wait for each answer.
             self._file.execute("PRAGMA synchronous = NORMAL")
-            with self._file:
-                self._file.execute(_TABLE)
-        except (OSError, sqlite3.Error) as error:
+            self._file.create_function("digest_of", 2, _digest_of, deterministic=True)
+            self._prepare()
+        except (OSError, *SQLITE_ERRORS) as error:
             raise self._error("opened", error) from error
 
     def key(self, view: TeacherView) -> bytes:
@@ -52,19 +69,27 @@ class ScoreJournal:
         return hasher.digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, list[float]]:
-        """What is known of `keys`: log-probabilities of the scored tokens, in order.
+        """What is known of `keys`: log-probabilities of the scored tokens, in order. Damaged ones are not known.
 
         Raises:
             StoreError: the file cannot be read.
         """
         try:
             with self._lock:
-                rows = [
-                    self._file.execute("SELECT logprobs FROM score WHERE key = ?", (key,)).fetchone() for key in keys
-                ]
-        except sqlite3.Error as error:
+                rows = {key: self._file.execute(_SELECT, (key,)).fetchone() for key in keys}
+        except SQLITE_ERRORS as error:
             raise self._error("read", error) from error
-        return {key: array("d", row[0]).tolist() for key, row in zip(keys, rows, strict=True) if row is not None}
+        stored = {key: row for key, row in rows.items() if row is not None}
+        whole = {key: logprobs for key, (logprobs, digest) in stored.items() if digest == _digest_of(key, logprobs)}
+        if len(whole) < len(stored):
+            logger.warning(
+                "journal of scores %s: %d of %d answers are damaged: their bytes do not match their digests. They are "
+                "asked for again",
+                self._path,
+                len(stored) - len(whole),
+                len(stored),
+            )
+        return {key: array("d", logprobs).tolist() for key, logprobs in whole.items()}
 
     def put(self, answers: Mapping[bytes, Sequence[float]]) -> None:
         """Makes answers durable.
@@ -75,8 +100,8 @@ class ScoreJournal:
         rows = [(key, array("d", logprobs).tobytes()) for key, logprobs in answers.items()]
         try:
             with self._lock, self._file:
-                self._file.executemany("INSERT OR IGNORE INTO score VALUES (?, ?)", rows)
-        except sqlite3.Error as error:
+                self._file.executemany(_INSERT, rows)
+        except SQLITE_ERRORS as error:
             raise self._error("written", error) from error
 
     def close(self) -> None:
@@ -84,8 +109,22 @@ class ScoreJournal:
         with self._lock:
             self._file.close()
 
+    def _prepare(self) -> None:
+        """Makes the file what this version expects, once, also when two processes start at the same moment."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute(_TABLE)
+            if self._file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
+                for statement in _ADD_DIGESTS:
+                    self._file.execute(statement)
+                self._file.execute(f"PRAGMA user_version = {_VERSION}")
+
     def _error(self, verb: str, error: Exception) -> StoreError:
         return StoreError(
             f"journal of scores {self._path}: cannot be {verb}: {error}. Free some space or mend the permissions "
             "there; if the file is no SQLite database any more, move it away. Then run the same command again"
         )
+
+
+def _digest_of(key: bytes, logprobs: bytes | None) -> bytes:
+    return xxh3_64_digest(key + (logprobs or b""))

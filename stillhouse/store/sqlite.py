@@ -1,0 +1,31 @@
+"""SQLite files of a store: how a damaged one is told from one that cannot be reached, and what to do about it."""
+
+import shlex
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+# A message of SQLite repeats damaged bytes, which need not be UTF-8.
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What `sqlite3` raises for a file that cannot be used."""
+_DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the bytes of the file are the reason, rather than space, permissions or another process."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    # The primary code is the low byte: https://www.sqlite.org/rescode.html
+    code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else 0
+    # A damaged schema makes tables and columns go missing (SQLITE_ERROR).
+    return code in _DAMAGE_CODES or code == sqlite3.SQLITE_ERROR
+
+
+def salvage_remedy(store: Path) -> str:
+    """What to do about a damaged database of the store at `store`."""
+    return f"{salvage_command(store)} copies all that can be read into a new file and keeps the damaged one beside it"
+
+
+def salvage_command(store: Path) -> str:
+    """The command that salvages the databases of a store."""
+    return f"`stillhouse doctor --store --salvage --set runtime.store={shlex.quote(str(store))}`"
