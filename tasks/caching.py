@@ -177,8 +177,9 @@ def at_hand(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | Non
     shared = fetch_record(store, key)
     if not results.exists(key):
         return None
-    artifact: Artifact = here(results.read(key).result, store)
-    if find_problem(artifact, run) is not None:
+    artifact = here(results.read(key).result, store)
+    if (problem := find_problem(artifact, run)) is not None or not isinstance(artifact, Artifact):
+        _logger.warning("%s: a result at hand cannot be used: %s; running its shard again", stage.name, problem)
         return None
     share(artifact, key, shared, store)
     return artifact
@@ -228,6 +229,8 @@ def was_cached(state: State[Any]) -> bool:
 
 def find_problem(result: Any, run: Run) -> str | None:
     """Why the files behind a result cannot be used, or None. Those that only other machines have are fetched first."""
+    if next(artifacts_in(result), None) is None:
+        return "its record names no artifact"
     return next(filter(None, map(run.context.store.obtain, artifacts_in(result))), None)
 
 

@@ -15,6 +15,7 @@ from stillhouse.store import canonical_json
 from stillhouse.store.atomic import replaced_folder, write_atomic
 from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
 from stillhouse.training.results.adapter import ADAPTER_FILE
+from stillhouse.store.manifest import DamagedManifest, parse_manifest
 from stillhouse.types import Artifact, Model
 from tasks.run import Run
 
@@ -160,8 +161,8 @@ def _fetch(student: RegisteredStudent, run: Run) -> Path:
     with TemporaryDirectory() as scratch:
         manifest = _download(student, Path(scratch), run, "manifest.json").read_bytes()
     try:
-        trained = store.here(Artifact.model_validate(json.loads(manifest)["artifact"]))
-    except (ValueError, KeyError) as error:
+        trained = store.here(parse_manifest(manifest).artifact)
+    except DamagedManifest as error:
         raise _unusable(student, f"its manifest.json is none of Stillhouse: {error}") from error
     if store.obtain(trained) is None and _weights(trained) == student.fingerprint:
         return Path(trained.uri)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stillhouse.errors import InputError
+from stillhouse.store.artifacts import require_whole
 from stillhouse.store.runs import RUN_FILE, RunRecord, find_run, read_run_record
 
 
@@ -18,9 +19,11 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
 
     Raises:
         InputError: there is no such run, it made nothing of the kind, or what it made is gone.
+        StoreError: what it made is damaged.
     """
     path = Path(name)
     if path.is_dir() and not (path / RUN_FILE).is_file():
+        require_whole(path)
         return path, None
     record = read_run_record(path / RUN_FILE) if path.is_dir() else find_run(store, name)
     run = f"run {record.flow} of {record.created_at}"
@@ -29,4 +32,5 @@ def find_folder(name: str, store: Path, what: str, stages: Sequence[str]) -> tup
         raise InputError(f"{run}: it made no {what}; its stages: {', '.join(record.artifacts) or 'none'}")
     if not folders[0].is_dir():
         raise InputError(f"{run}: its {what} {folders[0]} is gone; make it again")
+    require_whole(folders[0])
     return folders[0], record

@@ -5,16 +5,24 @@ by `problem`, so that a cached result whose bytes are gone or altered is recompu
 on object storage the root is this machine's copy of it: artifacts are written there, shared, and fetched from others.
 """
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from stillhouse.errors import StoreError
 from stillhouse.store import sharing
 from stillhouse.store.atomic import replaced_folder, unwritable
-from stillhouse.store.fingerprint import canonical_json, digest, file_sha256
+from stillhouse.store.fingerprint import canonical_json
+from stillhouse.store.manifest import (
+    MANIFEST,
+    DamagedManifest,
+    Manifest,
+    damage,
+    fingerprint_of,
+    list_files,
+    parse_manifest,
+)
 from stillhouse.store.remote import RemoteFolder
-from stillhouse.store.sharing import MANIFEST
 from stillhouse.types import Artifact, JsonObject
 
 
@@ -117,41 +125,47 @@ class ArtifactStore:
     def problem(self, artifact: Artifact) -> str | None:
         """Why `artifact` cannot be used, or None when every byte of it is as it was written."""
         folder = Path(artifact.uri)
-        try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())
-        except FileNotFoundError:
-            return f"{folder} is gone"
-        except (OSError, ValueError) as error:
-            return f"{folder / MANIFEST} cannot be read: {error}"
-        if manifest["artifact"]["fingerprint"] != artifact.fingerprint:
+        if (problem := damage(folder)) is not None:
+            return problem
+        held = artifact_in(folder)
+        if held is None or held.fingerprint != artifact.fingerprint:
             return f"{folder} holds another artifact than the one recorded"
-        for name, entry in manifest["files"].items():
-            path = folder / name
-            if not path.is_file():
-                return f"{path} is gone"
-            if path.stat().st_size != entry["size"] or file_sha256(path) != entry["sha256"]:
-                return f"{path} was altered"
+        # Machines that share a storage may have made the same files in another time.
+        if self.remote is None and _described(held) != _described(artifact):
+            return f"{folder} and the record of its stage disagree about its figures"
         return None
 
 
 def artifact_in(folder: Path) -> Artifact | None:
     """The artifact that a folder of the store holds, by its manifest; None for any other folder."""
     try:
-        artifact = Artifact.model_validate(json.loads((folder / MANIFEST).read_bytes())["artifact"])
-    except (OSError, ValueError, KeyError):
+        artifact = parse_manifest((folder / MANIFEST).read_bytes()).artifact
+    except (OSError, DamagedManifest):
         return None
     # The manifest may have been written elsewhere.
     return artifact.model_copy(update={"uri": str(folder)})
 
 
+def require_whole(folder: Path) -> None:
+    """Makes sure that a folder is as its stage wrote it; folders that no stage wrote pass.
+
+    Raises:
+        StoreError: it is an artifact whose files are gone or altered.
+    """
+    if (folder / MANIFEST).exists() and (problem := damage(folder)) is not None:
+        raise StoreError(
+            f"{problem}: the artifact is damaged and is not used. Run the command again that made it: the stage is "
+            "run anew, with every answer from the journal"
+        )
+
+
+def _described(artifact: Artifact) -> bytes:
+    return canonical_json([artifact.num_rows, artifact.facts])
+
+
 def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
-    files = {
-        path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(work.rglob("*"))
-        if path.is_file()
-    }
-    fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
-    artifact = Artifact(uri=str(final), fingerprint=fingerprint, num_rows=num_rows, facts=facts)
-    manifest = {"artifact": artifact.model_dump(mode="json"), "files": files}
-    (work / MANIFEST).write_bytes(canonical_json(manifest))
+    files = list_files(work)
+    artifact = Artifact(uri=str(final), fingerprint=fingerprint_of(files), num_rows=num_rows, facts=facts)
+    manifest = Manifest(artifact=artifact, files=files)
+    (work / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
     return artifact

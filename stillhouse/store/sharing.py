@@ -5,17 +5,16 @@ one machine reads no other replaces. Files go first and the manifest last; witho
 an artifact compares every byte with the manifest, whose fingerprint the result of the stage names.
 """
 
-import json
 import logging
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from stillhouse.store.atomic import replaced_folder
-from stillhouse.store.fingerprint import digest, file_sha256
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.store.manifest import MANIFEST, DamagedManifest, FileEntry, parse_manifest
 from stillhouse.store.remote import RemoteFolder
-from stillhouse.types import Artifact, JsonObject
+from stillhouse.types import Artifact
 
-MANIFEST: Final = "manifest.json"
 _FINGERPRINT_DIGITS: Final = 16
 
 logger = logging.getLogger(__name__)
@@ -41,9 +40,9 @@ def share(remote: RemoteFolder, artifact: Artifact) -> None:
     there = remote.sizes(name)
     if MANIFEST in there:
         return
-    files = json.loads((folder / MANIFEST).read_bytes())["files"]
+    files = parse_manifest((folder / MANIFEST).read_bytes()).files
     # What has the name and the size is the file: the folder's name says what its files hold.
-    missing = [file for file, entry in files.items() if there.get(file) != entry["size"]]
+    missing = [file for file, entry in files.items() if there.get(file) != entry.size]
     logger.info("%s: sharing %d of %d files at %s/%s", folder, len(missing), len(files), remote.url, name)
     remote.upload({f"{name}/{file}": folder / file for file in missing})
     remote.upload({f"{name}/{MANIFEST}": folder / MANIFEST})
@@ -63,7 +62,7 @@ def fetch(remote: RemoteFolder, artifact: Artifact) -> str | None:
         files = _files(manifest, artifact)
         there = remote.sizes(name)
         for file, entry in files.items():
-            if there.get(file) != entry["size"]:
+            if there.get(file) != entry.size:
                 raise Altered(f"{file} is gone or has another size")
         logger.info("%s: fetching %d files from %s/%s", folder, len(files), remote.url, name)
         with replaced_folder(folder) as work:
@@ -84,25 +83,21 @@ def forget(remote: RemoteFolder, artifact: Artifact) -> None:
     remote.remove([f"{name}/{MANIFEST}", *(f"{name}/{file}" for file in remote.sizes(name))])
 
 
-def _files(manifest: bytes, artifact: Artifact) -> dict[str, JsonObject]:
+def _files(manifest: bytes, artifact: Artifact) -> dict[str, FileEntry]:
     try:
-        files: dict[str, JsonObject] = json.loads(manifest)["files"]
-        fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
-    except (ValueError, KeyError, TypeError) as error:
+        held = parse_manifest(manifest)
+    except DamagedManifest as error:
         raise Altered(f"{MANIFEST} cannot be read: {error}") from error
-    if fingerprint != artifact.fingerprint:
+    if held.artifact.fingerprint != artifact.fingerprint:
         raise Altered(f"{MANIFEST} is of another artifact than the one recorded")
-    for name in files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise Altered(f"{MANIFEST} names {name!r}, which is no place inside the artifact")
-    return files
+    return held.files
 
 
-def _download(remote: RemoteFolder, name: str, files: dict[str, JsonObject], work: Path) -> None:
+def _download(remote: RemoteFolder, name: str, files: dict[str, FileEntry], work: Path) -> None:
     remote.download({f"{name}/{file}": work / file for file in files})
     for file, entry in files.items():
-        if file_sha256(work / file) != entry["sha256"]:
+        if file_sha256(work / file) != entry.sha256:
             # Once more, since it may have been the way and not the storage.
             remote.download({f"{name}/{file}": work / file})
-            if file_sha256(work / file) != entry["sha256"]:
+            if file_sha256(work / file) != entry.sha256:
                 raise Altered(f"{file} was altered")

@@ -1,16 +1,15 @@
 """Runs of other machines, brought to this one from the storage they share, to be read here."""
 
-import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from stillhouse.errors import InputError
 from stillhouse.store.artifacts import ArtifactStore
 from stillhouse.store.atomic import write_atomic
+from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
 from stillhouse.store.remote import RemoteFolder
 from stillhouse.store.runs import RUN_FILE, find_run
-from stillhouse.store.sharing import MANIFEST
-from stillhouse.types import Artifact
 
 
 def bring_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
@@ -47,7 +46,7 @@ def _bring(store: ArtifactStore, remote: RemoteFolder, uri: Path) -> None:
     places = [path for path in remote.sizes(f"artifacts/{stage}") if path.startswith(f"{key}-")]
     for path in sorted(path for path in places if path.endswith(f"/{MANIFEST}")):
         manifest = remote.read(f"artifacts/{stage}/{path}") or b""
-        artifact = store.here(Artifact.model_validate(json.loads(manifest)["artifact"]))
-        if store.obtain(artifact) is None:
-            return
+        with suppress(DamagedManifest):
+            if store.obtain(store.here(parse_manifest(manifest).artifact)) is None:
+                return
     raise InputError(f"{remote.url}/artifacts/{stage}/{key}-*: gone or damaged; run the same command again to make it")

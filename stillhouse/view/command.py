@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from stillhouse.store.artifacts import require_whole
 from stillhouse.view.page import Written, write_page
 from stillhouse.view.rows import read_view_rows
 from stillhouse.view.sources import find_source
@@ -27,9 +28,11 @@ def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) ->
 
     Raises:
         InputError: `name` means nothing, or what it means cannot be read.
-        StoreError: the page cannot be written.
+        StoreError: the page cannot be written, or an artifact that it is made of is damaged.
     """
     source = find_source(name, store_root)
+    for folder in {path.parent: None for path in (*(part.path for part in source.parts), *source.labels)}:
+        require_whole(folder)
     file_name = re.sub(r"[^\w.-]+", "-", source.title).strip("-.") or "trajectories"
     page = output or store_root / "views" / f"{file_name}.html"
     return Viewed(page, write_page(page, source.title, source.place, read_view_rows(source), max_rows))

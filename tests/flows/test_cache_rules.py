@@ -216,6 +216,45 @@ def test_a_dataset_file_lost_behind_its_back_is_made_again_and_the_log_says_so(w
     assert [line for line in log if line.startswith("dataset: the cached result cannot be used") and str(path) in line]
 
 
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"", None], ids=["object", "list", "empty", "altered"])
+def test_a_damaged_manifest_makes_the_stage_run_again_and_the_log_says_so(
+    workshop: Workshop, content: bytes | None
+) -> None:
+    name, damaged = next(iter(workshop.shards.items()))
+    path = Path(damaged.uri) / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"size":', b'"sise":', 1) if content is None else content)
+    with _nothing_asked(workshop.provider), _captured_log() as log:
+        published = _generate(workshop.config())
+    assert _run_again(published) == ["rollouts"]
+    assert [line for line in log if "cached result cannot be used" in line and f"{path} cannot be read" in line]
+    assert _rollouts(workshop.store)[name].fingerprint == damaged.fingerprint
+
+
+def test_one_changed_bit_in_the_weights_of_a_student_trains_it_again(workshop: Workshop) -> None:
+    from flows.train_sft import train_sft
+
+    path = Path(workshop.base.students["sft"].uri) / "model.safetensors"
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    with _nothing_asked(workshop.provider), _captured_log() as log:
+        published = train_sft(workshop.config())
+    assert _run_again(published) == ["sft"]
+    assert [line for line in log if "cached result cannot be used" in line and f"{path} was altered" in line]
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff"], ids=["empty", "object", "list", "no text"])
+def test_a_damaged_record_of_a_result_makes_the_stage_run_again(workshop: Workshop, content: bytes) -> None:
+    records = list((workshop.store / "results" / "rollouts").iterdir())
+    assert records
+    for record in records:
+        record.write_bytes(content)
+    with _nothing_asked(workshop.provider):
+        published = _generate(workshop.config())
+    assert _run_again(published) == ["rollouts"]
+
+
 def test_a_stage_to_refresh_runs_again_from_the_journal_without_a_request(workshop: Workshop) -> None:
     before = _rollouts(workshop.store)
     with _nothing_asked(workshop.provider):

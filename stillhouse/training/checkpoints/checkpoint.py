@@ -154,7 +154,11 @@ def _verify(path: Path) -> None:
         OSError: a file cannot be read.
         ValueError: a file is damaged.
     """
-    for name, expected in json.loads((path / _DIGESTS).read_bytes()).items():
+    digests = json.loads((path / _DIGESTS).read_bytes())
+    written = {file.name for file in path.iterdir()} | {_WEIGHTS, _OPTIMIZER, _STATE}
+    if not isinstance(digests, dict) or digests.keys() != written - {_DIGESTS}:
+        raise ValueError(f"{_DIGESTS} does not name the checkpoint's files")
+    for name, expected in digests.items():
         if (seen := _digest(path / name)) != expected:
             raise ValueError(f"{name} has digest {seen}, expected {expected}")
 

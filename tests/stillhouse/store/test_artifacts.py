@@ -4,7 +4,8 @@ import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.store import ArtifactStore
-from stillhouse.store.artifacts import artifact_in
+from stillhouse.store.artifacts import artifact_in, require_whole
+from stillhouse.store.manifest import MANIFEST
 from stillhouse.types import Artifact, JsonObject
 
 KEY = "0123456789abcdef0123"
@@ -59,6 +60,88 @@ def test_an_altered_byte_is_noticed(tmp_path: Path) -> None:
     artifact = write(store)
     (Path(artifact.uri) / "rows.txt").write_text("0ne\n")
     assert "was altered" in (store.problem(artifact) or "")
+
+
+MANIFESTS = {
+    "empty object": b"{}",
+    "nothing": b"",
+    "no JSON": b"\xff\xfe not JSON",
+    "list": b"[]",
+    "null": b"null",
+    "artifact of another type": b'{"artifact": [], "files": {}}',
+    "files of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, "files": []}',
+    "size of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, '
+    b'"files": {"rows.txt": {"size": "four", "sha256": 3}}}',
+    "no sha256": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, "files": {"rows.txt": {"size": 4}}}',
+}
+
+
+@pytest.mark.parametrize("content", MANIFESTS.values(), ids=MANIFESTS.keys())
+def test_a_damaged_manifest_is_a_damaged_artifact(tmp_path: Path, content: bytes) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    (Path(artifact.uri) / MANIFEST).write_bytes(content)
+    assert f"{MANIFEST} cannot be read" in (store.problem(artifact) or "")
+    assert artifact_in(Path(artifact.uri)) is None
+
+
+def test_every_changed_byte_of_a_manifest_is_noticed_but_in_the_place_it_was_written_to(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    path = Path(artifact.uri) / MANIFEST
+    data = path.read_bytes()
+    # Never read: a store may have been moved.
+    start = data.index(artifact.uri.encode())
+    for index in set(range(len(data))) - set(range(start, start + len(artifact.uri))):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
+        assert store.problem(artifact) is not None, data[max(0, index - 20) : index + 5]
+
+
+def test_figures_of_a_record_that_changed_are_noticed(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    for change in ({"num_rows": 9}, {"facts": {"seconds": 2.5}}):
+        assert "disagree about its figures" in (store.problem(artifact.model_copy(update=change)) or "")
+
+
+def test_a_manifest_cut_short_is_a_damaged_artifact(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    path = Path(artifact.uri) / MANIFEST
+    data = path.read_bytes()
+    for length in range(0, len(data), 7):
+        path.write_bytes(data[:length])
+        assert store.problem(artifact) is not None
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "/etc/hostname"])
+def test_a_manifest_that_names_a_place_outside_is_refused(tmp_path: Path, name: str) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    path = Path(artifact.uri) / MANIFEST
+    path.write_bytes(path.read_bytes().replace(b"rows.txt", name.encode()))
+    assert "no place inside the artifact" in (store.problem(artifact) or "")
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "deep/another.txt"])
+def test_a_link_in_an_artifact_is_damage_also_beside_its_files(tmp_path: Path, name: str) -> None:
+    store = ArtifactStore(tmp_path)
+    artifact = write(store)
+    (tmp_path / "elsewhere.txt").write_text("one\n")
+    path = Path(artifact.uri) / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "elsewhere.txt")
+    assert "is a link" in (store.problem(artifact) or "")
+
+
+def test_readers_refuse_a_damaged_artifact_and_leave_other_folders_alone(tmp_path: Path) -> None:
+    artifact = write(ArtifactStore(tmp_path))
+    require_whole(Path(artifact.uri))
+    (tmp_path / "mine").mkdir()
+    require_whole(tmp_path / "mine")
+    (Path(artifact.uri) / "rows.txt").write_text("0ne\n")
+    with pytest.raises(StoreError, match=r"rows\.txt was altered.*Run the command again"):
+        require_whole(Path(artifact.uri))
 
 
 def test_a_missing_folder_is_noticed(tmp_path: Path) -> None:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import ConfigError, StoreError
-from stillhouse.store import ArtifactStore
+from stillhouse.store import ArtifactStore, canonical_json
+from stillhouse.store.manifest import Manifest, fingerprint_of
 from stillhouse.store.sharing import place
 from stillhouse.types import Artifact, JsonObject
 
 URL = "s3://bucket/team/runs"
 KEY = "0123456789abcdef0123"
+OF_ANOTHER = canonical_json(
+    Manifest(artifact=Artifact(uri="u", fingerprint=fingerprint_of({}), num_rows=0), files={}).model_dump(mode="json")
+)
 
 pytestmark = pytest.mark.usefixtures("s3")
 
@@ -97,7 +101,8 @@ def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
         ("rows.txt", b"o", "rows.txt is gone or has another size"),
         ("rows.txt", None, "rows.txt is gone or has another size"),
         ("manifest.json", b"{", "manifest.json cannot be read"),
-        ("manifest.json", b'{"files": {}}', "of another artifact"),
+        ("manifest.json", b'{"files": {}}', "manifest.json cannot be read"),
+        ("manifest.json", OF_ANOTHER, "of another artifact"),
     ],
 )
 def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_again(
@@ -186,12 +191,12 @@ def test_a_protocol_that_nothing_knows_is_told_of(tmp_path: Path) -> None:
 def test_a_manifest_that_names_a_place_outside_its_folder_is_refused(
     machine: Callable[[str], ArtifactStore], s3: Any
 ) -> None:
-    from stillhouse.store import canonical_json, digest
+    from stillhouse.store import digest
 
     here = machine("here")
     files = {"../../escaped": {"size": 1, "sha256": "0" * 64}}
     fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
     artifact = Artifact(uri=f"{here.root}/artifacts/stage/{KEY[:16]}", fingerprint=fingerprint, num_rows=1)
-    body = canonical_json({"files": files})
+    body = canonical_json({"artifact": artifact.model_dump(mode="json"), "files": files})
     s3.client().put_object(Bucket="bucket", Key=f"team/runs/{place(artifact)}/manifest.json", Body=body)
     assert "no place inside the artifact" in (here.obtain(artifact) or "")

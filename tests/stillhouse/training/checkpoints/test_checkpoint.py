@@ -106,6 +106,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_then_to_the_next(
     assert newest_step(tmp_path) == 2
 
 
+@pytest.mark.parametrize("digests", ["{}", "[]", "null", '{"state.json": "00"}'])
+def test_a_checkpoint_whose_digests_name_no_files_is_damaged(tmp_path: Path, digests: str):
+    save(tmp_path, checkpoint(1))
+    (save(tmp_path, checkpoint(2)) / "digests.json").write_text(digests)
+    assert newest_step(tmp_path) == 1
+
+
 def test_a_file_that_is_gone_is_damage(tmp_path: Path):
     save(tmp_path, checkpoint(1))
     (save(tmp_path, checkpoint(2)) / "optimizer.pt").unlink()

@@ -1,0 +1,97 @@
+"""The manifest of an artifact: what its files were when it was written, and whether they still are."""
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stillhouse.store.fingerprint import digest, file_sha256
+from stillhouse.types import Artifact
+
+MANIFEST: Final = "manifest.json"
+
+
+class DamagedManifest(ValueError):
+    """The bytes are not those of a manifest that Stillhouse wrote; the message says in what."""
+
+
+class FileEntry(BaseModel):
+    """One file of an artifact."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """What `manifest.json` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    artifact: Artifact
+    files: dict[str, FileEntry]
+    """By path relative to the artifact's folder, with slashes."""
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """The manifest in `data`.
+
+    Raises:
+        DamagedManifest: it is not JSON, lacks something, names a place outside of its folder, or does not match its
+            own fingerprint.
+    """
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DamagedManifest(f"{place}: {first['msg']}" if place else first["msg"]) from error
+    for name in manifest.files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise DamagedManifest(f"it names {name!r}, which is no place inside the artifact")
+    if fingerprint_of(manifest.files) != manifest.artifact.fingerprint:
+        raise DamagedManifest("its fingerprint is not that of the files it lists")
+    return manifest
+
+
+def fingerprint_of(files: dict[str, FileEntry]) -> str:
+    """The fingerprint of an artifact with these files."""
+    return digest({name: entry.sha256 for name, entry in files.items()})
+
+
+def list_files(folder: Path) -> dict[str, FileEntry]:
+    """The files below a folder as they are now."""
+    return {
+        path.relative_to(folder).as_posix(): FileEntry(size=path.stat().st_size, sha256=file_sha256(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def damage(folder: Path) -> str | None:
+    """Why the artifact in `folder` cannot be used, or None when every byte of it is as it was written.
+
+    A link is damage too, also one that the manifest does not name: nothing writes links into an artifact, and what
+    reads a whole folder would follow it to wherever it leads.
+    """
+    try:
+        manifest = parse_manifest((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return f"{folder} is gone" if not folder.is_dir() else f"{folder / MANIFEST} is gone"
+    except (OSError, DamagedManifest) as error:
+        return f"{folder / MANIFEST} cannot be read: {error}"
+    try:
+        for path in folder.rglob("*"):
+            if path.is_symlink():
+                return f"{path} is a link to {path.readlink()}, and an artifact has none"
+        for name, entry in manifest.files.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{path} is gone"
+            if path.stat().st_size != entry.size or file_sha256(path) != entry.sha256:
+                return f"{path} was altered"
+    except OSError as error:
+        return f"{folder} cannot be read: {error}"
+    return None
