@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
+from stillhouse.errors import StillhouseError
 from stillhouse.progress import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
 from stillhouse.progress_text import counted, facts_text, lines_of
 
@@ -90,6 +91,17 @@ class _Stage:
                 watcher.update_rollouts(self._name, told)
 
 
+    def saved(self) -> str:
+        """What all parts together have finished, in a sentence."""
+        with self._lock:
+            states = [state for state, _ in self._heard.values()]
+        finished = sum(state.done - state.failed for state in states)
+        return (
+            f"Saved: {finished} of {self._total} finished, in all shards of the stage {self._name!r} together, and "
+            "every answer that came in"
+        )
+
+
 def _at_rest(state: RolloutProgress) -> RolloutProgress:
     return replace(state, rows_per_s=0.0, tokens_per_s=0.0)
 
@@ -99,10 +111,16 @@ _stages: dict[str, _Stage] = {}
 
 @contextmanager
 def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
-    """While entered, the parts called `name` are shown as one stage of `total` rollouts, also to `watchers`."""
-    _stages[name] = _Stage(name, total, [progress(), *watchers])
+    """While entered, the parts called `name` are shown as one stage of `total` rollouts, also to `watchers`.
+
+    Raises:
+        StillhouseError: that of the block, with what all parts together have saved.
+    """
+    stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
     try:
         yield
+    except StillhouseError as error:
+        raise type(error)(f"{str(error).rstrip('.')}. {stage.saved()}") from error
     finally:
         del _stages[name]
 

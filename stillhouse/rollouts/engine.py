@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Final
 
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
-from stillhouse.errors import StillhouseError
 from stillhouse.progress import NoProgress, RolloutWatcher
 from stillhouse.rollouts.budget import Budget, spend_of
 from stillhouse.rollouts.client import ChatClient
@@ -127,7 +126,7 @@ class RolloutCollector:
                 self._reporter.report()
         _LOG.info("rollouts: %s", self.stats.as_facts())
         if self._scheduler.error is not None:
-            raise self._explained(self._scheduler.error)
+            raise self._scheduler.error
 
     def _open_client(self) -> ChatClient:
         # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
@@ -176,18 +175,6 @@ class RolloutCollector:
         self._reporter.count_rollout(None if None in costs else sum(cost for cost in costs if cost is not None))
         await self._plan.finished(trajectory)
         await self._finished.put(trajectory)
-
-    def _explained(self, error: Exception) -> Exception:
-        """The error with what was saved, where it is one that a user is to read."""
-        if not isinstance(error, StillhouseError):
-            return error
-        stats = self.stats
-        explained = type(error)(
-            f"{error}. Saved: {stats.num_done - stats.num_failed} finished rollouts and all {stats.num_completions} "
-            "answers of this attempt"
-        )
-        explained.__cause__ = error
-        return explained
 
     async def _report_on(self) -> None:
         while True:

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from stillhouse.errors import QuotaError
 from stillhouse.progress import Fact, NoProgress, RolloutProgress
 from tasks.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
 
@@ -70,6 +71,15 @@ def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Seen) -> None:
     with rollout_stage("rollouts", 20):
         PartProgress("rollouts", "a", 10).skip()
     assert (seen.last.done, seen.last.num_replayed, seen.last.usd) == (10, 10, 0.0)
+
+
+def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None:
+    with pytest.raises(QuotaError, match=r"^no money left\. Saved: 16 of 30 finished, in all shards") as raised:
+        with rollout_stage("rollouts", 30):
+            PartProgress("rollouts", "a", 10).skip()
+            PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
+            raise QuotaError("no money left.")
+    assert isinstance(raised.value.__cause__, QuotaError)
 
 
 def test_stages_that_follow_one_another_share_no_counts(seen: Seen) -> None:
