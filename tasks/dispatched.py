@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError, StoreError
+from stillhouse.store.private import private_umask
 from stillhouse.tracking.run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
 from tasks.caching import Stage, recall, recall_shard
@@ -60,7 +61,7 @@ def perform(call: JsonObject) -> None:
         )
     unrecorded = TrackedRun(None, None, work.stage, work.context.store.root)
     run = Run(name=work.stage, config=DistillConfig(), context=work.context, record=unrecorded)
-    with _no_longer_than_the_parent():
+    with private_umask(), _no_longer_than_the_parent():
         if task.isasync:
             run_until_done(recall_shard(stage, task, run, inputs))
         else:

@@ -18,6 +18,7 @@ from stillhouse.dataset.report.write import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.evaluation.comparison import Compared
 from stillhouse.rollouts.budget import forget_budgets
+from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
@@ -66,7 +67,12 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
     One that fails leaves a report of how far it came and why it ended. One that is suspended goes on later, and its
     MLflow run with it.
     """
-    run = start(config, name)
+    with private_umask(), _tracked(start(config, name)) as run:
+        yield run
+
+
+@contextmanager
+def _tracked(run: Run) -> Iterator[Run]:
     run.noted = partial(_keep_record, run)
     with run.record:
         run.noted()

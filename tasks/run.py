@@ -140,11 +140,12 @@ def start(config: DistillConfig | JsonObject, name: str) -> Run:
 
     Raises:
         ConfigError: `config` holds a wrong key or value.
-        StoreError: the store is on object storage, which cannot be reached or refuses.
+        StoreError: the store cannot be made, or is on object storage that cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
+    store.make()
     if store.remote is not None:
         # Hours of work are not to be lost for the name of a bucket.
         store.check()

@@ -22,6 +22,7 @@ from stillhouse.store.manifest import (
     list_files,
     parse_manifest,
 )
+from stillhouse.store.private import private_store, tighten, tighten_below
 from stillhouse.store.remote import RemoteFolder
 from stillhouse.types import Artifact, JsonObject
 
@@ -53,14 +54,25 @@ class ArtifactStore:
             ConfigError: no installed package knows the URL's protocol.
             StoreError: no permission, no space, no such bucket, or no way to reach it.
         """
+        self.make()
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root) as file:
                 file.write(b"stillhouse")
         except OSError as error:
             raise unwritable(self.root, error) from error
         if self.remote is not None:
             self.remote.write("stillhouse", b"A store of Stillhouse.\n")
+
+    def make(self) -> None:
+        """Makes the folder of this machine, for its owner alone; one that is there is taken from everybody else.
+
+        Raises:
+            StoreError: no permission, or a file lies in its place.
+        """
+        try:
+            private_store(self.root)
+        except OSError as error:
+            raise unwritable(self.root, error) from error
 
     def write(self, stage: str, key: str, fill: Callable[[Path], tuple[int, JsonObject]]) -> Artifact:
         """The artifact that `fill` makes; whole or absent.
@@ -74,6 +86,7 @@ class ArtifactStore:
             StoreError: no space or no permission.
         """
         final = self.root / "artifacts" / stage / key[:16]
+        self.make()
         with replaced_folder(final) as work:
             num_rows, facts = fill(work)
             return _seal(work, final, num_rows, facts)
@@ -168,4 +181,7 @@ def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact
     artifact = Artifact(uri=str(final), fingerprint=fingerprint_of(files), num_rows=num_rows, facts=facts)
     manifest = Manifest(artifact=artifact, files=files)
     (work / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
+    for folder in (final.parent.parent, final.parent):
+        tighten(folder)
+    tighten_below(work)
     return artifact

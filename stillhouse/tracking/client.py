@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhouse.errors import TrackingError
+from stillhouse.store.private import private_file
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -131,6 +132,7 @@ def _check_database(uri: str) -> None:
     try:
         if path := _sqlite_file(uri):
             path.parent.mkdir(parents=True, exist_ok=True)
+            private_file(path)
         with create_engine(uri, poolclass=NullPool).connect():
             pass
     except (SQLAlchemyError, OSError, ImportError) as error:

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from stillhouse.errors import StillhouseError
 from stillhouse.processes import die_with_parent, die_with_starter
+from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launchers.messages import Answers, RankAnswers
@@ -21,6 +22,12 @@ from stillhouse.training.launchers.messages import Answers, RankAnswers
 
 def main(job_file: Path, rank: int | None) -> int:
     """Runs the job, as `rank` of several where it is not None; the exit code."""
+    # On other hosts nothing of the run's own process is inherited.
+    with private_umask():
+        return _main(job_file, rank)
+
+
+def _main(job_file: Path, rank: int | None) -> int:
     job = TrainJob.model_validate_json(job_file.read_bytes())
     job.work_dir.mkdir(parents=True, exist_ok=True)
     stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))

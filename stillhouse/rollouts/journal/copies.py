@@ -22,6 +22,7 @@ from stillhouse.rollouts.journal.parts import joined, take_over
 from stillhouse.rollouts.journal.schema import IS_WHOLE
 from stillhouse.store.atomic import write_atomic
 from stillhouse.store.fingerprint import canonical_json
+from stillhouse.store.private import private_folder
 from stillhouse.store.remote import RemoteFolder
 
 INTERVAL_S: Final = 60.0
@@ -96,7 +97,7 @@ class JournalCopies:
     def _state(self) -> Iterator[dict[str, Any]]:
         """What went there and came from there so far; kept when the block ends well, and one process's at a time."""
         path = self._folder / _STATE_FILE
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         with path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = {"handed_on": 0, "others": [], "seen": []}

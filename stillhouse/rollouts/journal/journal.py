@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 import threading
 from contextlib import ExitStack, closing
 from functools import partial
@@ -24,6 +23,7 @@ from stillhouse.rollouts.journal.schema import (
     prepare,
 )
 from stillhouse.rollouts.journal.writer import Writer
+from stillhouse.store.private import private_folder
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 
 JOURNAL_FILE: Final = "journal.sqlite3"
@@ -37,8 +37,8 @@ class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
     Keys and digests are SHA-256 in hex, bodies opaque bytes. A record that is not as it was written is reported in the
-    log and counts as absent, so that it is asked for again; what is put in its place replaces it. Use as a context manager: leaving the block waits for what
-    is still to be written and frees what is claimed.
+    log and counts as absent, so that it is asked for again; what is put in its place replaces it. Use as a context
+    manager: leaving the block waits for what is still to be written and frees what is claimed.
 
     Args:
         path: the SQLite file; made with its folder where it is missing.
@@ -59,7 +59,7 @@ class Journal:
         self._cut_off: set[bytes] = set()
         self._reported: set[bytes] = set()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             prepare(path)
             with ExitStack() as opened:
                 self._reader = opened.enter_context(closing(connect(path)))

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import StoreError
-from stillhouse.rollouts.journal.journal import JOURNAL_FILE
 from stillhouse.rollouts.journal.digests import record_name
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE
 from stillhouse.rollouts.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare
+from stillhouse.store.private import private_folder
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 
 _LOCK_FILE: Final = "lock"
 
-_COPY: Final = f"INSERT INTO entry (place, body, digest) SELECT place, body, digest FROM other.entry source WHERE {IS_WHOLE}"
+_COPY: Final = (
+    f"INSERT INTO entry (place, body, digest) SELECT place, body, digest FROM other.entry source WHERE {IS_WHOLE}"
+)
 _LEND: Final = f"{_COPY} AND place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) {REPLACING}"
 _TAKE_OVER: Final = f"{_COPY} {REPLACING}"
 _DAMAGED: Final = f"SELECT CAST(place AS BLOB) FROM other.entry source WHERE NOT ({IS_WHOLE})"
@@ -42,7 +45,7 @@ def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
         StoreError: a file cannot be read or written.
     """
     source = journal / JOURNAL_FILE
-    part.mkdir(parents=True, exist_ok=True)
+    private_folder(part)
     with _locked(part) as is_free:
         if is_free and source.is_file():
             with joined(part / JOURNAL_FILE, source) as connection:
@@ -70,7 +73,7 @@ async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
 
     The system lets go of the part when this process dies, however it dies.
     """
-    part.mkdir(parents=True, exist_ok=True)
+    private_folder(part)
     while True:
         with _locked(part) as is_free:
             if is_free:
@@ -106,7 +109,7 @@ def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
         StoreError: one of them cannot be read or written.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(target.parent)
         for path in (source, target):
             prepare(path)
         with closing(connect(target)) as connection:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.rollouts.journal.digests import DIGEST_BYTES, digest_of
+from stillhouse.store.private import private_file
 
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = 3
@@ -79,12 +80,13 @@ ALTER TABLE completion RENAME TO old_completion;
 ALTER TABLE tool_result RENAME TO old_tool_result;
 ALTER TABLE trajectory RENAME TO old_trajectory;
 {_TABLE}
-INSERT INTO entry (place, body) SELECT CAST(rollout_key || '1' || printf('%06d%06d', turn, 0) || request_digest AS BLOB), body
-    FROM old_completion;
-INSERT INTO entry (place, body) SELECT CAST(rollout_key || '2' || printf('%06d%06d', turn, call_index) || call_digest AS BLOB), body
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '1' || printf('%06d%06d', turn, 0) || request_digest AS BLOB), body FROM old_completion;
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '2' || printf('%06d%06d', turn, call_index) || call_digest AS BLOB), body
     FROM old_tool_result;
-INSERT INTO entry (place, body) SELECT CAST(rollout_key || '0' || printf('%06d%06d', 0, 0) || zeroblob(32) AS BLOB), body
-    FROM old_trajectory;
+INSERT INTO entry (place, body)
+    SELECT CAST(rollout_key || '0' || printf('%06d%06d', 0, 0) || zeroblob(32) AS BLOB), body FROM old_trajectory;
 DROP TABLE old_completion;
 DROP TABLE old_tool_result;
 DROP TABLE old_trajectory;
@@ -144,8 +146,10 @@ def prepare(path: Path) -> None:
 
     Raises:
         NewerVersion: it was written by a newer Stillhouse.
+        OSError: it cannot be made.
         sqlite3.Error: it cannot be opened, or is no journal.
     """
+    private_file(path)
     with closing(connect(path)) as connection:
         if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
             return

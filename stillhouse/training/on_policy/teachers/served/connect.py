@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,13 +13,10 @@ from stillhouse.training.on_policy.http import ModelServer, read_key
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
 from stillhouse.training.on_policy.teachers.served.echo import EchoApi
-from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE, ScoreJournal
 from stillhouse.training.on_policy.teachers.served.sglang import SglangApi
 from stillhouse.training.on_policy.teachers.served.teacher import ScoringApi, ServedSettings, ServedTeacher
 from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
-
-JOURNAL_FILE: Final = "teacher_scores.sqlite"
-"""In the folder of the training; one file for all its teachers."""
 
 
 def connect(
@@ -56,7 +52,7 @@ def connect(
         opened.callback(server.close)
         length = _context_length(server, settings.model)
         identity = digest([settings.kind, settings.model, server.root, temperature])
-        journal = ScoreJournal(work_dir / JOURNAL_FILE, identity)
+        journal = ScoreJournal(work_dir / SCORES_FILE, identity)
         opened.callback(journal.close)
         about = ServedSettings(
             settings.name,

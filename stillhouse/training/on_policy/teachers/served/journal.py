@@ -16,9 +16,13 @@ from typing import Final
 from xxhash import xxh3_64_digest
 
 from stillhouse.errors import StoreError
+from stillhouse.store.private import private_file
 from stillhouse.store.sqlite import SQLITE_ERRORS
 from stillhouse.training.on_policy.scored import TeacherView
 
+SCORES_FILE: Final = "teacher_scores.sqlite"
+"""In the folder of the training; one file for all its teachers."""
+KEY_BYTES: Final = 32
 _VERSION: Final = 1
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS score (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL) WITHOUT ROWID"
 # Version 0 had no digests: what it stored is taken as it is, this once.
@@ -52,11 +56,12 @@ class ScoreJournal:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            private_file(path)
             self._file = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode = WAL")
             # What is committed outlives the process; to outlive a loss of power would cost a wait for each answer.
             self._file.execute("PRAGMA synchronous = NORMAL")
-            self._file.create_function("digest_of", 2, _digest_of, deterministic=True)
+            self._file.create_function("digest_of", 2, digest_of_scores, deterministic=True)
             self._prepare()
         except (OSError, *SQLITE_ERRORS) as error:
             raise self._error("opened", error) from error
@@ -80,7 +85,9 @@ class ScoreJournal:
         except SQLITE_ERRORS as error:
             raise self._error("read", error) from error
         stored = {key: row for key, row in rows.items() if row is not None}
-        whole = {key: logprobs for key, (logprobs, digest) in stored.items() if digest == _digest_of(key, logprobs)}
+        whole = {
+            key: logprobs for key, (logprobs, digest) in stored.items() if digest == digest_of_scores(key, logprobs)
+        }
         if len(whole) < len(stored):
             logger.warning(
                 "journal of scores %s: %d of %d answers are damaged: their bytes do not match their digests. They are "
@@ -126,5 +133,6 @@ class ScoreJournal:
         )
 
 
-def _digest_of(key: bytes, logprobs: bytes | None) -> bytes:
+def digest_of_scores(key: bytes, logprobs: bytes | None) -> bytes:
+    """XXH3 of a key and the log-probabilities stored under it, 8 bytes."""
     return xxh3_64_digest(key + (logprobs or b""))
