@@ -120,9 +120,7 @@ class Campaigns:
         self._compare(store, outcome)
         return outcome
 
-    def _run_and_kill(
-        self, provider: SimulatedProvider, store: Path, chance: random.Random, outcome: Outcome
-    ) -> bool:
+    def _run_and_kill(self, provider: SimulatedProvider, store: Path, chance: random.Random, outcome: Outcome) -> bool:
         """False where the command had ended by itself before its moment came."""
         waits_for_answers = chance.random() < 0.5
         answers = provider.num_billed + chance.uniform(0.0, 1.0) * max(1, self._num_requests - provider.num_billed)

@@ -13,9 +13,9 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.errors import ConfigError, StillhouseError, StoreError
 from stillhouse.store import canonical_json
 from stillhouse.store.atomic import replaced_folder, write_atomic
+from stillhouse.store.manifest import DamagedManifest, parse_manifest
 from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
 from stillhouse.training.results.adapter import ADAPTER_FILE
-from stillhouse.store.manifest import DamagedManifest, parse_manifest
 from stillhouse.types import Artifact, Model
 from tasks.run import Run
 

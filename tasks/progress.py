@@ -90,7 +90,6 @@ class _Stage:
             for watcher in self._watchers:
                 watcher.update_rollouts(self._name, told)
 
-
     def saved(self) -> str:
         """What all parts together have finished, in a sentence."""
         with self._lock:

@@ -1,13 +1,19 @@
 """Verbs for this machine: serve a model on it, and see what works."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from flows.verbs import Overrides
-from stillhouse.config import load_config, parse_config
+from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.errors import ConfigError
+from stillhouse.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from stillhouse.inspection import Finding
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -46,15 +52,34 @@ def serve(
 def doctor(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="Check for this config.")] = None,
     overrides: Overrides = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="Check every byte of the store instead: artifacts, journal, MLflow.")
+    ] = False,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="With --store: copy what can be read of a damaged journal into a new one.")
+    ] = False,
 ) -> None:
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
 
     given = overrides or ()
     chosen = load_config(config, given) if config else parse_config({}, origin="--set", overrides=given)
+    if salvage and not store:
+        raise ConfigError("--salvage is for the store's journals; add --store")
+    checks = _inspected(chosen, salvage=salvage) if store else examine(chosen)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
-    for check in examine(chosen):
+    for check in checks:
         typer.echo(f"{marks[check.ok]} {check.name:<18} {check.detail}")
         failed = failed or check.ok is False
     raise typer.Exit(1 if failed else 0)
+
+
+def _inspected(config: DistillConfig, *, salvage: bool) -> "Iterator[Finding]":
+    from stillhouse.inspection import inspect_store, salvage_store
+
+    root = ArtifactStore(config.runtime.store, config.runtime.scratch).root
+    if salvage:
+        for saved in salvage_store(root):
+            typer.echo(f"salvaged {saved.path}: {saved.num_records} records; the damaged file is kept as {saved.kept}")
+    return inspect_store(root)

@@ -74,11 +74,14 @@ def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Seen) -> None:
 
 
 def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None:
-    with pytest.raises(QuotaError, match=r"^no money left\. Saved: 16 of 30 finished, in all shards") as raised:
-        with rollout_stage("rollouts", 30):
-            PartProgress("rollouts", "a", 10).skip()
-            PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
-            raise QuotaError("no money left.")
+    def sample() -> None:
+        PartProgress("rollouts", "a", 10).skip()
+        PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
+        raise QuotaError("no money left.")
+
+    expected = r"^no money left\. Saved: 16 of 30 finished, in all shards"
+    with pytest.raises(QuotaError, match=expected) as raised, rollout_stage("rollouts", 30):
+        sample()
     assert isinstance(raised.value.__cause__, QuotaError)
 
 

@@ -87,7 +87,7 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
     for step in saved_steps(folder):
         path = checkpoint_path(folder, step)
         try:
-            _verify(path)
+            verify_checkpoint(path)
         except (OSError, ValueError) as error:
             logger.warning("checkpoint %s is damaged and left out: %s", path, error)
             continue
@@ -113,7 +113,7 @@ def load_weights(folder: Path, step: int) -> dict[str, Tensor]:
     """
     path = checkpoint_path(folder, step)
     try:
-        _verify(path)
+        verify_checkpoint(path)
     except (OSError, ValueError) as error:
         raise StoreError(
             f"checkpoint {path}: cannot be read: {error}. It holds the best weights of the training; delete {folder} "
@@ -147,7 +147,7 @@ def _num_bytes(value: Any) -> int:
     return sum(map(_num_bytes, entries))
 
 
-def _verify(path: Path) -> None:
+def verify_checkpoint(path: Path) -> None:
     """Makes sure that the checkpoint at `path` is what was written.
 
     Raises:

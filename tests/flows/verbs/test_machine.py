@@ -1,7 +1,9 @@
 """`stillhouse serve` and `stillhouse doctor` as processes of their own."""
 
+import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from stillhouse.rollouts import Journal
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE
+from stillhouse.store import digest
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,6 +33,26 @@ def test_doctor_says_what_works_and_what_does_not(cli: Cli, tmp_path: Path, unus
     assert "NO_KEY is not set" in failed[0]
     assert unused_url in failed[1]
     assert "Traceback" not in ill.stdout + ill.stderr
+
+
+def test_doctor_checks_a_store_and_salvages_its_journal(cli: Cli, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Journal(store / JOURNAL_FILE) as journal:
+        for number in range(30):
+            asyncio.run(journal.put_trajectory(digest(number), b"answer" * 200))
+    choice = ("--set", f"runtime.store={store}")
+    well = cli("doctor", "--store", *choice, cwd=tmp_path)
+    assert well.returncode == 0, well.stdout
+    data = (store / JOURNAL_FILE).read_bytes()
+    (store / JOURNAL_FILE).write_bytes(bytes(4096) + data[4096:])
+    ill = cli("doctor", "--store", *choice, cwd=tmp_path)
+    assert (ill.returncode, ill.stderr) == (1, "")
+    (failed,) = [line for line in ill.stdout.splitlines() if line.startswith("FAILED")]
+    command = failed[failed.index("`stillhouse") :].split("`")[1]
+    mended = cli(*shlex.split(command)[1:], cwd=tmp_path)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert "30 records; the damaged file is kept as" in mended.stdout
+    assert cli("doctor", "--salvage", *choice, cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

@@ -359,7 +359,8 @@ def test_a_million_rows_open_at_once_and_answer_as_quickly_as_few(tmp_path: Path
         connection = journal._connection
         connection.execute("BEGIN")
         connection.executemany(
-            "INSERT INTO entry (place, body) VALUES (CAST(? || '1000000000000' || zeroblob(32) AS BLOB), zeroblob(100))",
+            "INSERT INTO entry (place, body) "
+            "VALUES (CAST(? || '1000000000000' || zeroblob(32) AS BLOB), zeroblob(100))",
             ((bytes.fromhex(digest(number)),) for number in numbers),
         )
         connection.execute("UPDATE entry SET digest = digest_of(place, body) WHERE digest IS NULL")

@@ -1,0 +1,116 @@
+"""SQLite files of a store: whether SQLite can use them, and whether every record is as it was written."""
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from stillhouse.inspection.pages import Record
+from stillhouse.rollouts.journal.digests import digest_of
+from stillhouse.rollouts.journal.schema import PLACE_BYTES, prepare
+from stillhouse.store.sqlite import SQLITE_ERRORS
+from stillhouse.training.on_policy.teachers.served.journal import KEY_BYTES, ScoreJournal, digest_of_scores
+
+_LOCK_TIMEOUT_S: Final = 60.0
+_MAX_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKind:
+    """A kind of journal: one table of keys, bodies and digests."""
+
+    table: str
+    key: str
+    body: str
+    key_bytes: int
+    first_version: int
+    """Of the file's form: the first with digests."""
+    digest_of: Callable[[bytes, bytes], bytes]
+    make: Callable[[Path], None]
+    """Makes an empty one."""
+
+    def whole(self, record: Record, *, has_digests: bool) -> tuple[bytes, bytes] | None:
+        """Key and body of a record that is as it was written; None for any other."""
+        match record:
+            case [bytes(key), bytes(body), bytes(digest)] if self.digest_of(key, body) == digest:
+                return key, body
+            case [bytes(key), bytes(body)] if not has_digests and len(key) == self.key_bytes:
+                return key, body
+        return None
+
+    def write(self, path: Path, records: Iterable[tuple[bytes, bytes]]) -> int:
+        """Makes a new journal of these records, of which the first with a key stays; how many it has then.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        self.make(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.executemany(
+                f"INSERT INTO {self.table} ({self.key}, {self.body}, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                ((key, body, self.digest_of(key, body)) for key, body in records),
+            )
+            count: int = connection.execute(f"SELECT count(*) FROM {self.table}").fetchone()[0]
+            return count
+
+
+ANSWERS: Final = JournalKind("entry", "place", "body", PLACE_BYTES, 3, digest_of, prepare)
+SCORES: Final = JournalKind(
+    "score", "key", "logprobs", KEY_BYTES, 1, digest_of_scores, lambda path: ScoreJournal(path, "").close()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """What was found in a SQLite file."""
+
+    num_records: int | None
+    """None where SQLite cannot count them, or where records are not ours to count."""
+    num_altered: int
+    """Records that do not match their digest."""
+    malformed: str | None
+    """What SQLite says of a file it cannot use; None for one that it can."""
+    has_digests: bool
+
+
+def inspect_database(path: Path, kind: JournalKind | None) -> DatabaseState:
+    """Reads all of a SQLite file, and changes nothing.
+
+    Args:
+        path: of the file.
+        kind: of journal; None for any other database.
+
+    Raises:
+        OSError: it cannot be read, or a process kept it locked.
+    """
+    try:
+        with closing(_connect(path)) as connection:
+            said = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
+            if said != ["ok"]:
+                return DatabaseState(None, 0, "; ".join(said), has_digests=False)
+            if kind is None:
+                return DatabaseState(None, 0, None, has_digests=False)
+            version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version < kind.first_version:
+                return DatabaseState(None, 0, None, has_digests=False)
+            connection.create_function("digest_of", 2, kind.digest_of, deterministic=True)
+            count, whole = connection.execute(
+                f"SELECT count(*), total(digest_of(CAST({kind.key} AS BLOB), CAST({kind.body} AS BLOB)) "
+                f"IS CAST(digest AS BLOB)) FROM {kind.table}"
+            ).fetchone()
+            return DatabaseState(count, count - int(whole), None, has_digests=True)
+    except SQLITE_ERRORS as error:
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in {
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_CANTOPEN,
+        }:
+            raise OSError(str(error)) from error
+        return DatabaseState(None, 0, str(error), has_digests=False)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)

@@ -1,0 +1,84 @@
+"""A new journal from all that can be read of a damaged one, which is kept beside it under another name."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stillhouse.errors import StoreError
+from stillhouse.inspection.databases import JournalKind
+from stillhouse.inspection.pages import read_records, user_version
+from stillhouse.rollouts.journal.claims import Claims
+from stillhouse.store.atomic import sync
+from stillhouse.store.sqlite import SQLITE_ERRORS
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What became of a damaged file."""
+
+    path: Path
+    num_records: int
+    kept: Path
+    """The damaged file."""
+
+
+def salvage(path: Path, kind: JournalKind) -> Salvaged:
+    """Puts a new file in the place of the damaged journal at `path`, with every record of it that can be read.
+
+    Records are read page by page, so that damage to one page costs the records on it alone. Whoever looks, also after
+    a crash, finds the old file or the new one. What an earlier salvage put aside is read once more.
+
+    Raises:
+        StoreError: another process uses the journal, nothing in it can be read, or the folder cannot be written.
+    """
+    claims = Claims(path.with_name(f"{path.name}-claims"))
+    work = path.with_name(f"{path.name}.salvaged-{os.getpid()}")
+    try:
+        if not claims.take_all():
+            raise StoreError(f"{path}: a process is writing to this journal; stop it, then run the same command again")
+        num_records = kind.write(work, _whole_records(path, kind))
+        if num_records == 0:
+            raise StoreError(
+                f"{path}: no record in it can be read. Put a copy from a backup in its place, or move it away and "
+                "start anew: its answers are paid for again"
+            )
+        return Salvaged(path, num_records, _put_in_place(work, path))
+    except (OSError, *SQLITE_ERRORS) as error:
+        raise StoreError(
+            f"{path}: cannot be salvaged: {error}. It is as it was. Free some space or mend the permissions in "
+            f"{path.parent}, then run the same command again"
+        ) from error
+    finally:
+        claims.close()
+        for left in (work, *(work.with_name(f"{work.name}-{suffix}") for suffix in ("wal", "shm"))):
+            left.unlink(missing_ok=True)
+
+
+def _whole_records(path: Path, kind: JournalKind) -> Iterator[tuple[bytes, bytes]]:
+    earlier = [one for one in path.parent.glob(f"{path.name}.damaged-*") if not one.name.endswith(("-wal", "-shm"))]
+    for source in (path, *sorted(earlier)):
+        has_digests = user_version(source) >= kind.first_version
+        for record in read_records(source):
+            if (whole := kind.whole(record, has_digests=has_digests)) is not None:
+                yield whole
+
+
+def _put_in_place(work: Path, path: Path) -> Path:
+    """Where the old file is kept."""
+    kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}")
+    # One file: a WAL would be taken for that of whatever has its name.
+    with closing(sqlite3.connect(work)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    sync(work)
+    os.link(path, kept)
+    for suffix in ("wal", "shm"):
+        beside = path.with_name(f"{path.name}-{suffix}")
+        if beside.exists():
+            beside.rename(kept.with_name(f"{kept.name}-{suffix}"))
+    work.replace(path)
+    sync(path.parent)
+    return kept

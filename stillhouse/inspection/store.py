@@ -1,0 +1,156 @@
+"""All that a store holds, looked at: what is damaged, and what to do about it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stillhouse.errors import StoreError
+from stillhouse.inspection.databases import ANSWERS, SCORES, JournalKind, inspect_database
+from stillhouse.inspection.salvage import Salvaged, salvage
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE
+from stillhouse.store.manifest import damage
+from stillhouse.store.private import is_open_to_others
+from stillhouse.store.sqlite import salvage_command
+from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE
+
+_MADE_AGAIN: Final = "run the command that made it again: the stage is run anew, with every answer from the journal"
+
+
+class Finding(NamedTuple):
+    """One thing looked at. `ok` is None for what is not there."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def inspect_store(root: Path) -> Iterator[Finding]:
+    """Looks at everything in a store and changes nothing.
+
+    Args:
+        root: folder of the store on this machine.
+    """
+    if not root.is_dir():
+        yield Finding("store", None, f"{root} is not there yet; the first run makes it")
+        return
+    yield Finding("store", True, str(root))
+    yield from _permissions(root)
+    yield from _artifacts(root)
+    yield from _results(root)
+    yield from _checkpoints(root)
+    for path, kind in _journals(root):
+        yield _journal(path, kind, root)
+    if (root / "mlflow.db").exists():
+        yield _tracking(root / "mlflow.db")
+
+
+def salvage_store(root: Path) -> Iterator[Salvaged]:
+    """Salvages every journal of a store that SQLite cannot use.
+
+    Raises:
+        StoreError: one of them cannot be salvaged; it is as it was.
+    """
+    for path, kind in _journals(root):
+        try:
+            is_malformed = inspect_database(path, kind).malformed is not None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error}. End the runs that use it, then try again") from error
+        if is_malformed:
+            yield salvage(path, kind)
+
+
+def _permissions(root: Path) -> Iterator[Finding]:
+    open_paths = [path for path in (root, *root.rglob("*")) if is_open_to_others(path)]
+    # Nobody gets past a folder that is closed.
+    if is_open_to_others(root):
+        detail = f"others may use {root} and {len(open_paths) - 1} files and folders in it"
+        yield Finding("permissions", False, f"{detail}; `chmod -R go-rwx {root}`, or start a run, which does that too")
+    else:
+        yield Finding("permissions", True, "nobody but the store's owner can enter it")
+
+
+def _artifacts(root: Path) -> Iterator[Finding]:
+    folders = [
+        path
+        for pattern in ("artifacts/*/*", "registered/*/*")
+        for path in sorted(root.glob(pattern))
+        # What is being written, or was when its writer was killed, is no artifact yet.
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+    problems = [problem for folder in folders if (problem := damage(folder)) is not None]
+    yield from (Finding("artifact", False, f"{problem}; {_MADE_AGAIN}") for problem in problems)
+    yield Finding(
+        "artifacts", not problems, f"{len(folders) - len(problems)} of {len(folders)} are as they were written"
+    )
+
+
+def _results(root: Path) -> Iterator[Finding]:
+    records = [path for path in sorted((root / "results").rglob("*")) if path.is_file()]
+    damaged = [path for path in records if not _is_json(path)]
+    for path in damaged:
+        yield Finding("result", False, f"{path} is not JSON; {_MADE_AGAIN}")
+    yield Finding("results", not damaged, f"{len(records) - len(damaged)} of {len(records)} can be read")
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _checkpoints(root: Path) -> Iterator[Finding]:
+    folders = sorted(root.glob("training/*/checkpoints/step-*"))
+    if not folders:
+        return
+    # Takes torch with it.
+    from stillhouse.training.checkpoints.checkpoint import verify_checkpoint
+
+    num_damaged = 0
+    for folder in folders:
+        try:
+            verify_checkpoint(folder)
+        except (OSError, ValueError) as error:
+            num_damaged += 1
+            remedy = "the training goes on from the checkpoint before it; nothing is to be done"
+            yield Finding("checkpoint", False, f"{folder}: {error}; {remedy}, or delete the folder")
+    yield Finding("checkpoints", not num_damaged, f"{len(folders) - num_damaged} of {len(folders)} are whole")
+
+
+def _journals(root: Path) -> Iterator[tuple[Path, JournalKind]]:
+    for path in (root / JOURNAL_FILE, *sorted(root.glob(f"journals/*/{JOURNAL_FILE}"))):
+        if path.exists():
+            yield path, ANSWERS
+    for path in sorted(root.glob(f"training/*/{SCORES_FILE}")):
+        yield path, SCORES
+
+
+def _journal(path: Path, kind: JournalKind, root: Path) -> Finding:
+    try:
+        state = inspect_database(path, kind)
+    except OSError as error:
+        return Finding("journal", False, f"{path} cannot be read: {error}")
+    if state.malformed is not None:
+        said = f"{path} is malformed: {state.malformed}"
+        return Finding("journal", False, f"{said}; {salvage_command(root)} copies what can be read into a new file")
+    if not state.has_digests:
+        return Finding("journal", True, f"{path}: of an earlier version; its records get digests when a run opens it")
+    if state.num_altered:
+        said = f"{path}: {state.num_altered} of {state.num_records} records were altered"
+        return Finding("journal", False, f"{said}; the next run that needs them asks again and replaces them")
+    return Finding("journal", True, f"{path}: {state.num_records} records, all as they were written")
+
+
+def _tracking(path: Path) -> Finding:
+    try:
+        malformed = inspect_database(path, None).malformed
+    except OSError as error:
+        return Finding("MLflow", False, f"{path} cannot be read: {error}")
+    if malformed is None:
+        return Finding("MLflow", True, f"{path} is whole")
+    remedy = (
+        f"`sqlite3 {path} .recover | sqlite3 {path}.new` saves what can be read, or put a copy from a backup there. "
+        "Without it, move the file away: reports and artifacts of earlier runs are in the store all the same"
+    )
+    return Finding("MLflow", False, f"{path} is malformed: {malformed}; {remedy}")

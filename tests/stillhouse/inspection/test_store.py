@@ -1,0 +1,108 @@
+"""What `stillhouse doctor --store` finds in a store that was damaged in one place."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stillhouse.inspection import Finding, inspect_store
+from stillhouse.rollouts import Journal
+from stillhouse.rollouts.journal.journal import JOURNAL_FILE
+from stillhouse.store import ArtifactStore, digest
+from stillhouse.types import JsonObject
+
+RECORD = b"a trajectory of some length"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    def fill(folder: Path) -> tuple[int, JsonObject]:
+        (folder / "rows.jsonl").write_text('{"row": 1}\n')
+        return 1, {}
+
+    root = tmp_path / "store"
+    ArtifactStore(root).write("dataset", "0123456789abcdef", fill)
+    (root / "results" / "dataset").mkdir(parents=True)
+    (root / "results" / "dataset" / "v1-0").write_text("{}")
+    with Journal(root / JOURNAL_FILE) as journal:
+        asyncio.run(journal.put_trajectory(digest("rollout"), RECORD))
+    for path in (root / "mlflow.db", root / JOURNAL_FILE):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT)")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return root
+
+
+def _failed(root: Path) -> list[Finding]:
+    return [finding for finding in inspect_store(root) if finding.ok is False]
+
+
+def test_a_whole_store_has_nothing_to_complain_of_and_is_not_changed(store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    findings = {finding.name: finding.detail for finding in inspect_store(store)}
+    assert _failed(store) == []
+    assert {"store", "permissions", "artifacts", "results", "journal", "MLflow"} == findings.keys()
+    assert "1 records, all as they were written" in findings["journal"]
+    after = {path: path.read_bytes() for path in before}
+    assert after == before
+
+
+def test_a_store_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    (finding,) = inspect_store(tmp_path / "none")
+    assert finding.ok is None
+
+
+def _flip_row(root: Path) -> None:
+    (root / "artifacts/dataset/0123456789abcdef/rows.jsonl").write_text('{"row": 2}\n')
+
+
+def _empty_manifest(root: Path) -> None:
+    (root / "artifacts/dataset/0123456789abcdef/manifest.json").write_text("{}")
+
+
+def _flip_record(root: Path) -> None:
+    path = root / JOURNAL_FILE
+    path.write_bytes(path.read_bytes().replace(RECORD, RECORD.replace(b"some", b"sone")))
+
+
+def _break_journal(root: Path) -> None:
+    path = root / JOURNAL_FILE
+    path.write_bytes(path.read_bytes()[:4096] + b"x" * 4096 + path.read_bytes()[8192:])
+
+
+def _break_tracking(root: Path) -> None:
+    (root / "mlflow.db").write_bytes(b"not a database any more" * 100)
+
+
+def _break_result(root: Path) -> None:
+    (root / "results/dataset/v1-0").write_bytes(b'{"result": ')
+
+
+def _open_to_others(root: Path) -> None:
+    root.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("harm", "names", "said", "remedy"),
+    [
+        (_flip_row, {"artifact", "artifacts"}, "rows.jsonl was altered", "run the command that made it again"),
+        (_empty_manifest, {"artifact", "artifacts"}, "cannot be read", "run the command that made it again"),
+        (_flip_record, {"journal"}, "1 of 1 records were altered", "asks again"),
+        (_break_journal, {"journal"}, "is malformed", "stillhouse doctor --store --salvage"),
+        (_break_tracking, {"MLflow"}, "is malformed", ".recover"),
+        (_break_result, {"result", "results"}, "is not JSON", "run the command that made it again"),
+        (_open_to_others, {"permissions"}, "others may use", "chmod -R go-rwx"),
+    ],
+)
+def test_damage_is_found_and_its_remedy_named(
+    store: Path, harm: Callable[[Path], None], names: set[str], said: str, remedy: str
+) -> None:
+    harm(store)
+    failed = _failed(store)
+    assert {finding.name for finding in failed} == names
+    assert said in failed[0].detail
+    assert remedy in failed[0].detail
+    assert str(store) in failed[0].detail
