@@ -89,12 +89,16 @@ def inspect_database(path: Path, kind: JournalKind | None) -> DatabaseState:
     """
     try:
         with closing(_connect(path)) as connection:
-            said = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
-            if said != ["ok"]:
-                return DatabaseState(None, 0, "; ".join(said), has_digests=False)
+            problems = [row[0] for row in islice(connection.execute("PRAGMA integrity_check"), _MAX_NAMED)]
+            if problems != ["ok"]:
+                return DatabaseState(None, 0, "; ".join(problems), has_digests=False)
             if kind is None:
                 return DatabaseState(None, 0, None, has_digests=False)
             version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({kind.table})")}
+            if version < kind.first_version and "digest" in columns:
+                said = f"its header says version {version}, which has no digests, and its records have some"
+                return DatabaseState(None, 0, said, has_digests=False)
             if version < kind.first_version:
                 return DatabaseState(None, 0, None, has_digests=False)
             connection.create_function("digest_of", 2, kind.digest_of, deterministic=True)

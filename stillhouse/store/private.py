@@ -22,6 +22,7 @@ _OF_A_STORE: Final = (
     "registered",
     "reports",
     "results",
+    "tracking",
     "training",
     "views",
 )

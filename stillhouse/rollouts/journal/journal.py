@@ -23,7 +23,6 @@ from stillhouse.rollouts.journal.schema import (
     prepare,
 )
 from stillhouse.rollouts.journal.writer import Writer
-from stillhouse.store.private import private_folder
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 
 JOURNAL_FILE: Final = "journal.sqlite3"
@@ -59,7 +58,7 @@ class Journal:
         self._cut_off: set[bytes] = set()
         self._reported: set[bytes] = set()
         try:
-            private_folder(path.parent)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             prepare(path)
             with ExitStack() as opened:
                 self._reader = opened.enter_context(closing(connect(path)))

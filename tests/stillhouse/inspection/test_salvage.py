@@ -92,6 +92,28 @@ def test_a_file_without_its_first_pages_loses_next_to_nothing(store: Path, first
     assert _saved(store) == saved.num_records
 
 
+def test_a_version_that_the_records_belie_is_damage(store: Path) -> None:
+    path = store / JOURNAL_FILE
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    with pytest.raises(StoreError, match="--salvage"):
+        Journal(path)
+    (saved,) = salvage_store(store)
+    assert saved.num_records == _saved(store) == NUM_ROLLOUTS
+
+
+def test_a_journal_without_digests_is_saved_and_has_them_afterwards(store: Path) -> None:
+    path = store / JOURNAL_FILE
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("ALTER TABLE entry DROP COLUMN digest; VACUUM; PRAGMA user_version = 2;")
+    data = path.read_bytes()
+    # The first page of the table with records on it.
+    start = next(place for place in range(PAGE_BYTES, len(data), PAGE_BYTES) if data[place] == 0x0D)
+    path.write_bytes(data[:start] + bytes(PAGE_BYTES) + data[start + PAGE_BYTES :])
+    (saved,) = salvage_store(store)
+    assert NUM_ROLLOUTS - 15 <= saved.num_records == _saved(store) < NUM_ROLLOUTS
+
+
 def test_a_file_cut_short_keeps_what_is_before_the_cut(store: Path) -> None:
     path = store / JOURNAL_FILE
     data = path.read_bytes()

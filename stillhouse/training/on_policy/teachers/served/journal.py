@@ -17,7 +17,7 @@ from xxhash import xxh3_64_digest
 
 from stillhouse.errors import StoreError
 from stillhouse.store.private import private_file
-from stillhouse.store.sqlite import SQLITE_ERRORS
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 from stillhouse.training.on_policy.scored import TeacherView
 
 SCORES_FILE: Final = "teacher_scores.sqlite"
@@ -127,9 +127,14 @@ class ScoreJournal:
                 self._file.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _error(self, verb: str, error: Exception) -> StoreError:
+        # The folder of a training is `<root>/training/<name>/`.
+        remedy = (
+            salvage_remedy(self._path.absolute().parents[2])
+            if is_damage(error)
+            else "Free some space or mend the permissions there"
+        )
         return StoreError(
-            f"journal of scores {self._path}: cannot be {verb}: {error}. Free some space or mend the permissions "
-            "there; if the file is no SQLite database any more, move it away. Then run the same command again"
+            f"journal of scores {self._path}: cannot be {verb}: {error}. {remedy}. Then run the same command again"
         )
 
 
