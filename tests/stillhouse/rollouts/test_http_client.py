@@ -128,7 +128,7 @@ def test_a_thousand_requests_are_in_flight_at_once() -> None:
         finally:
             await client.aclose()
 
-    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=1.0)) as provider:
+    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=3.0)) as provider:
         asyncio.run(main(provider.url))
         assert provider.peak_in_flight == 1000
 
