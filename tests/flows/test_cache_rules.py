@@ -3,8 +3,9 @@
 import json
 import logging
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -253,6 +254,35 @@ def test_a_damaged_record_of_a_result_makes_the_stage_run_again(workshop: Worksh
     with _nothing_asked(workshop.provider):
         published = _generate(workshop.config())
     assert _run_again(published) == ["rollouts"]
+
+
+def _change_one_bit(store: Path, kind: bytes) -> bytes:
+    """In the first record of a kind in the journal, and in nothing else; the key of its rollout."""
+    with closing(sqlite3.connect(store / "journal.sqlite3")) as journal, journal:
+        row, place, body = journal.execute(
+            "SELECT rowid, place, body FROM entry WHERE substr(place, 33, 1) = ? ORDER BY place", (kind,)
+        ).fetchone()
+        middle = len(body) // 2
+        changed = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+        journal.execute("UPDATE entry SET body = ? WHERE rowid = ?", (changed, row))
+    return bytes(place[:32])
+
+
+def test_one_changed_bit_in_a_stored_answer_is_reported_and_asked_again(workshop: Workshop) -> None:
+    rollouts = {_change_one_bit(workshop.store, kind).hex() for kind in (b"0", b"1")}
+    assert len(rollouts) == 1
+    before = len(workshop.provider.ledger)
+    with _captured_log() as log:
+        published = _generate(workshop.config(runtime__refresh=["rollouts"]))
+    assert published.dataset is not None
+    assert published.dataset.num_rows == workshop.base.dataset.num_rows  # type: ignore[union-attr]
+    told = [line for line in log if "do not match their digest" in line]
+    assert len(told) == 2
+    assert all(next(iter(rollouts)) in line and str(workshop.store) in line for line in told)
+    assert len(workshop.provider.ledger) - before == 1
+    with _nothing_asked(workshop.provider), _captured_log() as log:
+        _generate(workshop.config(runtime__refresh=["rollouts"]))
+    assert not [line for line in log if "do not match" in line]
 
 
 def test_a_stage_to_refresh_runs_again_from_the_journal_without_a_request(workshop: Workshop) -> None:
