@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.kill_campaigns import Campaigns, Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_campaign_of_kills_loses_nothing_and_pays_for_no_more_than_was_in_flight(tmp_path: Path) -> None:
     outcome = Campaigns("generate", tmp_path, 40).run(seed=11, num_kills=3)
     assert outcome.num_kills > 0
