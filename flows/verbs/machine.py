@@ -30,6 +30,9 @@ def serve(
     max_batch: Annotated[int, typer.Option(help="Sequences decoded at once.")] = 64,
     max_pending: Annotated[int, typer.Option(help="Sequences that may wait; requests beyond are answered 429.")] = 256,
     api_key_env: Annotated[str | None, typer.Option(help="Ask for the key in this variable. [no key]")] = None,
+    allowed_hosts: Annotated[
+        str | None, typer.Option(help="Names it is called by, besides localhost and addresses: a,b.")
+    ] = None,
 ) -> None:
     """Serve a model through an OpenAI-compatible API, until Ctrl-C or SIGTERM."""
     from stillhouse.serving.server import serve as serve_model
@@ -46,6 +49,7 @@ def serve(
             max_batch=max_batch,
             max_pending=max_pending,
             api_key_env=api_key_env,
+            allowed_hosts=allowed_hosts.split(",") if allowed_hosts else (),
         )
 
 

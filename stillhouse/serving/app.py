@@ -3,30 +3,47 @@
 Not here on purpose: streaming, embeddings, stop strings, penalties.
 """
 
-import secrets
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Final
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from stillhouse.own_origin import OwnOriginOnly
 from stillhouse.serving.desk import ClientGone, Desk
+from stillhouse.serving.gate import Gate
 from stillhouse.serving.protocol import ApiError
 from stillhouse.serving.routes import Routes, ServedModel
 from stillhouse.serving.updates import UpdateRoutes
 from stillhouse.serving.worker import EngineStopped
 
-_OPEN_PATH: Final = "/health"
 _CLIENT_CLOSED_REQUEST: Final = 499
 
 
-def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None, allow_updates: bool = False) -> FastAPI:
-    """The application; `api_key` None lets everybody in, and `allow_updates` lets them change what is served."""
+def create_app(
+    model: ServedModel,
+    desk: Desk,
+    *,
+    api_key: str | None = None,
+    names: Collection[str] = (),
+    allow_updates: bool = False,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        model: what is served.
+        desk: admits requests to its engine.
+        api_key: None lets everybody in.
+        names: of the server, besides IP addresses and `localhost`: requests that call it otherwise are refused.
+        allow_updates: lets clients change what is served.
+    """
     # The pages /docs and /redoc load scripts from elsewhere; nothing here reaches out of the machine.
-    app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, dependencies=[Depends(_key_check(api_key))])
+    app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Gate, api_key=api_key, rejected=desk.rejected)
+    app.add_middleware(OwnOriginOnly, names=names)
     routes = Routes(model, desk)
     app.get("/health")(routes.health)
     app.get("/v1/models")(routes.models)
@@ -41,19 +58,6 @@ def create_app(model: ServedModel, desk: Desk, *, api_key: str | None = None, al
         app.post("/reset_prefix_cache")(updates.reset_prefix_cache)
     _shape_errors(app, desk)
     return app
-
-
-def _key_check(api_key: str | None) -> Callable[[Request], None]:
-    expected = f"Bearer {api_key}".encode()
-
-    def check_key(request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if api_key and request.url.path != _OPEN_PATH and not secrets.compare_digest(given, expected):
-            raise ApiError(
-                401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'", code="invalid_api_key"
-            )
-
-    return check_key
 
 
 def _shape_errors(app: FastAPI, desk: Desk) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ def serve(
     max_batch: int = 64,
     max_pending: int = 256,
     api_key_env: str | None = None,
+    allowed_hosts: Sequence[str] = (),
     allow_updates: bool = False,
 ) -> None:
     """Serves a model over HTTP until SIGTERM or SIGINT.
@@ -48,6 +50,8 @@ def serve(
         max_batch: Sequences sampled at once.
         max_pending: Sequences that may wait beyond those before requests are refused with 429.
         api_key_env: Environment variable holding the key that clients must send; None asks for none.
+        allowed_hosts: Names by which clients call the server, besides IP addresses, `localhost` and, where it listens
+            beyond loopback, this machine's name.
         allow_updates: Clients may have adapters and weights loaded from folders of this machine.
 
     Raises:
@@ -62,6 +66,7 @@ def serve(
 
     from stillhouse.chat.template import stop_token_ids
     from stillhouse.chat.tokenizer import load_tokenizer
+    from stillhouse.own_origin import names_of
     from stillhouse.serving.app import create_app
     from stillhouse.serving.desk import Desk
     from stillhouse.serving.models import load_model
@@ -84,7 +89,7 @@ def serve(
         context_length=engine.context_length,
     )
     desk = Desk(engine, max_batch=max_batch, max_pending=max_pending)
-    app = create_app(served, desk, api_key=api_key, allow_updates=allow_updates)
+    app = create_app(served, desk, api_key=api_key, names=names_of(host, allowed_hosts), allow_updates=allow_updates)
     engine.start()
     try:
         _Server(app, engine, served.name).run(sockets=[listener])
