@@ -45,8 +45,9 @@ class OwnOriginOnly:
     def _refusal(self, headers: Headers) -> str | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._is_own(host):
+            names = ", ".join(sorted(self._names))
             return (
-                f"the header Host is {host[:200]!r}; expected an IP address or one of {', '.join(sorted(self._names))}. "
+                f"the header Host is {host[:200]!r}; expected an IP address or one of {names}. "
                 "Start the server with --allowed-hosts to add a name"
             )
         # The Host is known to be this server's by now, and so is a page that came from it.
