@@ -19,6 +19,7 @@ from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
 from flows.verbs.students import publish
 from stillhouse.config import DistillConfig, load_config, parse_config
+from stillhouse.ending import without_teardown
 from stillhouse.errors import ConfigError, StillhouseError
 from tasks.environment import quiet_console, set_defaults
 
@@ -38,6 +39,12 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A confi
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the run failed after saving what it has, 2 wrong usage or config."""
+    with without_teardown():
+        run_command()
+
+
+def run_command() -> None:
+    """What the command line says, in a process that may go on afterwards: raises SystemExit with the exit code."""
     load_dotenv(Path(".env"))
     set_defaults()
     quiet_console()
@@ -187,14 +194,21 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     from rich.console import Console
 
     from stillhouse.terminal import TerminalProgress, error_console, show_warnings, table
+    from tasks.interruption import Terminated, raised_on_sigterm
     from tasks.progress import show_progress_with
     from tasks.summary import SUMMARY_COLUMNS
 
     _guard_temporary_server()
     console = error_console()
-    with TerminalProgress(console) as progress, show_warnings(console):
-        show_progress_with(progress)
-        published = flow(config)
+    try:
+        with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
+            show_progress_with(progress)
+            published = flow(config)
+    except Terminated:
+        raise StillhouseError(
+            f"stopped by SIGTERM; finished stages, answers and checkpoints are kept in {config.runtime.store}, and the "
+            "same command goes on from there"
+        ) from None
     results = Console()
     results.print(table(SUMMARY_COLUMNS, published.summary))
     if published.promotion is not None:

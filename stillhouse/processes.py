@@ -2,7 +2,8 @@
 
 The child leads its own session, so that its whole group can be signalled at once. It holds the reading end of a pipe
 whose writing end only the parent has: when the parent dies, however it dies, the pipe closes and the child's guard
-thread ends the group. This needs no signal from the kernel and no thread of the parent to stay alive.
+thread, which `stillhouse.guarded` starts before the child's own module, ends the group. This needs no signal from the
+kernel and no thread of the parent to stay alive.
 
 What a child starts in a session of its own is out of its group's reach, and calls `die_with_starter()`.
 """
@@ -27,8 +28,7 @@ _LOOK_S = 1.0
 class GuardedProcess:
     """A Python module run as a child, `python -m MODULE ARGS`, whose standard output the parent reads line by line.
 
-    The child calls `die_with_parent()` first thing. Use as a context manager: leaving the block, also by an exception
-    or a signal turned into one, stops the group.
+    Use as a context manager: leaving the block, also by an exception or a signal turned into one, stops the group.
 
     Args:
         module: the module to run.
@@ -52,7 +52,7 @@ class GuardedProcess:
         self._grace_s = grace_s
         self._process = subprocess.Popen(
             # -P: a user's json.py in the folder of the run is not taken for Python's own.
-            [sys.executable, "-P", "-m", module, *args],
+            [sys.executable, "-P", "-m", "stillhouse.guarded", module, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None,
@@ -123,9 +123,9 @@ def exit_with(parent: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Called by a guarded child at its start: ends its whole process group as soon as the parent is gone.
+    """Ends the whole process group of a child of `GuardedProcess` as soon as the parent is gone.
 
-    Does nothing in a process that was not started by `GuardedProcess` (a person who types the command).
+    Does nothing in any other process, or when it is called again.
     """
     if os.environ.pop(_GUARDED, None) is None:
         return

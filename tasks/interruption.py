@@ -1,4 +1,4 @@
-"""Event loops that a SIGTERM ends.
+"""Runs and event loops that a SIGTERM ends.
 
 Prefect turns SIGTERM into an exception raised in the main thread wherever it happens to be. Inside an event loop that
 is usually a callback, where asyncio logs the exception and goes on: a cancelled flow would run to its end.
@@ -10,7 +10,9 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
 if sys.platform == "win32":
@@ -19,6 +21,28 @@ else:
     from uvloop import new_event_loop
 
 T = TypeVar("T")
+
+
+class Terminated(BaseException):
+    """SIGTERM came. Like KeyboardInterrupt it is no Exception, which a stage might take for a failure of its own."""
+
+
+@contextmanager
+def raised_on_sigterm() -> Iterator[None]:
+    """Has SIGTERM raise `Terminated` inside the block, once, in place of ending the process where it stands.
+
+    A flow inside it is marked crashed first: Prefect passes the signal on to the handler that it found.
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    handler = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:

@@ -4,13 +4,12 @@ import argparse
 import os
 import sys
 
+from stillhouse.ending import without_teardown
 from stillhouse.errors import StillhouseError
-from stillhouse.processes import die_with_parent
 
 
 def main() -> int:
     """Serves until told to stop; returns the exit code."""
-    die_with_parent()
     options = _parser().parse_args()
     if options.log_file:
         # Everything said on the way to a failure belongs in the log, also by libraries that write to the descriptor.
@@ -56,4 +55,5 @@ def _names(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with without_teardown():
+        sys.exit(main())

@@ -12,8 +12,9 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
+from stillhouse.ending import without_teardown
 from stillhouse.errors import StillhouseError
-from stillhouse.processes import die_with_parent, die_with_starter
+from stillhouse.processes import die_with_starter
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
@@ -87,5 +88,5 @@ if __name__ == "__main__":
     file = Path(sys.argv[1])
     if "TORCHELASTIC_RUN_ID" in os.environ:
         _run_as_rank(file, int(os.environ["RANK"]))
-    die_with_parent()
-    sys.exit(main(file, None))
+    with without_teardown():
+        sys.exit(main(file, None))

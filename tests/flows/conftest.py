@@ -116,7 +116,7 @@ def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Calls the console script's entry point in this process: what ends before a flow starts needs no new one."""
-    from flows.cli import main
+    from flows.cli import run_command
 
     def run(*args: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
@@ -124,7 +124,7 @@ def shell(
         monkeypatch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         monkeypatch.delenv("HF_TOKEN", raising=False)
         with pytest.raises(SystemExit) as end:
-            main()
+            run_command()
         captured = capsys.readouterr()
         return int(end.value.code or 0), captured.out + captured.err
 

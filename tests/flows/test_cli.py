@@ -36,11 +36,11 @@ def test_help_answers_at_once_and_names_every_verb(cli: Cli, tmp_path: Path) -> 
 def test_help_of_every_verb_imports_nothing_heavy() -> None:
     program = f"""
 import sys
-from flows.cli import main
+from flows.cli import run_command
 for arguments in {[[], *([verb] for verb in VERBS)]!r}:
     sys.argv = ["stillhouse", *arguments, "--help"]
     try:
-        main()
+        run_command()
     except SystemExit as end:
         assert not end.code, (arguments, end.code)
 heavy = {{"torch", "transformers", "prefect", "mlflow", "openai", "pyarrow", "pandas", "fastapi"}} & set(sys.modules)

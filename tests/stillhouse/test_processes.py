@@ -11,8 +11,6 @@ from stillhouse.processes import GuardedProcess
 
 CHILD = """
 import subprocess, sys, time
-from stillhouse.processes import die_with_parent
-die_with_parent()
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print(grandchild.pid, flush=True)
 time.sleep(60)
@@ -20,7 +18,7 @@ time.sleep(60)
 PARENT = """
 import os, sys, time
 from stillhouse.processes import GuardedProcess
-child = GuardedProcess("guarded_child", [], env={"PYTHONPATH": sys.argv[1]})
+child = GuardedProcess("guarded_child", [])
 print(child.pid, child.lines.readline().strip(), flush=True)
 time.sleep(60)
 """
@@ -62,16 +60,29 @@ def wait_until_gone(*pids: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def child_folder(tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose modules the children of this process and theirs can run."""
+    known = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}" if known else str(tmp_path))
     (tmp_path / "guarded_child.py").write_text(CHILD)
     return tmp_path
 
 
-def test_a_killed_parent_takes_the_whole_group_with_it(child_folder: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(child_folder)], stdout=subprocess.PIPE, text=True
-    ) as parent:
+def test_a_child_that_is_still_importing_goes_with_its_parent(modules: Path) -> None:
+    (modules / "guarded_child.py").write_text("import slow_library\n")
+    (modules / "slow_library.py").write_text("import time\nprint(0, flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[0])
+        assert is_alive(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_until_gone(child)
+
+
+def test_a_killed_parent_takes_the_whole_group_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child, grandchild = map(int, parent.stdout.readline().split())
         assert is_alive(child)
@@ -80,8 +91,8 @@ def test_a_killed_parent_takes_the_whole_group_with_it(child_folder: Path) -> No
     wait_until_gone(child, grandchild)
 
 
-def test_leaving_the_block_stops_the_whole_group(child_folder: Path) -> None:
-    with GuardedProcess("guarded_child", [], env={"PYTHONPATH": str(child_folder)}) as child:
+def test_leaving_the_block_stops_the_whole_group() -> None:
+    with GuardedProcess("guarded_child", []) as child:
         grandchild = int(child.lines.readline())
         assert child.poll() is None
     wait_until_gone(child.pid, grandchild)
@@ -89,7 +100,7 @@ def test_leaving_the_block_stops_the_whole_group(child_folder: Path) -> None:
 
 def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
     (tmp_path / "guarded_brief.py").write_text("print('done')")
-    child = GuardedProcess("guarded_brief", [], env={"PYTHONPATH": str(tmp_path)})
+    child = GuardedProcess("guarded_brief", [])
     assert child.lines.read() == "done\n"
     assert child.wait(10) == 0
     child.stop()
@@ -117,7 +128,7 @@ def test_a_wait_for_the_end_that_is_broken_off_ends_in_a_kill(tmp_path: Path) ->
     def lose_patience(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    child = GuardedProcess("guarded_stubborn", [], env={"PYTHONPATH": str(tmp_path)}, grace_s=60)
+    child = GuardedProcess("guarded_stubborn", [], grace_s=60)
     assert child.lines.readline() == "ready\n"
     before = signal.signal(signal.SIGALRM, lose_patience)
     signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.run import parse_args, run
 
-from stillhouse.processes import die_with_parent, name_starter
+from stillhouse.processes import name_starter
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launchers.messages import Answers, ending
 from stillhouse.training.launchers.torchrun import torchrun_arguments
@@ -70,7 +70,6 @@ def cause(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
 
 
 if __name__ == "__main__":
-    die_with_parent()
     file = Path(sys.argv[1])
     train_job = TrainJob.model_validate_json(file.read_bytes())
     torchrun = torchrun_arguments(train_job, 0, file, train_job.runtime.rendezvous)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-from stillhouse.processes import die_with_parent
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launchers.attempt import Attempt, attempt_in
@@ -82,6 +81,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    die_with_parent()
     given = _arguments()
     sys.exit(main(given.folder, given.host, given.address))
