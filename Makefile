@@ -108,7 +108,7 @@ mlflow: setup
 
 ## server     Prefect's server and pages, on http://127.0.0.1:4200
 server: setup
-	$(DEFAULTS) prefect server start
+	$(DEFAULTS) python -m tasks.prefect_server
 
 ## prefect    the same
 prefect: server

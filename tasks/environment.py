@@ -9,6 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
+from tasks.server_login import send_login
+
 DEFAULTS = {
     # Nothing leaves the machine unless a config names an endpoint.
     "DO_NOT_TRACK": "1",
@@ -45,13 +47,17 @@ RESULTS = Path("runs", "prefect-results")
 
 
 def set_defaults() -> None:
-    """Sets every default that the environment leaves open, and makes the folder that PREFECT_HOME names."""
+    """Sets every default that the environment leaves open, and makes the folder that PREFECT_HOME names.
+
+    Among them is the login of a Prefect server on this machine, where one was started in that folder.
+    """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(RESULTS.absolute()))
     if home := os.environ.get("PREFECT_HOME"):
         # Prefect makes the folder but not its parents, and then waits in vain for a server without a database.
         Path(home).mkdir(parents=True, exist_ok=True)
+    send_login()
 
 
 def quiet_console() -> None:

@@ -24,7 +24,7 @@ def pages_of(run: Run) -> dict[str, str]:
     else:
         home = os.environ.get("PREFECT_HOME")
         setting = f"PREFECT_HOME={shlex.quote(near(Path(home)))} " if home else ""
-        pages["Prefect"] = f"{setting}{near(scripts / 'prefect')} server start"
+        pages["Prefect"] = f"{setting}{near(Path(sys.executable))} -m tasks.prefect_server"
     return pages
 
 

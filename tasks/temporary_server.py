@@ -1,18 +1,21 @@
 """Prefect's temporary server, which a run without PREFECT_API_URL starts for itself, in a session of its own.
 
 Prefect starts it in the run's own process group. There Ctrl-C in a terminal ends the server along with the run, which
-then waits for it in vain to tell that it was cancelled; and the server outlives a run that is killed.
+then waits for it in vain to tell that it was cancelled; and the server outlives a run that is killed. Prefect's answers
+whoever asks, too: this one has a login of its own, which the environment hands to the run's children.
 """
 
 import os
 import sys
 from typing import Any
 
-import uvicorn
+from prefect.context import refresh_global_settings_context
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 
-from stillhouse.processes import GuardedProcess, die_with_parent
+from stillhouse.processes import GuardedProcess
+from tasks.prefect_server import own_origins, serve
+from tasks.server_login import new_login
 
 
 class TemporaryServer(SubprocessASGIServer):
@@ -20,8 +23,15 @@ class TemporaryServer(SubprocessASGIServer):
 
     def _run_uvicorn_command(self) -> Any:
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
-        ephemeral = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-        return _Process("tasks.temporary_server", [str(self.port)], env={**settings, **ephemeral})
+        login = os.environ["PREFECT_API_AUTH_STRING"]
+        own = {
+            "PREFECT_UI_ENABLED": "0",
+            "PREFECT__SERVER_EPHEMERAL": "1",
+            "PREFECT_API_AUTH_STRING": login,
+            "PREFECT_SERVER_API_AUTH_STRING": login,
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": own_origins("127.0.0.1", self.port or 0),
+        }
+        return _Process("tasks.temporary_server", [str(self.port)], env={**settings, **own})
 
 
 class _Process(GuardedProcess):
@@ -45,23 +55,17 @@ class _Process(GuardedProcess):
 
 
 def use_temporary_server() -> None:
-    """Has Prefect take this server for its temporary one, if it comes to start one."""
+    """Has Prefect take this server for its temporary one, if it comes to start one, and log in to it."""
+    os.environ["PREFECT_API_AUTH_STRING"] = new_login()
+    refresh_global_settings_context()
     SubprocessASGIServer._instances[None] = TemporaryServer()
 
 
 def main() -> None:
-    """Serves on the port given as argument until the parent is gone."""
-    die_with_parent()
+    """Serves on the port given as argument."""
     # The parent reads nothing of what is said.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    uvicorn.run(
-        "prefect.server.api.server:create_app",
-        factory=True,
-        host="127.0.0.1",
-        port=int(sys.argv[1]),
-        log_level="error",
-        lifespan="on",
-    )
+    serve("127.0.0.1", int(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -145,10 +145,26 @@ class Prefect(Server):
         env = {**outside, "PREFECT_HOME": str(folder / "prefect"), "OMP_NUM_THREADS": "1", **env}
         place = database.replace("postgresql:", "postgresql+asyncpg:")
         own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": place} if place else {}
-        super().__init__(["prefect", "server", "start", *options], "/api/ready", folder, env | own)
+        super().__init__(["python", "-m", "tasks.prefect_server", *options], "/api/ready", folder, env | own)
         self.folder, self.api = folder, f"{self.url}/api"
         self.env = {**env, "PREFECT_API_URL": self.api}
         self._worker_numbers = count()
+
+    @property
+    def login(self) -> str:
+        """NAME:PASSWORD, which the server made when it first started."""
+        return (self.folder / "prefect" / "server-login").read_text()
+
+    @property
+    def auth(self) -> httpx.BasicAuth:
+        return httpx.BasicAuth(*self.login.split(":"))
+
+    def log_in(self, page: Any) -> None:
+        """As a person does whom the server's pages ask for the password; one login is good for all of them."""
+        password = page.locator("input[type=password]")
+        password.fill(self.login)
+        page.get_by_role("button", name="Login").click()
+        password.wait_for(state="hidden")
 
     def launch(self, command: Sequence[str], log: Path, cwd: Path = ROOT) -> Launched:
         return Launched(command, log, env=self.env, cwd=cwd)
@@ -178,7 +194,7 @@ class Prefect(Server):
 
     def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         for _ in range(60):
-            answer = httpx.request(method, f"{self.api}/{path}", json=body, timeout=60)
+            answer = httpx.request(method, f"{self.api}/{path}", json=body, timeout=60, auth=self.auth)
             # SQLite under a burst of writes.
             if answer.status_code != 503:
                 return answer.raise_for_status().json()

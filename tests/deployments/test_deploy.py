@@ -99,7 +99,7 @@ def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_
     assert len(known) == 6
     switched_off = next(one for one in known if "train-sft/demo" in one["name"])
     httpx.patch(
-        f"{deployed.api}/automations/{switched_off['id']}", json={"enabled": False}, timeout=60
+        f"{deployed.api}/automations/{switched_off['id']}", json={"enabled": False}, timeout=60, auth=deployed.auth
     ).raise_for_status()
     assert deployed.tool("python", "deployments/automations.py").count(": unchanged") == 6
     changed = deployed.tool("python", "deployments/automations.py", "--pending-minutes", "45")
@@ -116,7 +116,9 @@ def test_a_wrong_value_is_refused_before_a_run_is_created(deployed: Any) -> None
     deployment = deployed.get("deployments/name/distill/smoke")
     config = {**deployment["parameters"]["config"], "sft": {"learning_rate": 0.0}}
     body = {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}}
-    answer = httpx.post(f"{deployed.api}/deployments/{deployment['id']}/create_flow_run", json=body, timeout=60)
+    answer = httpx.post(
+        f"{deployed.api}/deployments/{deployment['id']}/create_flow_run", json=body, timeout=60, auth=deployed.auth
+    )
     assert answer.status_code == 409
     assert "learning_rate" in answer.text
 

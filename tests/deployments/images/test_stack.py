@@ -38,6 +38,12 @@ def test_mlflow_refuses_names_of_hosts_that_are_not_its_own(stack: Any) -> None:
     assert statuses == [200, 200, 403]
 
 
+def test_prefect_refuses_names_of_hosts_and_pages_that_are_not_its_own(stack: Any) -> None:
+    version, login = f"http://127.0.0.1:{stack.ports['server']}/api/admin/version", stack.secrets["PREFECT_AUTH_STRING"]
+    headers = [{"Host": "server:4200"}, {"Host": "evil.example"}, {"Origin": "http://evil.example"}]
+    assert [stack.status(version, login, one) for one in headers] == [200, 403, 403]
+
+
 def test_the_pages_ask_the_server_that_they_came_from(stack: Any) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{stack.ports['server']}/ui-settings", timeout=30) as answer:
         assert json.load(answer)["api_url"] == "/api"
@@ -48,6 +54,8 @@ def test_the_gateway_passes_requests_and_web_sockets_on_and_keeps_pages_to_itsel
     address, login = stack.start_gateway(), stack.secrets["PREFECT_AUTH_STRING"]
     version = f"{address}/api/admin/version"
     assert [stack.status(version), stack.status(version, login)] == [401, 200]
+    assert stack.status(version, login, {"Origin": address}) == 200
+    assert stack.status(version, login, {"Host": "evil.example"}) == 403
     with urllib.request.urlopen(f"{address}/", timeout=30) as answer:
         assert answer.headers["Content-Security-Policy"] == "connect-src 'self'"
     events = f"{address.replace('http', 'ws', 1)}/api/events/out"

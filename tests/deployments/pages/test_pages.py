@@ -33,6 +33,7 @@ def test_a_run_is_started_with_another_value_answered_and_followed_to_mlflow(
     page: Any, prefect: Any, mlflow: Any, deployment: dict[str, Any], wait_until: Callable[..., Any]
 ) -> None:
     page.goto(f"{prefect.url}/v2/deployments/deployment/{deployment['id']}/run", wait_until="commit")
+    prefect.log_in(page)
     _field(page, "Held out fraction").fill("2")
     page.get_by_role("button", name="Submit").click()
     refused = page.get_by_text("2 is greater than or equal to the maximum of 1").first

@@ -73,9 +73,13 @@ def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompt
         prefect.tool("python", "deployments/automations.py")
         deployment = prefect.get("deployments/name/distill/smoke")["id"]
         body = {"parameters": {"config": _config(prompts, store, teacher.url, mlflow.url)}}
-        httpx.patch(f"{prefect.api}/deployments/{deployment}", json=body, timeout=60).raise_for_status()
+        httpx.patch(
+            f"{prefect.api}/deployments/{deployment}", json=body, timeout=60, auth=prefect.auth
+        ).raise_for_status()
 
         with prefect.worker() as worker:
+            page.goto(f"{prefect.url}/dashboard", wait_until="commit")
+            prefect.log_in(page)
             _fill_in_the_form(page, f"{prefect.url}/deployments/deployment/{deployment}/run")
             (run,) = wait_until(lambda: _submitted(prefect, deployment), "the run is there")
             config = run["parameters"]["config"]
