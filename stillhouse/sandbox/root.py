@@ -65,6 +65,8 @@ def change_root(files: Iterable[str], *, network: bool) -> None:
         NoJail: the kernel refuses.
     """
     shown = _outermost([*interpreter_paths(), *_with_targets([*files, *(_NETWORK if network else ())])])
+    # A run keeps what it writes for its owner alone; in the jail somebody else has to find the way to the interpreter.
+    os.umask(0o022)
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", _NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     os.mkdir(_NEW_ROOT + _OLD_ROOT)

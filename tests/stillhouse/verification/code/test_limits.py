@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.sandbox.limits import descendants
+from stillhouse.verification.code.cases import programs_of
+from stillhouse.verification.code.verdicts import Verdicts
 from stillhouse.verification.finding import Finding
 
 Find = Callable[..., Finding]
@@ -158,3 +160,18 @@ def test_without_namespaces_nothing_is_run(tmp_path: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told.startswith("None python the code was not run, since it cannot be kept in a sandbox here: unshare(2)")
     assert not victim.exists()
+
+
+@pytest.mark.usefixtures("jail")
+def test_answers_are_judged_in_a_run_that_writes_for_its_owner_alone() -> None:
+    question = {
+        "code": "def double(x):\n    return 2 * x",
+        "programs": programs_of("assert double(3) == 6", {}),
+        "max_cpu_s": 5,
+    }
+    umask = os.umask(0o077)
+    try:
+        finding = Verdicts().on(question, 60.0)
+    finally:
+        os.umask(umask)
+    assert finding == Finding(True, None)
