@@ -246,7 +246,7 @@ def test_it_never_exceeds_its_window_nor_waits_for_ever(
         tickets += fill(control, now)
         assert control.in_flight == len(tickets) <= cap
         wait_s = control.wait_s(now)
-        assert tickets or (wait_s is not None and wait_s < 600.0)
+        assert tickets or (wait_s is not None and wait_s < 1800.0)
         for _ in range(min(num_settled, len(tickets))):
             control.settle(tickets.pop(0), outcome, now)
         assert 1 <= control.limit <= cap
