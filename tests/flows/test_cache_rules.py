@@ -231,6 +231,7 @@ def test_a_damaged_manifest_makes_the_stage_run_again_and_the_log_says_so(
     assert _rollouts(workshop.store)[name].fingerprint == damaged.fingerprint
 
 
+@pytest.mark.slow
 def test_one_changed_bit_in_the_weights_of_a_student_trains_it_again(workshop: Workshop) -> None:
     from flows.train_sft import train_sft
 

@@ -107,7 +107,10 @@ WAYS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("bomb", ["gzip", "gzip thrice", "brotli", "deflate"])
+@pytest.mark.parametrize(
+    "bomb",
+    ["gzip thrice", "brotli", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gzip", "deflate"))],
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_body_is_decoded_within_a_bound(
     stranger: Any, bombs: dict[str, tuple[str, bytes]], way: str, bomb: str

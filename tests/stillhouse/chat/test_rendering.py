@@ -85,7 +85,9 @@ def test_what_a_template_refuses_comes_after_what_it_rendered(
     assert found == (["1", "2"], "too many")
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize(
+    "name", [name if number == 0 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(ENDLESS)]
+)
 def test_a_template_without_end_is_stopped(render: Callable[..., list[str]], name: str) -> None:
     started = time.monotonic()
     with pytest.raises(ConfigError, match=r"more than 0.6 s, which no sound template does"):

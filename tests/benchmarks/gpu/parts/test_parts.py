@@ -102,7 +102,9 @@ def test_what_needs_cuda_says_so_on_a_cpu(module: Any, name: str) -> None:
         measured(module, name)
 
 
-@pytest.mark.parametrize("name", ["8B at 4,096, ours plain", "1.7B at 16,384, ours plain"])
+@pytest.mark.parametrize(
+    "name", ["8B at 4,096, ours plain", pytest.param("1.7B at 16,384, ours plain", marks=pytest.mark.slow)]
+)
 def test_our_sft_is_timed_and_profiled(name: str) -> None:
     figures = measured(sft, name)
     assert figures["tokens_per_s"] > 0
@@ -123,7 +125,9 @@ def test_a_step_of_sft_has_some_32000_tokens_of_which_half_are_learnt() -> None:
     assert learnt / num_tokens == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("pair", ["0.6B from 1.7B, equal", "1.7B from 8B, log-normal"])
+@pytest.mark.parametrize(
+    "pair", ["0.6B from 1.7B, equal", pytest.param("1.7B from 8B, log-normal", marks=pytest.mark.slow)]
+)
 def test_our_on_policy_step_is_timed_split_and_profiled(pair: str) -> None:
     figures = measured(on_policy, f"{pair} lengths, ours")
     assert figures["s_per_step"] > 0
@@ -163,6 +167,7 @@ def test_the_demos_trainings_run_without_a_flow() -> None:
     assert {"base_accuracy", "sft_accuracy", "on_policy_accuracy", "sft_s", "on_policy_s"} <= figures.keys()
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_is_distilled_from_its_own_fine_tuning() -> None:
     figures = measured(pretrained, "pretrained", model=embedded_path("student"))
     assert {"base_accuracy", "teacher_accuracy", "on_policy_accuracy"} <= figures.keys()
