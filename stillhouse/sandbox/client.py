@@ -45,6 +45,7 @@ class SandboxServer:
     """
 
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._has_ended = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables = {
             **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
@@ -68,8 +69,8 @@ class SandboxServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process still lives."""
-        return self._process.poll() is None
+        """Whether the process still lives, as far as is known."""
+        return not self._has_ended and self._process.poll() is None
 
     def open_call(self, terms: Terms) -> socket.socket:
         """The socket of a new call: takes the request, and gives the answer and then its end.
@@ -89,6 +90,8 @@ class SandboxServer:
                 socket.send_fds(self._control, [json.dumps(packet).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
+                # A process that ends has closed its sockets some time before it counts as ended.
+                self._has_ended = True
                 raise JailFailed("lost", "could not start: its server ended") from error
         return ours
 
