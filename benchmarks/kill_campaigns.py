@@ -17,9 +17,9 @@ knows what it billed. An uninterrupted run of the same config comes first. What 
 Half of the kills wait for a random number of answers, so that they fall into the rollouts; the others for a random
 part of the time that the uninterrupted run took. A campaign is repeated by `--seed` with the number it printed.
 
-Measured (two cores that others used too): 13 campaigns of generate (48 kills, 60 prompts of three requests each) and
+Measured (two cores that others used too): 16 campaigns of generate (57 kills, 60 prompts of three requests each) and
 4 of distill (12 kills, 40 prompts of three requests) lost, doubled and altered no row and left no process. Of generate
-2,538 requests were billed in place of 2,340 (198 again, 225 in flight), of distill 504 in place of 480 (24 again, 24 in
+3,118 requests were billed in place of 2,880 (238 again, 273 in flight), of distill 504 in place of 480 (24 again, 24 in
 flight). The students were to the byte those of the uninterrupted run.
 """
 
