@@ -57,7 +57,7 @@ USER 10001
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=6 \
     CMD ["python", "/app/deployments/images/healthy.py"]
 # Secrets first, then the settings that every process of Prefect and MLflow starts with.
-ENTRYPOINT ["tini", "--", "with-secrets", "python", "-m", "tasks.environment"]
+ENTRYPOINT ["tini", "--", "with-secrets", "python", "-m", "tasks.server.environment"]
 CMD ["stillhouse", "distill", "configs/demo.yaml"]
 
 FROM runtime AS gpu

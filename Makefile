@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 export PREFECT_HOME ?= $(CURDIR)/runs/prefect
 
 # Commands that talk to a server ask this one; a run of the CLI starts its own unless this is set in the environment.
-DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.environment
+DEFAULTS = PREFECT_API_URL=$${PREFECT_API_URL:-http://127.0.0.1:4200/api} $(BIN)/python -m tasks.server.environment
 
 .PHONY: help setup demo test test-slow test-gpu check audit format bench bench-rollouts bench-dataset bench-sft bench-on-policy bench-science bench-demo gpu mlflow prefect server pools deploy automations worker-cpu worker-gpu docs docs-serve clean
 
@@ -108,7 +108,7 @@ mlflow: setup
 
 ## server     Prefect's server and pages, on http://127.0.0.1:4200
 server: setup
-	$(DEFAULTS) python -m tasks.prefect_server
+	$(DEFAULTS) python -m tasks.server.prefect_server
 
 ## prefect    the same
 prefect: server

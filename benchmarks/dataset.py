@@ -146,8 +146,8 @@ def pandas_script(folder: Path, output: Path) -> dict[str, float]:
     """Seconds of a script that holds everything in one DataFrame."""
     import pandas as pd
 
-    from stillhouse.dataset.selection.filters import passes
-    from stillhouse.dataset.selection.labels import labels_of_rows
+    from stillhouse.dataset.select.filters import passes
+    from stillhouse.dataset.select.labels import labels_of_rows
 
     seconds = {}
     started = time.perf_counter()
@@ -166,8 +166,8 @@ def datasets_map(folder: Path, output: Path) -> dict[str, float]:
     """Seconds of `datasets`: one map for the labels, one filter, one file."""
     from datasets import Dataset, disable_progress_bars
 
-    from stillhouse.dataset.selection.filters import passes
-    from stillhouse.dataset.selection.labels import labels_of_rows
+    from stillhouse.dataset.select.filters import passes
+    from stillhouse.dataset.select.labels import labels_of_rows
 
     disable_progress_bars()
 

@@ -28,7 +28,7 @@ from typing import Final
 
 from benchmarks.rounds import Spread, argument_parser, publish, spread
 from stillhouse.config import load_config
-from tasks.environment import quiet_console, set_defaults
+from tasks.server.environment import quiet_console, set_defaults
 
 _IMPROVEMENTS: Final = {"sft over base": ("base", "sft"), "on_policy over sft": ("sft", "on_policy")}
 

@@ -45,9 +45,9 @@ from typing import Final
 import uvloop
 
 from benchmarks.rounds import alternate, argument_parser, measured, publish, ratio, spread
-from stillhouse.rollouts.journal import Journal
-from stillhouse.rollouts.journal.digests import digest_of
-from stillhouse.rollouts.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, place
+from stillhouse.inference.journal import Journal
+from stillhouse.inference.journal.digests import digest_of
+from stillhouse.inference.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, place
 
 _CONCURRENCY: Final = 256
 _COMPLETION: Final = b"c" * 600

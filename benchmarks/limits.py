@@ -34,9 +34,9 @@ from typing import Any, Final, Literal
 
 from benchmarks.provider.limits import Limiter, Limits, Size, Step
 from benchmarks.rounds import argument_parser, publish
-from stillhouse.rollouts.failures import FailureKind
-from stillhouse.rollouts.limit_headers import Allowance
-from stillhouse.rollouts.limits import Caps, LimitScope, Outcome, RateControl, RateLimits, RequestSize, Ticket
+from stillhouse.inference.failures import FailureKind
+from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RateLimits, RequestSize, Ticket
+from stillhouse.inference.rate_limit.headers import Allowance
 
 _TRAVEL_S: Final = 0.001
 _REFUSAL_S: Final = 0.005

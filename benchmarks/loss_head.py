@@ -35,12 +35,12 @@ from torch.nn.functional import kl_div, linear
 from benchmarks.memory import status_bytes
 from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio, spread
 from stillhouse.config import Divergence
-from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.head.fused import CPU_CHUNK_ELEMENTS, fused_loss
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.loop.float32 import use_fast_float32_products
+from stillhouse.training.loop.method import TokenLosses
 from stillhouse.training.losses import cross_entropy
-from stillhouse.training.method import TokenLosses
 
 Side = Literal["ours", "naive"]
 Loss = Literal["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"]

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tasks.environment import set_defaults
+from tasks.server.environment import set_defaults
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
@@ -28,7 +28,7 @@ def deployments() -> dict[str, tuple[list[str], "RunnerDeployment"]]:
     from prefect.schedules import Schedule
     from prefect.types.entrypoint import EntrypointType
 
-    from tasks.deploying import read_deployments
+    from tasks.server.deploying import read_deployments
 
     known: dict[str, Any] = {}
     for entry in read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT):

@@ -19,9 +19,9 @@ from flows.verbs.machine import doctor, serve
 from flows.verbs.project import init
 from flows.verbs.students import publish
 from stillhouse.config import DistillConfig, load_config, parse_config
-from stillhouse.ending import without_teardown
 from stillhouse.errors import ConfigError, StillhouseError
-from tasks.environment import quiet_console, set_defaults
+from stillhouse.processes.ending import without_teardown
+from tasks.server.environment import quiet_console, set_defaults
 
 if TYPE_CHECKING:
     from tasks.publish import Published
@@ -152,9 +152,9 @@ def generate(
 
 def _write_rows(folder: Path, output: Path) -> int:
     """The kept rows as one file: Parquet, or chat lines that keep both the schemas of tools and the metadata."""
-    from stillhouse.dataset.export import export_dataset
-    from stillhouse.dataset.export.chat_lines import openai_line, rnow_line
     from stillhouse.dataset.read import read_rows
+    from stillhouse.interop.export import export_dataset
+    from stillhouse.interop.export.chat_lines import openai_line, rnow_line
     from stillhouse.store.atomic import replaced_atomically
     from stillhouse.store.records import write_jsonl
 
@@ -193,10 +193,10 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     """Runs a flow with progress on the terminal, and prints what it found."""
     from rich.console import Console
 
-    from stillhouse.terminal import TerminalProgress, error_console, show_warnings, table
-    from tasks.interruption import Terminated, raised_on_sigterm
-    from tasks.progress import show_progress_with
-    from tasks.summary import SUMMARY_COLUMNS
+    from stillhouse.progress.terminal import TerminalProgress, error_console, show_warnings, table
+    from tasks.run.interruption import Terminated, raised_on_sigterm
+    from tasks.run.progress import show_progress_with
+    from tasks.run.summary import SUMMARY_COLUMNS
 
     _guard_temporary_server()
     console = error_console()
@@ -222,7 +222,7 @@ def _guard_temporary_server() -> None:
     from prefect.settings import PREFECT_API_URL
 
     if PREFECT_API_URL.value() is None:
-        from tasks.temporary_server import use_temporary_server
+        from tasks.server.temporary_server import use_temporary_server
 
         use_temporary_server()
 

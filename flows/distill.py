@@ -3,12 +3,12 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.approval import require_approval
-from tasks.champion import find_champion, start_of_training
 from tasks.comparison import compare
 from tasks.generation import generate_dataset
+from tasks.governance.approval import require_approval
+from tasks.governance.champion import find_champion, start_of_training
+from tasks.governance.promotion import promote
 from tasks.models import base_student
-from tasks.promotion import promote
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 from tasks.training import train_on_policy, train_sft

@@ -3,10 +3,10 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.champion import candidates, find_champion
 from tasks.comparison import compare
+from tasks.governance.champion import candidates, find_champion
+from tasks.governance.promotion import promote
 from tasks.models import base_student
-from tasks.promotion import promote
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked
 

@@ -3,7 +3,7 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.champion import find_champion, start_of_training
+from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked

@@ -3,9 +3,9 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.approval import require_approval
-from tasks.champion import find_champion, start_of_training
 from tasks.generation import generate_dataset
+from tasks.governance.approval import require_approval
+from tasks.governance.champion import find_champion, start_of_training
 from tasks.models import base_student
 from tasks.prompts import load_prompts
 from tasks.publish import Published, publish, tracked

@@ -13,15 +13,15 @@ from stillhouse.evaluation.comparison import Compared, compare_models, line_of, 
 from stillhouse.evaluation.rewards import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
-from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.caching import CACHED_STAGE, Stage, call_stage
-from tasks.champion import Registered
+from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
 from tasks.evaluation import evaluate, rewards_digest
-from tasks.interruption import run_until_done
+from tasks.governance.champion import Registered
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file
-from tasks.run import Run, RunContext
+from tasks.run.interruption import run_until_done
+from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 
 COMPARISON = Stage("comparison", version=1)
@@ -90,7 +90,7 @@ def comparison_task(
     for name, evaluation in zip(models, evaluations, strict=True):
         trajectories = list(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE))
         rewards = (
-            {} if tools is None else run_until_done(reward_totals(trajectories, about, RewardBook.from_config(tools)))
+            {} if tools is None else run_until_done(reward_totals(trajectories, about, RewardSet.from_config(tools)))
         )
         values[name] = prompt_values(trajectories, about, rewards)
     tags = {prompt: one.tag for prompt, one in about.items()}

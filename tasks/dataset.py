@@ -20,21 +20,21 @@ from stillhouse.dataset.shards import (
     SIGNATURES_FILE,
     CandidateShard,
 )
-from stillhouse.rollouts.budget.prices import stated_price
-from stillhouse.rollouts.budget.prices_file import price_in_file
-from stillhouse.rollouts.endpoint import Price
+from stillhouse.inference.budget.prices import stated_price
+from stillhouse.inference.budget.prices_file import price_in_file
+from stillhouse.inference.endpoint import Price
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.version import code_version
-from tasks.caching import CACHED_STAGE, Stage, call_stage
+from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.labels import label
 from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
-from tasks.run import Run, RunContext
+from tasks.run.run import Run, RunContext
 
 DUPLICATES = Stage("duplicates", version=1)
 DATASET = Stage("dataset", version=2)

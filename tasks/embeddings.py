@@ -10,18 +10,18 @@ from stillhouse.config import DistillConfig, EmbeddingsConfig, ModelRole, Teache
 from stillhouse.dataset.embeddings.embed import Embedder
 from stillhouse.dataset.embeddings.rows import prompt_text, write_embeddings
 from stillhouse.dataset.shards import EMBEDDINGS_FILE
-from stillhouse.rollouts.budget import shared_budget
-from stillhouse.rollouts.limits import controller_of
+from stillhouse.inference.budget import shared_budget
+from stillhouse.inference.rate_limit import controller_of
 from stillhouse.store import digest
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import Artifact, Model
-from tasks.caching import CACHED_STAGE, Stage, recall_shards
-from tasks.interruption import run_until_done
-from tasks.journal import journal_of
+from tasks.cache.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.journal import journal_of
 from tasks.models import endpoint_of, teacher_model
-from tasks.progress import PartProgress, rollout_stage
 from tasks.rollouts import Rollouts
-from tasks.run import Run, RunContext
+from tasks.run.interruption import run_until_done
+from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 

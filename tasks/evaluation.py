@@ -16,18 +16,18 @@ from stillhouse.evaluation.teacher_kl import teacher_kl
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
-from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
-from tasks.caching import CACHED_STAGE, Stage
-from tasks.dispatch import call_stage_in
-from tasks.interruption import run_until_done
+from tasks.cache.caching import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, scoring_teacher
-from tasks.progress import PartProgress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.run import Run, RunContext
+from tasks.remote.dispatch import call_stage_in
+from tasks.run.interruption import run_until_done
+from tasks.run.progress import PartProgress
+from tasks.run.run import Run, RunContext
+from tasks.run.summary import EVALUATION_OF
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
-from tasks.summary import EVALUATION_OF
 
 EVALUATION = Stage("evaluation", version=3)
 
@@ -75,7 +75,7 @@ def rewards_digest(tools: ToolsConfig) -> str | None:
     if tools.rewards_file is None:
         return None
     # A file that does not load is told of before anything is sampled.
-    RewardBook.from_config(tools)
+    RewardSet.from_config(tools)
     return file_sha256(Path(tools.rewards_file))
 
 
@@ -118,7 +118,7 @@ def evaluation_task(
     about = read_metadata(metadata_file(metadata))
     facts = {**sampled.facts, **measure(sampled.trajectories, about, confidence=evaluation.confidence)}
     if tools.rewards_file is not None:
-        facts |= run_until_done(mean_rewards(sampled.trajectories, about, RewardBook.from_config(tools)))
+        facts |= run_until_done(mean_rewards(sampled.trajectories, about, RewardSet.from_config(tools)))
     facts["teacher_kl"] = (
         None
         if scorer is None

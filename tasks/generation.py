@@ -16,14 +16,14 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
-from tasks.debts import Debts
-from tasks.events import DATASET_CREATED, emit
 from tasks.imports import import_trajectories
 from tasks.prompts import PromptSets
 from tasks.rollout_shard import Wanted
 from tasks.rollouts import sample_teacher
-from tasks.run import Run
-from tasks.run_page import show_dataset
+from tasks.run.events import DATASET_CREATED, emit
+from tasks.run.page import show_dataset
+from tasks.run.run import Run
+from tasks.shard_quotas import ShardQuotas
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -56,7 +56,7 @@ def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     target = config.dataset.selection.target_rows
     if target is None:
         return build_dataset(sample_teacher(prompts, config, run), prompts, config, run)
-    debts = Debts(target, config.dataset.selection.max_candidates)
+    debts = ShardQuotas(target, config.dataset.selection.max_candidates)
     while True:
         rollouts = sample_teacher(prompts, config, run, wanted=lambda shards: _wanted(debts, shards, config))
         try:
@@ -79,7 +79,7 @@ def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
         return dataset
 
 
-def _wanted(debts: Debts, shards: Sequence[Artifact], config: DistillConfig) -> list[Wanted]:
+def _wanted(debts: ShardQuotas, shards: Sequence[Artifact], config: DistillConfig) -> list[Wanted]:
     debts.share([shard.num_rows for shard in shards])
     acceptance = Acceptance(
         # Who sampled a trajectory makes no difference to whether it passes.

@@ -13,18 +13,18 @@ from stillhouse.dataset.judge.judgements import combine, count_outcomes, write_j
 from stillhouse.dataset.judge.prompts import Question, question_of
 from stillhouse.dataset.judge.schema import judge_rollouts
 from stillhouse.dataset.shards import JUDGE_FILE
-from stillhouse.rollouts.batch import require_batchable
+from stillhouse.inference.batch import require_batchable
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import Artifact, Model, Trajectory
-from tasks.caching import CACHED_STAGE, Stage, recall_shards
-from tasks.interruption import run_until_done
+from tasks.cache.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.models import endpoint_of, teacher_model
-from tasks.progress import PartProgress, rollout_stage
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
-from tasks.run import Run, RunContext
+from tasks.run.interruption import run_until_done
+from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 from tasks.shards import note_shards
 

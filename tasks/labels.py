@@ -15,12 +15,12 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.dataset.labelling.pool import label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
-from tasks.caching import CACHED_STAGE, Call, Stage, call_here, recall_shards
-from tasks.interruption import run_until_done
-from tasks.progress import progress
+from tasks.cache.caching import CACHED_STAGE, Call, Stage, call_here, recall_shards
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
-from tasks.run import Run, RunContext
+from tasks.run.interruption import run_until_done
+from tasks.run.progress import progress
+from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 
@@ -61,13 +61,13 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[Call, int]]:
     """Where labels are made: on a cluster, in other processes where that pays, or here; and how many shards at once."""
     if runtime.task_runner == "dask":
-        from tasks.cluster import dask_workers
+        from tasks.remote.dask_cluster import dask_workers
 
         with dask_workers(runtime) as call:
             yield call, max(1, len(shards))
         return
     if runtime.task_runner == "ray":
-        from tasks.ray_cluster import ray_workers
+        from tasks.remote.ray_cluster import ray_workers
 
         num_workers = runtime.label_processes or os.cpu_count() or 1
         with ray_workers(runtime, num_workers=num_workers) as call:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, ModelRole, RuntimeConfig, StudentConfig, TeacherConfig
 from stillhouse.errors import AuthenticationError
-from stillhouse.rollouts.budget import price_of, stated_price
-from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.serving.local import served_model
+from stillhouse.inference.budget import price_of, stated_price
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.local_server import served_model
 from stillhouse.types import Artifact, Model
 
 

@@ -14,8 +14,8 @@ from stillhouse.prompts.split import split_prompts
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
-from tasks.caching import CACHED_STAGE, Stage, call_stage
-from tasks.run import Run, RunContext
+from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
+from tasks.run.run import Run, RunContext
 
 _logger = logging.getLogger("stillhouse.prompts")
 

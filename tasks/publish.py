@@ -17,23 +17,23 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.write import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.evaluation.comparison import Compared
-from stillhouse.rollouts.budget import forget_budgets
+from stillhouse.inference.budget import forget_budgets
+from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.store.private import private_umask
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories
 from stillhouse.store.runs import RunRecord, write_run_record
-from stillhouse.tracking.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
+from tasks.cache.results import artifacts_in
 from tasks.comparison import COMPARISON, read_lines
-from tasks.pages import near, pages_of
+from tasks.governance.registry import register
 from tasks.prompts import metadata_file
-from tasks.registry import register
-from tasks.results import artifacts_in
 from tasks.rollouts import Rollouts
-from tasks.run import Run, StageOutcome, start
-from tasks.run_page import show_result, show_tracking
+from tasks.run.page import show_result, show_tracking
+from tasks.run.pages import near, pages_of
+from tasks.run.run import Run, StageOutcome, start
+from tasks.run.summary import EVALUATION_OF, summary_rows
 from tasks.sampling import TRAJECTORIES_FILE
-from tasks.summary import EVALUATION_OF, summary_rows
 
 _TRAINING = ("sft", "on_policy")
 
@@ -53,7 +53,7 @@ class Published(BaseModel):
     promotion: str | None
     """Who is the champion, and why; None where that was not asked."""
     summary: list[list[str]]
-    """Rows of the closing table, under `tasks.summary.SUMMARY_COLUMNS`."""
+    """Rows of the closing table, under `tasks.run.summary.SUMMARY_COLUMNS`."""
     cached: dict[str, bool]
     """By stage, whether an earlier run's result was used."""
     pages: dict[str, str]

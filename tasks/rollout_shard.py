@@ -6,19 +6,19 @@ from typing import Any
 from prefect import task
 from pydantic import BaseModel, ConfigDict
 
+from stillhouse.agent.prepared_tools import rollout_keys
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.dataset.acceptance import Acceptance, Gate
-from stillhouse.rollouts.offer import rollout_keys
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, Model, Prompt, PromptMetadata
-from tasks.caching import CACHED_STAGE, Stage
+from tasks.cache.caching import CACHED_STAGE, Stage
 from tasks.models import endpoint_of
-from tasks.progress import PartProgress
 from tasks.prompts import metadata_file, prompts_file
-from tasks.run import RunContext
+from tasks.run.progress import PartProgress
+from tasks.run.run import RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 ROLLOUTS = Stage("rollouts", version=1)

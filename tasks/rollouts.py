@@ -9,21 +9,21 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.rollouts.batch import MAX_REQUESTS, require_batchable
+from stillhouse.inference.batch import MAX_REQUESTS, require_batchable
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata_rows, read_prompts
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject
-from tasks.caching import at_hand, call_here, recall_shards
-from tasks.elsewhere import rollout_workers
-from tasks.interruption import run_until_done
-from tasks.live import LivePage
+from tasks.cache.caching import at_hand, call_here, recall_shards
 from tasks.models import teacher_model
-from tasks.progress import PartProgress, rollout_stage
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
+from tasks.remote.remote_shards import rollout_workers
 from tasks.rollout_shard import ROLLOUTS, Wanted, keys_of_shard, rollouts_task
-from tasks.run import Run
+from tasks.run.interruption import run_until_done
+from tasks.run.live import LivePage
+from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.run import Run
 
 
 class Rollouts(BaseModel):

@@ -10,18 +10,18 @@ from types import MappingProxyType
 
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
-from stillhouse.progress import RolloutWatcher
-from stillhouse.rollouts.batch import BatchClient, batch_controller
-from stillhouse.rollouts.budget import require_prices, shared_budget
-from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.engine import RolloutCollector
-from stillhouse.rollouts.journal.parts import used
+from stillhouse.inference.batch import BatchClient, batch_controller
+from stillhouse.inference.budget import require_prices, shared_budget
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.journal.parts import used
+from stillhouse.progress.state import RolloutWatcher
+from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
-from tasks.journal import journal_of
-from tasks.run import RunContext
+from tasks.cache.journal import journal_of
+from tasks.run.run import RunContext
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 

@@ -12,17 +12,17 @@ from stillhouse.config import DistillConfig, OnPolicyConfig, RuntimeConfig, SftC
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob, teacher_identities
-from stillhouse.training.launchers.launch import train
+from stillhouse.training.launch.launch import train
 from stillhouse.training.mirror import mirrored
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.caching import CACHED_STAGE, Stage
-from tasks.dispatch import call_stage_in
+from tasks.cache.caching import CACHED_STAGE, Stage
 from tasks.models import trained_student
-from tasks.progress import progress
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.run import Run, RunContext
+from tasks.remote.dispatch import call_stage_in
+from tasks.run.progress import progress
+from tasks.run.run import Run, RunContext
 
 SFT = Stage("sft", version=2)
 ON_POLICY = Stage("on_policy", version=4)

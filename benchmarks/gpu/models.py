@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from benchmarks.gpu.bench import Bench
 from benchmarks.sft.workload import SHAPES, Shape, word_tokenizer
 from stillhouse.config import StudentConfig
-from stillhouse.training.student.adapters import new_adapter
-from stillhouse.training.student.student import Student
+from stillhouse.training.model.adapters import new_adapter
+from stillhouse.training.model.student import Student
 
 LORA_RANK: Final = 32
 VOCABULARY: Final = 151_936

@@ -17,8 +17,8 @@ from benchmarks.on_policy.sides.job import Trajectory
 from benchmarks.on_policy.workload import Pair
 from benchmarks.sft.sides.job import Precision
 from benchmarks.sft.workload import Shape
-from stillhouse.training.float32 import use_fast_float32_products
-from stillhouse.training.watching.peak import measure_peak_flops
+from stillhouse.training.loop.float32 import use_fast_float32_products
+from stillhouse.training.monitoring.peak import measure_peak_flops
 
 _READ_ELEMENTS: Final = {"cpu": 1 << 26, "cuda": 1 << 30}
 _READ_TIMES: Final = 5

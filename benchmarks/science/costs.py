@@ -1,6 +1,6 @@
 """What a training has used: trajectories, tokens, and floating-point operations.
 
-Operations are those of the mathematics, as `stillhouse.training.watching.flops` counts them. A forward pass costs a
+Operations are those of the mathematics, as `stillhouse.training.monitoring.flops` counts them. A forward pass costs a
 third of a training step over all weights. Sampling is counted as one forward pass over each trajectory, prompt
 included, although trajectories of one prompt share its pass; so is a teacher's scoring.
 """
@@ -14,8 +14,8 @@ import torch
 
 from stillhouse.config import StudentConfig
 from stillhouse.training.job import TrainJob
-from stillhouse.training.student.load import load_student
-from stillhouse.training.watching.flops import ModelFlops, model_flops
+from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.flops import ModelFlops, model_flops
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from benchmarks.science.tasks.rows import Question
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.store import digest
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.generations import Generations
+from stillhouse.training.monitoring.listener import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
-from stillhouse.training.watching.generations import Generations
-from stillhouse.training.watching.listener import NoListener
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 
 

@@ -9,8 +9,8 @@ from benchmarks.rounds import Spread, spread
 from benchmarks.science.experiments import EXPERIMENTS
 from benchmarks.science.findings import SeedResult, figures_of
 from benchmarks.science.plots import curves_plot, final_accuracies, finals_plot
+from stillhouse.report.environment import PAGE_CSS, page_environment
 from stillhouse.store.atomic import write_atomic
-from stillhouse.tracking.report.environment import PAGE_CSS, page_environment
 
 _FOLDER: Final = Path(__file__).parent
 

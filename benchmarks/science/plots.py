@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.rounds import Spread, spread
 from benchmarks.science.findings import SeedResult
-from stillhouse.tracking.report.svg import INK, MUTED, PAPER, drawing, panels, to_svg
+from stillhouse.report.svg import INK, MUTED, PAPER, drawing, panels, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,9 @@ from benchmarks.science.tasks.chain import Chain
 from benchmarks.science.tasks.rows import write_rows
 from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.student.load import load_student
 
 
 def sampled_rows(lab: Lab, teacher: Path, chains: list[Chain], seed: int) -> Path:

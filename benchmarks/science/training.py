@@ -18,17 +18,17 @@ from benchmarks.science.exams import Exam
 from benchmarks.science.tasks.rows import PromptFiles
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig
-from stillhouse.progress import NoProgress
+from stillhouse.progress.state import NoProgress
 from stillhouse.store import digest, file_sha256
 from stillhouse.store.atomic import write_atomic
-from stillhouse.training.checkpoints.checkpoint import load_weights
-from stillhouse.training.checkpoints.pruning import saved_steps
 from stillhouse.training.job import TrainJob
-from stillhouse.training.launchers.launch import train as train_job
-from stillhouse.training.optimisation.weights import Weights
-from stillhouse.training.parallel.ranks import Ranks
-from stillhouse.training.student.load import load_student
-from stillhouse.training.watching.metrics import METRICS_FILE, read_metrics
+from stillhouse.training.launch.launch import train as train_job
+from stillhouse.training.loop.checkpoints.checkpoint import load_weights
+from stillhouse.training.loop.checkpoints.pruning import saved_steps
+from stillhouse.training.loop.optimisation.weights import Weights
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.metrics import METRICS_FILE, read_metrics
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from stillhouse import types
-from stillhouse.cards import table
 from stillhouse.dataset import schema
+from stillhouse.report.markdown import table
 
 _COLUMNS: Final = {
     "trajectory": schema.TRAJECTORY_COLUMNS,

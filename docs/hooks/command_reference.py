@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from flows.cli import app
-from stillhouse.cards import table
+from stillhouse.report.markdown import table
 
 PAGE = "reference/commands.md"
 

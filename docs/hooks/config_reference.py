@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from stillhouse.cards import table
 from stillhouse.config import DistillConfig
+from stillhouse.report.markdown import table
 
 FOLDER = "reference/config"
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}

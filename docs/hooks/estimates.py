@@ -7,7 +7,7 @@ takes. The page of the recipe shows the formulas; prices are left to the reader,
 from dataclasses import dataclass
 from typing import Final
 
-from stillhouse.cards import table
+from stillhouse.report.markdown import table
 
 GIB: Final = 2**30
 

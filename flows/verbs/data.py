@@ -36,7 +36,7 @@ def view(
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
-    from stillhouse.store.visits import bring_run
+    from stillhouse.store.fetch_runs import bring_run
     from stillhouse.view import view_run
 
     root = bring_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
@@ -72,7 +72,7 @@ def convert(
 
     What has no place here is listed, in short on the screen and whole in unmapped.jsonl.
     """
-    from stillhouse.convert import Options, convert, summary_lines
+    from stillhouse.interop import Options, convert, summary_lines
 
     account = convert(source, output, form, Options(include_failed, tools, teacher))
     for line in summary_lines(account, output, shutil.get_terminal_size().columns):
@@ -99,11 +99,11 @@ def export(
         raise ConfigError("--private is for a repository; name it by --push OWNER/NAME")
     folder = _dataset_folder(dataset, store)
     if output is not None:
-        from stillhouse.dataset.export import export_dataset
+        from stillhouse.interop.export import export_dataset
 
         typer.echo(f"{output}: {export_dataset(folder, output, form)} rows")
     if push is not None:
-        from stillhouse.dataset.export import push_to_hub
+        from stillhouse.interop.export import push_to_hub
 
         typer.echo(push_to_hub(folder, push, private=private))
 
@@ -111,7 +111,7 @@ def export(
 def _dataset_folder(name: str, store: str) -> Path:
     """The folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
-    from stillhouse.store.visits import bring_run
+    from stillhouse.store.fetch_runs import bring_run
 
     root = bring_run(store, name, lambda stage: stage == "dataset")
     folder, _ = find_folder(name, root, "dataset", ["dataset"])

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stillhouse.errors import ConfigError
-from stillhouse.helpers import HelperFailed, Helpers, HelperTimeout
+from stillhouse.processes.helpers import HelperFailed, Helpers, HelperTimeout
 from stillhouse.types import JsonObject, ToolSchema
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ It compiles a template as transformers does, in the same sandbox, and holds at m
 
 from typing import Final
 
-from stillhouse.helpers import answer_questions, limit_own_memory
+from stillhouse.processes.helpers import answer_questions, limit_own_memory
 from stillhouse.types import JsonObject
 
 MAX_MEMORY_BYTES: Final = 1 << 30

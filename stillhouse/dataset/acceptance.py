@@ -50,8 +50,8 @@ class Gate:
 
     def _pass(self, trajectories: Sequence[Trajectory]) -> list[bool]:
         # Imports pandas, which sampling without a target does not need.
-        from stillhouse.dataset.selection.filters import passes
-        from stillhouse.dataset.selection.labels import labels_of_rows
+        from stillhouse.dataset.select.filters import passes
+        from stillhouse.dataset.select.labels import labels_of_rows
 
         acceptance = self._acceptance
         subjects = [Subject.of(one, self._metadata.get(one.prompt_id)) for one in trajectories]

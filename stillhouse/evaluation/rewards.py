@@ -5,12 +5,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from stillhouse.tools.reward_book import RewardBook, Rewards
+from stillhouse.tools.reward_set import Rewards, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 
 
 async def mean_rewards(
-    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardSet
 ) -> JsonObject:
     """Means over the trajectories that could be scored; one that could not is left out of the mean, never 0.
 
@@ -39,7 +39,7 @@ async def mean_rewards(
 
 
 async def reward_totals(
-    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardSet
 ) -> dict[str, float | None]:
     """The total of each trajectory by its rollout key; None where it could not be computed."""
     scored = await _scored(trajectories, metadata, book)
@@ -47,7 +47,7 @@ async def reward_totals(
 
 
 async def _scored(
-    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardBook
+    trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardSet
 ) -> list[Rewards]:
     async with book:
         return await asyncio.gather(*(book.score(one, metadata.get(one.prompt_id)) for one in trajectories))

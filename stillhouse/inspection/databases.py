@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from stillhouse.inference.journal.digests import digest_of
+from stillhouse.inference.journal.schema import PLACE_BYTES, prepare
 from stillhouse.inspection.pages import Record
-from stillhouse.rollouts.journal.digests import digest_of
-from stillhouse.rollouts.journal.schema import PLACE_BYTES, prepare
 from stillhouse.store.sqlite import SQLITE_ERRORS
 from stillhouse.training.on_policy.teachers.served.journal import KEY_BYTES, ScoreJournal, digest_of_scores
 

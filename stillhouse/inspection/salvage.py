@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.journal.claims import Claims
 from stillhouse.inspection.databases import JournalKind
 from stillhouse.inspection.pages import read_records, user_version
-from stillhouse.rollouts.journal.claims import Claims
 from stillhouse.store.atomic import sync
 from stillhouse.store.sqlite import SQLITE_ERRORS
 

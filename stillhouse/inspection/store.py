@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inspection.databases import ANSWERS, SCORES, JournalKind, inspect_database
 from stillhouse.inspection.salvage import Salvaged, salvage
-from stillhouse.rollouts.journal.journal import JOURNAL_FILE
 from stillhouse.store.manifest import damage
 from stillhouse.store.private import is_open_to_others
 from stillhouse.store.sqlite import salvage_command
@@ -105,7 +105,7 @@ def _checkpoints(root: Path) -> Iterator[Finding]:
     if not folders:
         return
     # Takes torch with it.
-    from stillhouse.training.checkpoints.checkpoint import verify_checkpoint
+    from stillhouse.training.loop.checkpoints.checkpoint import verify_checkpoint
 
     num_damaged = 0
     for folder in folders:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.rollouts.endpoint import Price
+from stillhouse.inference.endpoint import Price
 from stillhouse.types import Turn
 
 _BYTES_PER_TOKEN: Final = 3

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
-from stillhouse.progress import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
-from stillhouse.rollouts.budget.projection import MIN_ROLLOUTS, Series
-from stillhouse.rollouts.limits import Controller
-from stillhouse.rollouts.stats import RolloutStats
+from stillhouse.inference.budget.projection import MIN_ROLLOUTS, Series
+from stillhouse.inference.rate_limit import Controller
+from stillhouse.inference.stats import RolloutStats
+from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatcher, UsdRange
 
 
 class Reporter:

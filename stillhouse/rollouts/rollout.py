@@ -7,15 +7,15 @@ from typing import Final
 
 import orjson
 
+from stillhouse.agent.conversation import Conversation
+from stillhouse.agent.loop import Ending, run_agent
 from stillhouse.errors import StillhouseError
-from stillhouse.rollouts.agent import Ending, run_agent
+from stillhouse.inference.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.keys import call_digest, request_seed
+from stillhouse.inference.rate_limit import RequestSize
 from stillhouse.rollouts.caps import RolloutCaps
-from stillhouse.rollouts.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
-from stillhouse.rollouts.conversation import Conversation
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.keys import call_digest, request_seed
-from stillhouse.rollouts.limits import RequestSize
-from stillhouse.rollouts.room import RolloutRoom
+from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
 from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
@@ -39,7 +39,7 @@ class Rollout:
         ConfigError: the config's `response_schema` is no JSON schema.
     """
 
-    def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, room: RolloutRoom) -> None:
+    def __init__(self, prompt: Prompt, sample_index: int, toolbox: Toolbox, room: RolloutContext) -> None:
         self._prompt = prompt
         self._sample_index = sample_index
         self._toolbox = toolbox

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from stillhouse.errors import ConfigError
-from stillhouse.rollouts.limits import Controller
+from stillhouse.inference.rate_limit import Controller
+from stillhouse.rollouts.context import RolloutContext
 from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.rollout import Halted, Rollout
-from stillhouse.rollouts.room import RolloutRoom
 from stillhouse.tools import Toolbox
 from stillhouse.types import ErrorRecord, Prompt, Trajectory
 
@@ -54,7 +54,7 @@ class Scheduler:
         """Those of the rollouts under way."""
         return self._running.keys()
 
-    async def run(self, room: RolloutRoom) -> None:
+    async def run(self, room: RolloutContext) -> None:
         """Returns when the last rollout has ended; `error` then says whether that was the plan's end."""
         self._room = room
         try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stillhouse.processes import GuardedProcess
+from stillhouse.processes.children import GuardedProcess
 from stillhouse.sandbox.supervisor import FailureKind, Terms
 
 ANSWER_GRACE_S: Final = 15.0

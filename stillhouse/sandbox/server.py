@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 
-from stillhouse.processes import die_with_parent
+from stillhouse.processes.children import die_with_parent
 from stillhouse.sandbox.jail import Door, Permits, give_up_power
 from stillhouse.sandbox.limits import MAX_PROCESSES
 from stillhouse.sandbox.root import interpreter_paths

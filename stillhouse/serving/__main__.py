@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 
-from stillhouse.ending import without_teardown
 from stillhouse.errors import StillhouseError
+from stillhouse.processes.ending import without_teardown
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from stillhouse.own_origin import OwnOriginOnly
-from stillhouse.serving.desk import ClientGone, Desk
+from stillhouse.http.own_origin import OwnOriginOnly
+from stillhouse.serving.admission import AdmissionController, ClientGone
 from stillhouse.serving.gate import Gate
 from stillhouse.serving.protocol import ApiError
 from stillhouse.serving.routes import Routes, ServedModel
@@ -25,7 +25,7 @@ _CLIENT_CLOSED_REQUEST: Final = 499
 
 def create_app(
     model: ServedModel,
-    desk: Desk,
+    desk: AdmissionController,
     *,
     api_key: str | None = None,
     names: Collection[str] = (),
@@ -60,7 +60,7 @@ def create_app(
     return app
 
 
-def _shape_errors(app: FastAPI, desk: Desk) -> None:
+def _shape_errors(app: FastAPI, desk: AdmissionController) -> None:
     """Gives every error OpenAI's body and counts it."""
 
     def answer(error: ApiError) -> Response:

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stillhouse.chat.template import TemplateError, render
+from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import chat_choice, envelope, text_choice
-from stillhouse.serving.desk import Desk
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.protocol import ApiError, ChatRequest, CompletionRequest
 from stillhouse.serving.score import RankedToken
@@ -43,7 +43,7 @@ class ServedModel:
 class Routes:
     """The routes of one served model."""
 
-    def __init__(self, model: ServedModel, desk: Desk) -> None:
+    def __init__(self, model: ServedModel, desk: AdmissionController) -> None:
         self._model = model
         self._desk = desk
 

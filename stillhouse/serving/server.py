@@ -66,9 +66,9 @@ def serve(
 
     from stillhouse.chat.template import stop_token_ids
     from stillhouse.chat.tokenizer import load_tokenizer
-    from stillhouse.own_origin import names_of
+    from stillhouse.http.own_origin import names_of
+    from stillhouse.serving.admission import AdmissionController
     from stillhouse.serving.app import create_app
-    from stillhouse.serving.desk import Desk
     from stillhouse.serving.models import load_model
     from stillhouse.serving.routes import ServedModel
     from stillhouse.serving.worker import Engine
@@ -88,7 +88,7 @@ def serve(
         vocab_size=loaded.config.get_text_config().vocab_size,
         context_length=engine.context_length,
     )
-    desk = Desk(engine, max_batch=max_batch, max_pending=max_pending)
+    desk = AdmissionController(engine, max_batch=max_batch, max_pending=max_pending)
     app = create_app(served, desk, api_key=api_key, names=names_of(host, allowed_hosts), allow_updates=allow_updates)
     engine.start()
     try:

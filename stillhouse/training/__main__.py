@@ -1,6 +1,6 @@
 """`python -m stillhouse.training JOB.json`: the training process, alone or as one of those that torchrun starts.
 
-Answers as `stillhouse.training.launchers.messages` describes; everything else, also what libraries print, goes to the
+Answers as `stillhouse.training.launch.messages` describes; everything else, also what libraries print, goes to the
 log in the job's work folder, of which each rank but the first has one of its own.
 """
 
@@ -12,13 +12,13 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-from stillhouse.ending import without_teardown
 from stillhouse.errors import StillhouseError
-from stillhouse.processes import die_with_starter
+from stillhouse.processes.children import die_with_starter
+from stillhouse.processes.ending import without_teardown
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.training.launchers.messages import Answers, RankAnswers
+from stillhouse.training.launch.messages import Answers, RankAnswers
 
 
 def main(job_file: Path, rank: int | None) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 from stillhouse.errors import StoreError
 from stillhouse.store import ArtifactStore
 from stillhouse.store.snapshots import Snapshots
-from stillhouse.training.checkpoints.pruning import saved_steps
+from stillhouse.training.loop.checkpoints.pruning import saved_steps
 
 _CHECKPOINTS: Final = "checkpoints"
 # What a training continues from; logs, tokens and served weights are made again.

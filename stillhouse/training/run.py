@@ -9,27 +9,27 @@ from transformers.utils.logging import disable_progress_bar
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import ConfigError
-from stillhouse.progress import Progress
+from stillhouse.progress.state import Progress
 from stillhouse.store import ArtifactStore
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking import TrackedRun, attach
-from stillhouse.training.assembly import build_trainer
-from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.job import TrainJob
-from stillhouse.training.method import Method
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.float32 import use_fast_float32_products
+from stillhouse.training.loop.method import Method
+from stillhouse.training.loop.optimisation.weights import Weights
+from stillhouse.training.loop.parallel.ranks import Ranks, join_ranks
+from stillhouse.training.loop.trainer import Measurement
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.generations import Generations, GreedySampling
+from stillhouse.training.monitoring.listener import Listener
 from stillhouse.training.on_policy.load import load_on_policy
+from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler
-from stillhouse.training.on_policy.watching.alarms import alarms_of
-from stillhouse.training.optimisation.weights import Weights
-from stillhouse.training.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.results.write import write_results
 from stillhouse.training.sft.method import load_sft
 from stillhouse.training.sft.validation_prompts import validation_prompts
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
-from stillhouse.training.trainer import Measurement
-from stillhouse.training.watching.generations import Generations, GreedySampling
-from stillhouse.training.watching.listener import Listener
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 

@@ -4,7 +4,7 @@ import logging
 import re
 from typing import Any, Final
 
-from stillhouse.helpers import answer_questions, limit_own_memory
+from stillhouse.processes.helpers import answer_questions, limit_own_memory
 from stillhouse.types import JsonObject
 
 _MAX_MEMORY_BYTES: Final = 1 << 30

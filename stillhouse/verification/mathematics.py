@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from stillhouse.helpers import HelperFailed, Helpers, HelperTimeout
+from stillhouse.processes.helpers import HelperFailed, Helpers, HelperTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, stated_answer
 from stillhouse.verification.finding import Finding, expected_text

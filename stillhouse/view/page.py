@@ -17,8 +17,8 @@ from typing import IO, Any, Final
 import orjson
 
 from stillhouse.chat.content import text_of
+from stillhouse.report.environment import page_environment
 from stillhouse.store.atomic import replaced_atomically
-from stillhouse.tracking.report.environment import page_environment
 from stillhouse.types import Message
 from stillhouse.view.rows import ViewRow
 

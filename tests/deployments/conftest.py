@@ -19,7 +19,7 @@ import pytest
 
 BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
 ROOT: Final = Path(__file__).resolve().parents[2]
-TOOL: Final = [sys.executable, "-m", "tasks.environment"]
+TOOL: Final = [sys.executable, "-m", "tasks.server.environment"]
 """As the Makefile starts what talks to Prefect."""
 FINAL: Final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
@@ -145,7 +145,7 @@ class Prefect(Server):
         env = {**outside, "PREFECT_HOME": str(folder / "prefect"), "OMP_NUM_THREADS": "1", **env}
         place = database.replace("postgresql:", "postgresql+asyncpg:")
         own = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": place} if place else {}
-        super().__init__(["python", "-m", "tasks.prefect_server", *options], "/api/ready", folder, env | own)
+        super().__init__(["python", "-m", "tasks.server.prefect_server", *options], "/api/ready", folder, env | own)
         self.folder, self.api = folder, f"{self.url}/api"
         self.env = {**env, "PREFECT_API_URL": self.api}
         self._worker_numbers = count()

@@ -14,7 +14,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 
 from stillhouse.config import load_config
-from tasks.deploying import read_deployments
+from tasks.server.deploying import read_deployments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 

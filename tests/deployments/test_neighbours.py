@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 EVIL = [{"Host": "evil.test"}, {"Host": "evil.test:4200"}, {"Origin": "http://evil.test"}, {"Origin": "null"}]
 TEMPORARY = """
 import sys, time
-from tasks.environment import set_defaults
+from tasks.server.environment import set_defaults
 set_defaults()
-from tasks.temporary_server import use_temporary_server
+from tasks.server.temporary_server import use_temporary_server
 use_temporary_server()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
@@ -92,7 +92,7 @@ def test_the_server_of_a_run_has_a_login_of_its_own_that_no_command_line_and_no_
         run.wait_until(lambda: "http" in run.said, "its server answers")
         api = run.said.split()[-1].rstrip("/")
         assert _create_flow(api, None, {}).status_code == 401
-        (server,) = [one for one in run.family() if "tasks.temporary_server" in one.cmdline()]
+        (server,) = [one for one in run.family() if "tasks.server.temporary_server" in one.cmdline()]
         login = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
         auth = httpx.BasicAuth(*login.split(":"))
         assert _create_flow(api, auth, {}).status_code == 201

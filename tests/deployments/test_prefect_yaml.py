@@ -15,7 +15,7 @@ from prefect.utilities.templating import find_placeholders
 
 from stillhouse.config import load_config, parse_config
 from stillhouse.errors import ConfigError
-from tasks.deploying import read_configs, read_deployments
+from tasks.server.deploying import read_configs, read_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFECT_FILE = ROOT / "deployments" / "prefect.yaml"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.deploying import read_deployments
+from tasks.server.deploying import read_deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "deployments" / "serve.py"

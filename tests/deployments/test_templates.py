@@ -92,7 +92,7 @@ def test_a_pod_runs_as_nobody_special_and_its_entrypoint_stays() -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
     (container,) = pod["containers"]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    # The image's entrypoint sets the defaults of tasks/environment.py.
+    # The image's entrypoint sets the defaults of tasks/server/environment.py.
     assert "command" not in container
 
 
@@ -106,7 +106,7 @@ def test_a_container_of_the_gpu_pool_gets_every_gpu_and_one_of_the_cpu_pool_none
 @pytest.mark.parametrize(("kind", "pool"), CASES)
 def test_no_template_repeats_a_default_of_the_environment(kind: str, pool: str) -> None:
     """Workers and images start with them; a copy here would win over what a machine says for itself."""
-    from tasks.environment import DEFAULTS
+    from tasks.server.environment import DEFAULTS
 
     text = str(POOLS.job_template(kind, pool))
     assert not [name for name in DEFAULTS if name in text]

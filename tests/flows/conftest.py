@@ -14,7 +14,7 @@ import pytest
 from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.store.records import write_jsonl
-from tasks.environment import set_defaults
+from tasks.server.environment import set_defaults
 
 # Prefect reads its environment once, when it is imported.
 set_defaults()

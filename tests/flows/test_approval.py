@@ -20,7 +20,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.errors import NotApproved
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
-from tasks.approval import require_approval
+from tasks.governance.approval import require_approval
 from tasks.publish import tracked
 
 Gate = Callable[..., Flow[..., dict[str, Any]]]

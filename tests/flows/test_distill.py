@@ -14,7 +14,7 @@ from stillhouse.config import DistillConfig
 from stillhouse.store import file_sha256
 from stillhouse.store.records import read_prompts, read_trajectories
 from tasks.publish import Published
-from tasks.summary import SUMMARY_COLUMNS
+from tasks.run.summary import SUMMARY_COLUMNS
 
 STAGES = ["prompts", "rollouts", "labels", "duplicates", "dataset", "sft", "on_policy"]
 MODELS = ["base", "sft", "on_policy", "teacher"]

@@ -9,9 +9,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.runtime import flow_run
 
 from stillhouse.config import TrackingConfig
-from stillhouse.progress import RolloutProgress
+from stillhouse.progress.state import RolloutProgress
 from stillhouse.tracking import start_run
-from tasks.live import LivePage
+from tasks.run.live import LivePage
 
 
 def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_path: Path) -> None:

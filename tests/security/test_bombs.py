@@ -17,11 +17,11 @@ import pytest
 
 from stillhouse.config import McpServerConfig, ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.rollouts.batch import BatchClient, BatchPace
-from stillhouse.rollouts.completion import Sampling
-from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.failures import RequestFailed
-from stillhouse.rollouts.http_client import HttpClient
+from stillhouse.inference.batch import BatchClient, BatchPace
+from stillhouse.inference.completion import Sampling
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.http_client import HttpClient
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.tools import McpTools
 from stillhouse.tools.network.browse import Browse

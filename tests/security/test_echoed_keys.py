@@ -14,12 +14,12 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, compl
 from stillhouse.config import McpServerConfig
 from stillhouse.dataset.embeddings.client import embed_batch
 from stillhouse.errors import ConfigError
-from stillhouse.rollouts.batch import BatchClient, BatchPace
-from stillhouse.rollouts.budget.prices import listed_price
-from stillhouse.rollouts.completion import Sampling
-from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.failures import RequestFailed
-from stillhouse.rollouts.http_client import HttpClient
+from stillhouse.inference.batch import BatchClient, BatchPace
+from stillhouse.inference.budget.prices import listed_price
+from stillhouse.inference.completion import Sampling
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.http_client import HttpClient
 from stillhouse.tools.mcp_servers.tools import McpTools
 from stillhouse.training.on_policy.http import ModelServer
 

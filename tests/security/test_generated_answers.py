@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from stillhouse.config import RolloutsConfig, RuntimeConfig, ToolsConfig
 from stillhouse.errors import StillhouseError
-from stillhouse.rollouts import Controller, Endpoint, EverySample, Journal, RolloutCollector
-from stillhouse.rollouts.failures import RequestFailed
-from stillhouse.rollouts.limits import Caps, RateControl
-from stillhouse.rollouts.retry import Effects
+from stillhouse.inference import Controller, Endpoint, Journal
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.rate_limit import Caps, RateControl
+from stillhouse.inference.retry import Effects
+from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.store import prompt_id
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator

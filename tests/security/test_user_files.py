@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import ConfigError
-from stillhouse.processes import GuardedProcess
+from stillhouse.processes.children import GuardedProcess
 from stillhouse.tools.user_file import load_tools
 
 

@@ -14,7 +14,7 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config.student import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
-from stillhouse.training.student.load import load_student
+from stillhouse.training.model.load import load_student
 
 
 def _of_a_stranger(folder: Path) -> Path:

@@ -1,5 +1,8 @@
-"""Writers that are killed while they write, again and again."""
+"""Fixtures of the domain's tests: writers killed while they write, rollouts collected from a loopback endpoint."""
 
+import asyncio
+import contextlib
+import json
 import os
 import random
 import signal
@@ -7,11 +10,24 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, completion
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
+from stillhouse.inference.rate_limit import Caps, RateControl
+from stillhouse.inference.retry import Effects
+from stillhouse.progress.state import RolloutProgress
+from stillhouse.rollouts import EverySample, Plan, RolloutCollector
+from stillhouse.store import prompt_id
+from stillhouse.tools import Toolbox
+from stillhouse.tools.calculator import calculator
+from stillhouse.types import Message, Prompt, Trajectory
 
 KillWriters = Callable[..., Iterator[int]]
 
@@ -55,3 +71,114 @@ def kill_writers() -> KillWriters:
                 yield number
 
     return kill
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal.sqlite3") as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_prompts() -> Callable[..., list[Prompt]]:
+    def make(count: int, *, tools: list[str] | None = None, start: int = 0) -> list[Prompt]:
+        prompts = []
+        for index in range(start, start + count):
+            messages: list[Message] = [{"role": "user", "content": f"question {index}"}]
+            prompts.append(Prompt(prompt_id(messages, tools), messages, tools))
+        return prompts
+
+    return make
+
+
+class Watched:
+    """A watcher that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.updates: list[RolloutProgress] = []
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        assert stage == "rollouts"
+        self.updates.append(state)
+
+
+class Collected:
+    """What a collection gave, with the error it ended by."""
+
+    def __init__(self) -> None:
+        self.trajectories: list[Trajectory] = []
+        self.stats: RolloutStats | None = None
+        self.error: Exception | None = None
+        self.updates: list[RolloutProgress] = []
+
+
+async def _nap(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def collect(journal: Journal) -> Callable[..., Collected]:
+    """Collects rollouts from an endpoint with the real engine; waits before a retry are cut to nothing."""
+
+    def run(
+        url: str,
+        prompts: Iterable[Prompt],
+        *,
+        config: RolloutsConfig | None = None,
+        runtime: RuntimeConfig | None = None,
+        toolbox: Toolbox | None = None,
+        controller: Controller | None = None,
+        identity: str = "model@1",
+        journal: Journal = journal,
+        effects: Effects | None = None,
+        plan: Plan | None = None,
+        **options: Any,
+    ) -> Collected:
+        collected = Collected()
+        watched = Watched()
+        runtime = runtime or RuntimeConfig(max_attempts=3, concurrency=8)
+
+        async def main() -> None:
+            collection = RolloutCollector(
+                plan or EverySample(prompts, (config or RolloutsConfig()).num_samples),
+                endpoint=Endpoint(url, "simulated", identity, "secret-key"),
+                config=config or RolloutsConfig(),
+                toolbox=toolbox or Toolbox([calculator]),
+                journal=journal,
+                runtime=runtime,
+                progress=watched,
+                controller=controller or Controller(RateControl(runtime.concurrency, Caps(runtime.max_concurrency))),
+                effects=effects or Effects(sleep=_nap),
+                **options,
+            )
+            collected.stats = collection.stats
+            async with contextlib.aclosing(collection):
+                async for trajectory in collection:
+                    collected.trajectories.append(trajectory)
+
+        try:
+            asyncio.run(main())
+        except Exception as error:
+            collected.error = error
+        collected.updates = watched.updates
+        return collected
+
+    return run
+
+
+@pytest.fixture
+def hello() -> Callable[[Asked], Reply]:
+    """A script of one turn."""
+    return lambda asked: Reply(completion("hello"))
+
+
+@pytest.fixture
+def two_sums_then_answer() -> Callable[[Asked], Reply]:
+    """A script of three turns: two with a call of the calculator, then the answer."""
+
+    def script(asked: Asked) -> Reply:
+        if (turn := asked.num_turns) < 2:
+            return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": f"{turn} + 1"}))]))
+        return Reply(completion("The answer is 2."))
+
+    return script

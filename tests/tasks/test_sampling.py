@@ -7,12 +7,12 @@ import pytest
 from benchmarks.simulated_provider import Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig, TeacherConfig, ToolsConfig, TrackingConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, ConfigError, FailureBudgetExceeded
-from stillhouse.progress import NoProgress
-from stillhouse.rollouts import Endpoint
-from stillhouse.rollouts.endpoint import Price
+from stillhouse.inference import Endpoint
+from stillhouse.inference.endpoint import Price
+from stillhouse.progress.state import NoProgress
 from stillhouse.store import prompt_id
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason, Trajectory
-from tasks.run import RunContext
+from tasks.run.run import RunContext
 from tasks.sampling import Sampled, check_failures, sample
 
 

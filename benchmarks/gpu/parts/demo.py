@@ -29,15 +29,15 @@ from stillhouse.config import (
 )
 from stillhouse.config.training import SftSource
 from stillhouse.embedded import embedded_path
-from stillhouse.progress import NoProgress
+from stillhouse.progress.state import NoProgress
 from stillhouse.store.fingerprint import prompt_id
 from stillhouse.store.records import write_jsonl
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
+from stillhouse.training.model.load import load_student
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.run import run_job
-from stillhouse.training.student.load import load_student
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 TEACHER: Final = "embedded:teacher"

@@ -27,11 +27,11 @@ from benchmarks.on_policy.sides import ours
 from benchmarks.on_policy.sides.job import Found, Trajectory
 from benchmarks.on_policy.workload import Lengths, Pair, prompts
 from benchmarks.sft.workload import word_tokenizer
-from stillhouse.training.batching.order import distinct_rows
+from stillhouse.training.loop.batching.order import distinct_rows
+from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher
 from stillhouse.training.on_policy.teachers.reading import SameTokens
 from stillhouse.training.on_policy.teachers.routing import Route, Teachers
-from stillhouse.training.watching.throughput import peak_memory_gib
 
 _LEARNING_RATE: Final = 1e-5
 _NUM_WARM_UPS: Final = 2

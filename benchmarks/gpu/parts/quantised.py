@@ -16,7 +16,7 @@ from benchmarks.gpu.parts import sft
 from benchmarks.gpu.plan import Row
 from benchmarks.sft.workload import word_tokenizer
 from stillhouse.config import StudentConfig
-from stillhouse.training.student.load import load_student
+from stillhouse.training.model.load import load_student
 
 _ROW_TOKENS = 4_096
 

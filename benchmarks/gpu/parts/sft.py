@@ -4,7 +4,7 @@ Three steps warm up, eight are timed, one more is profiled. A step has some 32,0
 length, half of them learnt. Ours packs rows into `row_tokens` tokens, each attending to itself alone. TRL gets rows in
 the order of their length, as many at once as fit into `row_tokens` tokens; `packed` lets it pack. TRL never checkpoints
 activations; ours does if the estimate of memory says that it must. Model FLOPs are those of
-`stillhouse.training.watching.flops`.
+`stillhouse.training.monitoring.flops`.
 """
 
 import statistics
@@ -26,17 +26,17 @@ from benchmarks.gpu.profile import StepProfiler
 from benchmarks.sft.workload import word_tokenizer
 from stillhouse.config import SftConfig
 from stillhouse.config.training import SftSource
-from stillhouse.training.assembly import build_trainer
-from stillhouse.training.batching.microbatches import num_inputs, num_targets
-from stillhouse.training.batching.order import Mixture
-from stillhouse.training.method import Batch
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.batching.microbatches import num_inputs, num_targets
+from stillhouse.training.loop.batching.order import Mixture
+from stillhouse.training.loop.method import Batch
+from stillhouse.training.model.memory import estimate_memory
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.flops import model_flops
+from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.sft.method import Sft
-from stillhouse.training.student.memory import estimate_memory
-from stillhouse.training.student.student import Student
-from stillhouse.training.watching.flops import model_flops
-from stillhouse.training.watching.listener import NoListener
-from stillhouse.training.watching.peak import measure_peak_flops
-from stillhouse.training.watching.throughput import peak_memory_gib
 from stillhouse.types import Sample
 
 Optimizer = Literal["adamw", "adamw_8bit", "muon"]

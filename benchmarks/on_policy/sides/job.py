@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.json_file import JsonFile
 from benchmarks.sft.sides.job import Mark, Precision
-from stillhouse.training.batching.order import distinct_rows
+from stillhouse.training.loop.batching.order import distinct_rows
 
 WORKS: Final = ("sample", "score", "train", "sync")
 """What a step spends its time on; what is none of the others is training."""

@@ -22,10 +22,13 @@ from benchmarks.sft.sides.job import Mark
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.assembly import build_trainer
-from stillhouse.training.float32 import use_fast_float32_products
 from stillhouse.training.head.reference import Reference
-from stillhouse.training.method import Batch
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.float32 import use_fast_float32_products
+from stillhouse.training.loop.method import Batch
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.listener import NoListener
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.loss.objective import Objective
@@ -36,9 +39,6 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.routing import Teachers
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
-from stillhouse.training.watching.listener import NoListener
 from stillhouse.types import Prompt, Sample
 
 _REWARDS: Final = str(Path(__file__).with_name("rewards.py"))

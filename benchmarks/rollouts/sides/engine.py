@@ -10,7 +10,8 @@ import uvloop
 
 from benchmarks.rollouts.sides.job import Job, Question, load, mark_ready, row
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.rollouts import Endpoint, EverySample, Journal, RolloutCollector
+from stillhouse.inference import Endpoint, Journal
+from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.store import prompt_id
 from stillhouse.tools import Tool, Toolbox, tool
 from stillhouse.types import Message, Prompt, StopReason

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from benchmarks.json_file import JsonFile
 from benchmarks.memory import status_bytes
-from stillhouse.training.batching.order import Mixture
+from stillhouse.training.loop.batching.order import Mixture
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -12,12 +12,12 @@ import torch
 from benchmarks.sft.sides.job import Found, Job, Mark, fingerprint
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.config.training import SftSource
-from stillhouse.training.assembly import build_trainer
-from stillhouse.training.float32 import use_fast_float32_products
-from stillhouse.training.parallel.ranks import Ranks
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.float32 import use_fast_float32_products
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.listener import NoListener
 from stillhouse.training.sft.method import load_sft
-from stillhouse.training.student.load import load_student
-from stillhouse.training.watching.listener import NoListener
 
 
 class Marks(NoListener):

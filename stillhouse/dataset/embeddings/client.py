@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from stillhouse.rollouts.completion import Completion
-from stillhouse.rollouts.endpoint import Endpoint
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
-from stillhouse.rollouts.usage import read_cost, read_usage
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.usage import read_cost, read_usage
 from stillhouse.types import JsonObject, TokenUsage, Turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stillhouse.rollouts.http_client import HttpAnswer, HttpClient
+    from stillhouse.inference.http_client import HttpAnswer, HttpClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from stillhouse.config import RuntimeConfig
 from stillhouse.dataset.embeddings.client import Embedded, embed_batch
 from stillhouse.errors import EndpointError
-from stillhouse.rollouts import Controller, Endpoint, Journal, RolloutStats
-from stillhouse.rollouts.budget import Budget
-from stillhouse.rollouts.failures import RequestFailed
-from stillhouse.rollouts.hedge import Hedging
-from stillhouse.rollouts.limits import RequestSize
-from stillhouse.rollouts.retry import Effects, Requester
+from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.hedge import Hedging
+from stillhouse.inference.rate_limit import RequestSize
+from stillhouse.inference.retry import Effects, Requester
 from stillhouse.store import digest
 
 if TYPE_CHECKING:
-    from stillhouse.rollouts.http_client import HttpClient
+    from stillhouse.inference.http_client import HttpClient
 
 MAX_CHARACTERS: Final = 8_000
 """Longer texts are cut: OpenAI's models take 8,191 tokens, and a character is seldom more than one
@@ -91,7 +91,7 @@ class Embedder:
             StoreError: the journal cannot be read or written.
         """
         # aiohttp takes a third of a second to import, which no command that embeds nothing should wait for.
-        from stillhouse.rollouts.http_client import HttpClient
+        from stillhouse.inference.http_client import HttpClient
 
         known: dict[str, Vector] = {}
         owed = list(dict.fromkeys(texts))

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import orjson
 
+from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
 from stillhouse.dataset.labelling.prose import without_code, without_thoughts
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
-from stillhouse.rollouts.structured import AnswerSchema
 from stillhouse.types import JsonObject, Message
 
 _SEARCH_S: Final = 1.0

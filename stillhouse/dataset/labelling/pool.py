@@ -12,7 +12,7 @@ from typing import Final
 
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.errors import StillhouseError
-from stillhouse.processes import exit_with
+from stillhouse.processes.children import exit_with
 from stillhouse.store.records import read_metadata, read_trajectories
 
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)

@@ -9,7 +9,7 @@ from stillhouse.dataset.labelling.failures import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.reward_book import RewardBook, Rewards
+from stillhouse.tools.reward_set import Rewards, RewardSet
 
 _AT_ONCE: Final = 32
 """Trajectories scored side by side: enough for rewards that wait for a judge, few enough threads for those that
@@ -35,7 +35,7 @@ class RewardLabels:
             raise ConfigError(
                 "dataset.labels.rewards is on, but tools.rewards_file names no file: name one, or switch it off"
             )
-        self._book = RewardBook.from_config(tools)
+        self._book = RewardSet.from_config(tools)
         self._loop = LoopThread("reward labels")
         self._failures = Failures(tools.rewards_file)
 

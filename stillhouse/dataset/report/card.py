@@ -7,14 +7,14 @@ gives an equal card.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from stillhouse.cards import as_yaml, code, fenced, plain, table
 from stillhouse.dataset.report.lineage import lineage_rows
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.sections import interval_of, tag_accuracies, telling_steps
 from stillhouse.dataset.report.summary import KEPT_FILES, PREFERENCES_FILE, REJECTED_FILE, DatasetSummary
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, Column
-from stillhouse.dataset.selection.reasons import MEANINGS, DropReason
-from stillhouse.tracking.report.format import count, dollars, percent
+from stillhouse.dataset.select.reasons import MEANINGS, DropReason
+from stillhouse.report.format import count, dollars, percent
+from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 
 _CONFIGS: Final = {
     "default": {"train": KEPT_FILES[0], "validation": KEPT_FILES[1]},

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.report.conversation import cut
 from stillhouse.store.fingerprint import digest
-from stillhouse.tracking.report.conversation import cut
 
 if TYPE_CHECKING:
-    from stillhouse.rollouts.endpoint import Price
+    from stillhouse.inference.endpoint import Price
 
 
 def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stillhouse.dataset.report.columns import numbers
 from stillhouse.dataset.report.distribution import Distribution
-from stillhouse.tracking.report.conversation import cut
+from stillhouse.report.conversation import cut
 
 Unit = Literal["count", "usd", "seconds", "number"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from stillhouse.config import DatasetConfig
 
 if TYPE_CHECKING:
-    from stillhouse.rollouts.endpoint import Price
+    from stillhouse.inference.endpoint import Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

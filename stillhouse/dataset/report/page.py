@@ -18,8 +18,8 @@ from stillhouse.dataset.report.plots import histogram, picture_of_funnel
 from stillhouse.dataset.report.row_view import view_row
 from stillhouse.dataset.report.samples import Samples
 from stillhouse.dataset.report.summary import DatasetSummary
-from stillhouse.tracking.report.conversation import cut
-from stillhouse.tracking.report.environment import PAGE_CSS, page_environment
+from stillhouse.report.conversation import cut
+from stillhouse.report.environment import PAGE_CSS, page_environment
 
 _FOLDER: Final = Path(__file__).parent
 _MOST_PICTURES: Final = 24

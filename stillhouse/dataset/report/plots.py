@@ -6,8 +6,8 @@ import numpy as np
 
 from stillhouse.dataset.report.measures import Measure, Parts
 from stillhouse.dataset.report.summary import DatasetSummary
-from stillhouse.tracking.report.bars import funnel_plot
-from stillhouse.tracking.report.svg import MUTED, drawing, panels, stage_ink, to_svg
+from stillhouse.report.bars import funnel_plot
+from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stillhouse.tracking.report import SampleTrajectory
-from stillhouse.tracking.report.conversation import TrajectoryView, cut, view
-from stillhouse.tracking.report.format import count, decimal, dollars, metric
+from stillhouse.report import SampleTrajectory
+from stillhouse.report.conversation import TrajectoryView, cut, view
+from stillhouse.report.format import count, decimal, dollars, metric
 from stillhouse.types import JsonObject
 
 _MAX_CHARS: Final = 300

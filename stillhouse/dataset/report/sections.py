@@ -10,9 +10,9 @@ from stillhouse.dataset.report.funnel import Step
 from stillhouse.dataset.report.measures import Measure, Parts, Unit
 from stillhouse.dataset.report.summary import DatasetSummary
 from stillhouse.dataset.report.usage import USAGE_COLUMNS
-from stillhouse.dataset.selection.reasons import MEANINGS, DropReason
-from stillhouse.tracking.report import format as formats
-from stillhouse.tracking.report.conversation import cut
+from stillhouse.dataset.select.reasons import MEANINGS, DropReason
+from stillhouse.report import format as formats
+from stillhouse.report.conversation import cut
 
 _MOST_KINDS: Final = 15
 _MOST_TAGS: Final = 40

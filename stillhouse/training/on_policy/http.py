@@ -14,7 +14,7 @@ import httpx
 from stillhouse.errors import AuthenticationError
 from stillhouse.http.bodies import ACCEPT_ENCODING, BodyRefused, Decoder, read_within
 from stillhouse.http.keys import KeyRedactor
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0

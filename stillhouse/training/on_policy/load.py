@@ -11,19 +11,19 @@ from stillhouse.errors import ConfigError, InputError
 from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.listener import Listener
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.method import OnPolicy
+from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
 from stillhouse.training.on_policy.rewards import Rewards
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.teachers.load import Averaged, load_teachers
-from stillhouse.training.on_policy.watching.trajectory_page import PAGES_FOLDER, TrajectoryPages
-from stillhouse.training.student.student import Student
-from stillhouse.training.watching.listener import Listener
 from stillhouse.types import Prompt, PromptMetadata
 
 logger = logging.getLogger(__name__)

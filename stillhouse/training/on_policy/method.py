@@ -12,19 +12,19 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.checkpoints.pruning import saved_steps
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.method import Batch, TokenLosses
+from stillhouse.training.loop.checkpoints.pruning import saved_steps
+from stillhouse.training.loop.method import Batch, TokenLosses
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.loss.objective import Objective
+from stillhouse.training.on_policy.monitoring.measures import staleness
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
-from stillhouse.training.on_policy.watching.measures import staleness
-from stillhouse.training.student.student import Student
 from stillhouse.types import JsonObject, Sample
 
 
@@ -113,7 +113,7 @@ class OnPolicy:
         samples = [sample for part in rollouts.parts for sample in part]
         if not self._objective.needs_old_logprobs or all(sample.old_logprobs for sample in samples):
             return rollouts
-        itself = OwnTeacher(
+        itself = SelfTeacher(
             "student",
             0.0,
             self._student,

@@ -3,8 +3,8 @@
 import random
 from typing import Final
 
-from stillhouse.rollouts.failures import Failure, FailureKind
-from stillhouse.rollouts.retry import backoff_s
+from stillhouse.inference.failures import Failure, FailureKind
+from stillhouse.inference.retry import backoff_s
 
 _MAX_REFUSED_S: Final = 1800.0
 """Longest wait in all because a server has too much to do."""

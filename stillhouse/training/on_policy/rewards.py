@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.store import digest
-from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.running import submit, wait_for
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, Trajectory
@@ -30,7 +30,7 @@ class TrajectoryReward:
     """What one trajectory is worth."""
 
     total: float | None
-    """From 0 to 1: that of the user's rewards where there are any (`stillhouse.tools.reward_book.Rewards.total`), else
+    """From 0 to 1: that of the user's rewards where there are any (`stillhouse.tools.reward_set.Rewards.total`), else
     1 for a right answer and 0 for a wrong one. None where nobody could say."""
     parts: dict[str, float] = field(default_factory=dict)
     """Each reward that could be computed, and `correct` where the answer could be verified."""
@@ -49,7 +49,7 @@ class Rewards:
     """
 
     def __init__(self, config: ToolsConfig) -> None:
-        self._book = RewardBook.from_config(config)
+        self._book = RewardSet.from_config(config)
         self._said: set[str] = set()
 
     def start(

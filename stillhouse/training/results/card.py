@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.cards import code, plain
 from stillhouse.chat.refs import is_hub_id
+from stillhouse.report.markdown import code, plain
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.results.adapter import Adapter, read_adapter
 from stillhouse.training.results.loading import loading_section

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from stillhouse.cards import fenced
 from stillhouse.chat.refs import is_hub_id
+from stillhouse.report.markdown import fenced
 from stillhouse.training.results.adapter import Adapter
 from stillhouse.training.results.record import MERGED_FOLDER
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from stillhouse.cards import as_yaml, code, fenced, plain, table
 from stillhouse.chat.refs import is_hub_id, model_identity
 from stillhouse.prompts.sources import HUGGING_FACE
+from stillhouse.report.format import count, decimal, interval, metric, percent
+from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 from stillhouse.store.records import read_jsonl
-from stillhouse.tracking.report.format import count, decimal, interval, metric, percent
+from stillhouse.training.monitoring.metrics import METRICS_FILE
 from stillhouse.training.results.adapter import Adapter
 from stillhouse.training.results.course import courses
 from stillhouse.training.results.record import StudentRecord
-from stillhouse.training.watching.metrics import METRICS_FILE
 from stillhouse.types import JsonObject
 
 DATASET_CARD_FILE: Final = "dataset-card.md"

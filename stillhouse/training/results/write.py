@@ -15,12 +15,12 @@ from stillhouse.dataset.report.write import CARD_FILE as DATASET_CARD
 from stillhouse.embedded import embedded_path
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.training.job import TrainJob
+from stillhouse.training.monitoring.metrics import METRICS_FILE
+from stillhouse.training.monitoring.step_rows import GENERATIONS_FILE
 from stillhouse.training.results.card import write_card
 from stillhouse.training.results.merge import merge_into
 from stillhouse.training.results.record import MERGED_FOLDER, read_record, record_of
 from stillhouse.training.results.sections import DATASET_CARD_FILE
-from stillhouse.training.watching.metrics import METRICS_FILE
-from stillhouse.training.watching.step_rows import GENERATIONS_FILE
 from stillhouse.types import JsonObject, Message
 
 logger = logging.getLogger(__name__)

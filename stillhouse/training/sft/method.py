@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
-from stillhouse.training.batching.order import Mixture
 from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.loop.batching.order import Mixture
+from stillhouse.training.loop.method import Batch, TokenLosses
+from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.losses import cross_entropy, dft, z_loss
-from stillhouse.training.method import Batch, TokenLosses
-from stillhouse.training.parallel.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
 from stillhouse.training.sft.sources import all_sources
 from stillhouse.training.sft.token_bytes import token_bytes

@@ -12,7 +12,7 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
-from stillhouse.processes import exit_with
+from stillhouse.processes.children import exit_with
 from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
 
 _WORTH_CHUNKS: Final = 32

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.environment import DEFAULTS
+from tasks.server.environment import DEFAULTS
 
 Stages = dict[str, list[tuple[str, str]]]
 TARGETS = ("cpu", "gpu")

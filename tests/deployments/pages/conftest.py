@@ -9,7 +9,7 @@ import pytest
 _SERVE = """
 import sys
 from pathlib import Path
-from tasks.environment import set_defaults
+from tasks.server.environment import set_defaults
 set_defaults()
 from prefect.types.entrypoint import EntrypointType
 from flows.train_sft import train_sft

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PROGRAM = """
 from pathlib import Path
-from tasks.environment import set_defaults
+from tasks.server.environment import set_defaults
 set_defaults()
 from flows.generate import generate
 from stillhouse.config import load_config

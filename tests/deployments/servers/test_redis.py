@@ -13,7 +13,7 @@ import yaml
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOL = [sys.executable, "-m", "tasks.environment"]
+TOOL = [sys.executable, "-m", "tasks.server.environment"]
 PROGRAM = """
 from prefect import flow, get_run_logger, task
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stillhouse.rollouts import Journal
-from stillhouse.rollouts.journal.journal import JOURNAL_FILE
+from stillhouse.inference import Journal
+from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.store import digest
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

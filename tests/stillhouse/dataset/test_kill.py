@@ -10,11 +10,11 @@ import pytest
 from stillhouse.config import DatasetConfig, DuplicatesConfig, FiltersConfig, LabelsConfig, ToolsConfig
 from stillhouse.dataset.build import assemble_dataset
 from stillhouse.dataset.duplicates.find import find_duplicates
-from stillhouse.dataset.export import Form, export_dataset
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.dataset.read import read_rows
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
+from stillhouse.interop.export import Form, export_dataset
 from stillhouse.store import ArtifactStore, file_sha256
 from stillhouse.types import Artifact, Trajectory
 
@@ -42,7 +42,7 @@ EXPORTS = """
     import os, sys
     from pathlib import Path
     import huggingface_hub.repocard
-    from stillhouse.dataset.export import export_dataset
+    from stillhouse.interop.export import export_dataset
 
     parent, form, *folders = sys.argv[1:]
 

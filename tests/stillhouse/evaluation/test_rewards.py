@@ -2,7 +2,7 @@ import asyncio
 
 from stillhouse.evaluation.rewards import mean_rewards
 from stillhouse.tools import RewardArgs, reward
-from stillhouse.tools.reward_book import RewardBook
+from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 
 
@@ -30,7 +30,7 @@ ROWS = [trajectory("p0", "4"), trajectory("p1", "a long answer"), trajectory("p2
 
 
 def test_what_could_not_be_scored_is_left_out_of_the_mean_and_counted() -> None:
-    assert asyncio.run(mean_rewards(ROWS, METADATA, RewardBook([short, judged]))) == {
+    assert asyncio.run(mean_rewards(ROWS, METADATA, RewardSet([short, judged]))) == {
         "reward": (0.75 + 0.25) / 2,
         "num_rewarded": 2,
         "reward_by_name": {"short": 2 / 3, "judged": 0.5},
@@ -39,4 +39,4 @@ def test_what_could_not_be_scored_is_left_out_of_the_mean_and_counted() -> None:
 
 
 def test_a_mean_of_nothing_is_unknown() -> None:
-    assert asyncio.run(mean_rewards([], {}, RewardBook([short])))["reward"] is None
+    assert asyncio.run(mean_rewards([], {}, RewardSet([short])))["reward"] is None

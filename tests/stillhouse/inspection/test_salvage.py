@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import StoreError
+from stillhouse.inference import Journal
+from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inspection import inspect_store, salvage_store
-from stillhouse.rollouts import Journal
-from stillhouse.rollouts.journal.journal import JOURNAL_FILE
 from stillhouse.store import digest
 from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE, ScoreJournal
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stillhouse.inference import Journal
+from stillhouse.inference.journal.journal import JOURNAL_FILE
 from stillhouse.inspection import Finding, inspect_store
-from stillhouse.rollouts import Journal
-from stillhouse.rollouts.journal.journal import JOURNAL_FILE
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.types import JsonObject
 

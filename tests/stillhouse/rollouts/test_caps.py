@@ -1,6 +1,6 @@
 from stillhouse.config import RolloutsConfig
+from stillhouse.inference.endpoint import Price
 from stillhouse.rollouts.caps import RolloutCaps
-from stillhouse.rollouts.endpoint import Price
 from stillhouse.types import TokenUsage, Turn
 
 PRICE = Price(prompt=1.0, completion=4.0)

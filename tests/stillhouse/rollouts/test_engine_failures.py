@@ -11,9 +11,9 @@ import pytest
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError, StoreError
-from stillhouse.rollouts import Controller, Journal
-from stillhouse.rollouts.budget import Budget
-from stillhouse.rollouts.limits import Caps, RateControl
+from stillhouse.inference import Controller, Journal
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Prompt, StopReason
 

@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.progress import NoProgress
-from stillhouse.rollouts import Controller, Endpoint, EverySample, Journal, RolloutCollector
-from stillhouse.rollouts.limits import Caps, RateControl
+from stillhouse.inference import Controller, Endpoint, Journal
+from stillhouse.inference.rate_limit import Caps, RateControl
+from stillhouse.progress.state import NoProgress
+from stillhouse.rollouts import EverySample, RolloutCollector
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason

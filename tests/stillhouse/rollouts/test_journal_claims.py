@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.rollouts.journal import Journal
+from stillhouse.inference.journal import Journal
 from stillhouse.store import digest
 
 KEY = digest("rollout")
@@ -19,7 +19,7 @@ ASKED = digest("request")
 CLAIMING = textwrap.dedent("""
     import asyncio, sys, time
     from pathlib import Path
-    from stillhouse.rollouts.journal import Journal
+    from stillhouse.inference.journal import Journal
     journal = Journal(Path(sys.argv[1]))
     print(asyncio.run(journal.claim(sys.argv[2])), flush=True)
     time.sleep(60)
@@ -182,7 +182,7 @@ def test_processes_that_work_off_one_list_pay_once_for_each_rollout(tmp_path: Pa
     program = textwrap.dedent("""
         import asyncio, random, sys
         from pathlib import Path
-        from stillhouse.rollouts.journal import Journal
+        from stillhouse.inference.journal import Journal
         from stillhouse.store import digest
         async def roll(journal, key):
             while not await journal.claim(key):

@@ -20,8 +20,9 @@ PROGRAM = textwrap.dedent("""
     from pathlib import Path
     import orjson
     from stillhouse.config import RolloutsConfig, RuntimeConfig
-    from stillhouse.progress import NoProgress
-    from stillhouse.rollouts import Endpoint, EverySample, Journal, RolloutCollector
+    from stillhouse.progress.state import NoProgress
+    from stillhouse.inference import Endpoint, Journal
+    from stillhouse.rollouts import EverySample, RolloutCollector
     from stillhouse.store import prompt_id
     from stillhouse.tools import Toolbox, tool
     from stillhouse.types import Prompt

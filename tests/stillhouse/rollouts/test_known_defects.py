@@ -17,7 +17,7 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, compl
 from stillhouse.config import DatasetConfig, LabelsConfig, RolloutsConfig, RuntimeConfig, load_config, parse_config
 from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import read_rows
-from stillhouse.rollouts import Journal
+from stillhouse.inference import Journal
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.agent.loop import REFUSAL
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.rollouts.agent import REFUSAL
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.types import Prompt, StopReason, Trajectory
 

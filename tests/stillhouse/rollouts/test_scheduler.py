@@ -3,8 +3,8 @@ from typing import Any
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import RuntimeConfig
-from stillhouse.rollouts import Controller
-from stillhouse.rollouts.limits import Caps, RateControl, RequestSize, Ticket
+from stillhouse.inference import Controller
+from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize, Ticket
 from stillhouse.types import Prompt
 
 Collect = Callable[..., Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
-from stillhouse.progress import Fact
+from stillhouse.progress.state import Fact
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
 from stillhouse.training.mirror import mirrored

@@ -11,10 +11,10 @@ import pytest
 
 from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.progress import NoProgress
+from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
+from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run import run_job
-from stillhouse.training.watching.metrics import read_metrics
 
 NewJob = Callable[..., TrainJob]
 

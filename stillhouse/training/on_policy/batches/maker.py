@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.batching.order import distinct_rows
+from stillhouse.training.loop.batching.order import distinct_rows
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.groups import EndedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring
@@ -15,18 +15,18 @@ from stillhouse.training.on_policy.batches.time_split import TimeSplit
 from stillhouse.training.on_policy.loss.advantages import credited
 from stillhouse.training.on_policy.loss.aggregation import weighted
 from stillhouse.training.on_policy.loss.objective import Objective
+from stillhouse.training.on_policy.monitoring.measures import (
+    measure_credit,
+    measure_rewards,
+    measure_routes,
+    measure_trajectories,
+)
 from stillhouse.training.on_policy.rewards import Rewards, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.routing import Teachers
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.on_policy.watching.measures import (
-    measure_credit,
-    measure_rewards,
-    measure_routes,
-    measure_trajectories,
-)
 from stillhouse.types import Prompt, PromptMetadata
 
 Shown = Callable[[int, Sequence[SampledTrajectory], Sequence[ScoredSample], Sequence[TrajectoryReward]], None]

@@ -15,7 +15,7 @@ class TimeSplit:
 
     Work that goes on elsewhere meanwhile, such as a server that scores while the student samples, costs what is waited
     for it. Work begun within other work stops the clock of the outer one. What training takes is `train_s` of
-    `stillhouse.training.watching.throughput`.
+    `stillhouse.training.monitoring.throughput`.
 
     Args:
         clock: seconds that never go back.

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
 from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.loop.method import TokenLosses
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
-from stillhouse.training.method import TokenLosses
 from stillhouse.training.on_policy.loss.advantages import has_fixed_advantages
 from stillhouse.training.on_policy.loss.policy_gradient import policy_gradient
 from stillhouse.training.on_policy.scored import ScoredSample

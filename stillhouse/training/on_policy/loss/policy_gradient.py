@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
+from stillhouse.training.loop.method import TokenLosses
 from stillhouse.training.losses import cispo, importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
-from stillhouse.training.method import TokenLosses
 
 
 def policy_gradient(

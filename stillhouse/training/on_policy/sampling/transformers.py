@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stillhouse.serving.generator import Generator
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.weights import sampling_weights
-from stillhouse.training.student.student import Student
 
 
 class TransformersEngines:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stillhouse.errors import AuthenticationError, EndpointError
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.http import ListedModel, ModelServer, read_key
 from stillhouse.training.on_policy.patience import Patience
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from stillhouse.training.student.student import Student
+from stillhouse.training.model.student import Student
 
 
 @contextmanager

@@ -14,20 +14,20 @@ from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
 from stillhouse.errors import ConfigError
+from stillhouse.training.model.blocks import pays_to_compile
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
-from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.probe import probe
 from stillhouse.training.on_policy.teachers.reading import OtherTokens, Reading, SameTokens
 from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
 from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
 from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
-from stillhouse.training.student.blocks import pays_to_compile
-from stillhouse.training.student.student import Student
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class _Loading:
         if settings.kind == "base" and not has_adapter:
             # Its weights change with training, so that the base is kept as a model of its own.
             return self._local(settings, student.base_ref, kl_coef, None)
-        return OwnTeacher(
+        return SelfTeacher(
             settings.name,
             kl_coef,
             student,

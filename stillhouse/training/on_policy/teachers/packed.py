@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from stillhouse.errors import TrainingError
 from stillhouse.serving.logits import LogitScaling
-from stillhouse.training.batching.microbatches import collate, microbatch_groups
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
+from stillhouse.training.loop.batching.microbatches import collate, microbatch_groups
+from stillhouse.training.model.attention import hidden_before_targets
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.student.attention import hidden_before_targets
 from stillhouse.types import Sample
 
 _LOGITS_ELEMENTS: Final = 1 << 26

@@ -14,10 +14,10 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, error
 from stillhouse.config import BudgetConfig, RuntimeConfig
 from stillhouse.dataset.embeddings.embed import MAX_CHARACTERS, Embedder, Vector
 from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError
-from stillhouse.rollouts import Endpoint, RolloutStats, open_journal
-from stillhouse.rollouts.budget import Budget
-from stillhouse.rollouts.limits import controller_of
-from stillhouse.rollouts.retry import Effects
+from stillhouse.inference import Endpoint, RolloutStats, open_journal
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.rate_limit import controller_of
+from stillhouse.inference.retry import Effects
 
 TEXTS = [f"case {number}: how many apples has Anna?" for number in range(10)]
 
@@ -203,9 +203,9 @@ _CHILD = """
     import asyncio, sys
     from stillhouse.config import BudgetConfig, RuntimeConfig
     from stillhouse.dataset.embeddings.embed import Embedder
-    from stillhouse.rollouts import Endpoint, open_journal
-    from stillhouse.rollouts.budget import Budget
-    from stillhouse.rollouts.limits import controller_of
+    from stillhouse.inference import Endpoint, open_journal
+    from stillhouse.inference.budget import Budget
+    from stillhouse.inference.rate_limit import controller_of
 
     url, store = sys.argv[1:]
     endpoint, runtime = Endpoint(url, "m", "m@test"), RuntimeConfig(store=store, max_concurrency=2)

@@ -5,11 +5,11 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.config import Criterion, JudgeConfig, TeacherConfig
 from stillhouse.dataset.judge.judgements import combine, count_outcomes, write_judgements
 from stillhouse.dataset.judge.schema import judge_rollouts, judgement_schema
 from stillhouse.errors import ConfigError
-from stillhouse.rollouts.structured import AnswerSchema
 from stillhouse.types import StopReason, Trajectory
 
 RUBRIC = (Criterion(name="clarity", question="Clear?", best=4), Criterion(name="care", question="Careful?", best=10))

@@ -12,7 +12,7 @@ from stillhouse.config import DatasetConfig
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
-from stillhouse.rollouts.endpoint import Price
+from stillhouse.inference.endpoint import Price
 
 Row = dict[str, Any]
 MakeRow = Callable[..., Row]

@@ -13,8 +13,8 @@ from stillhouse.training.head.compiled import compiled
 from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.head.reference import Reference
 from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.loop.method import TokenLosses
 from stillhouse.training.losses import cross_entropy, z_loss
-from stillhouse.training.method import TokenLosses
 from stillhouse.types import JsonObject
 
 pytestmark = pytest.mark.slow  # each compiles for some seconds

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.loop.method import TokenLosses
 from stillhouse.training.losses import cross_entropy, dft, importance_sampling, z_loss
-from stillhouse.training.method import TokenLosses
 
 N, H, V = 37, 8, 50
 SCALE = 0.3

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.app import create_app
-from stillhouse.serving.desk import Desk
 from stillhouse.serving.models import load_model
 from stillhouse.serving.routes import ServedModel
 from stillhouse.serving.worker import Engine
@@ -25,7 +25,7 @@ def serving(ref: str, name: str) -> Iterator[str]:
     model = load_model(ref, device="cpu", num_threads=1)
     engine = Engine(model, max_batch=64)
     served = ServedModel(name, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, engine.context_length)
-    app = create_app(served, Desk(engine, max_batch=64, max_pending=64), allow_updates=True)
+    app = create_app(served, AdmissionController(engine, max_batch=64, max_pending=64), allow_updates=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
-from stillhouse.progress import NoProgress
+from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
+from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.training.run import run_job
-from stillhouse.training.watching.metrics import read_metrics
 
 
 def test_servers_sample_ahead_and_score_while_the_student_trains(

@@ -12,14 +12,14 @@ from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, Tool
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.serving.models import load_model
 from stillhouse.store.records import write_jsonl
-from stillhouse.training.assembly import build_trainer
 from stillhouse.training.job import TrainJob
+from stillhouse.training.loop.assembly import build_trainer
+from stillhouse.training.loop.trainer import Trainer
+from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.listener import NoListener
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.student.load import load_student
-from stillhouse.training.trainer import Trainer
-from stillhouse.training.watching.listener import NoListener
 from stillhouse.types import Prompt, PromptMetadata
 
 NewMethod = Callable[..., OnPolicy]

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher
 from stillhouse.errors import AuthenticationError, EndpointError
-from stillhouse.rollouts.failures import RequestFailed
+from stillhouse.inference.failures import RequestFailed
 from stillhouse.store import digest
 from stillhouse.training.on_policy.http import ModelServer, read_key
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment

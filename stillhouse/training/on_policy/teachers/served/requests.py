@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.patience import Patience
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from stillhouse.errors import AuthenticationError, EndpointError, QuotaError, StillhouseError
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.training.on_policy.patience import Patience
 from stillhouse.training.on_policy.scored import TeacherView

@@ -10,6 +10,8 @@ from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.rewards import Rewards
@@ -17,8 +19,6 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.routing import Route, Teachers
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 from stillhouse.types import Prompt, PromptMetadata
 
 

@@ -12,10 +12,10 @@ from stillhouse.serving.generator import Generator
 from stillhouse.tools import tool
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 from stillhouse.types import Prompt, PromptMetadata, StopReason
 
 

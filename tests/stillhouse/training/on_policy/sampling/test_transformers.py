@@ -4,9 +4,9 @@ import torch
 from stillhouse.config import StudentConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 
 PROMPT = [5, 9, 40, 7, 11]
 REQUESTS = [GenerationRequest(PROMPT[:length], 24, seed=length) for length in (3, 4, 5)]

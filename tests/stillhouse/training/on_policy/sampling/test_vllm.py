@@ -12,14 +12,14 @@ from stillhouse.errors import ConfigError, EndpointError
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.completions import read_completion
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 from stillhouse.types import Prompt
 
 REQUEST = GenerationRequest([5, 9, 40], 4)

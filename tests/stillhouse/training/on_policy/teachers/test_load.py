@@ -16,16 +16,16 @@ from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
-from stillhouse.training.on_policy.teachers.own import OwnTeacher
 from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 from stillhouse.types import PromptMetadata
 
 FULL = StudentConfig(parameters="full", dtype="float32")
@@ -112,7 +112,7 @@ def test_the_base_is_what_the_student_was_before_training(
             for _, parameter in student.trained_parameters():
                 parameter.add_(0.05)
         teacher = teachers.by_name["self"]
-        assert isinstance(teacher, OwnTeacher if config is LORA else LocalTeacher)
+        assert isinstance(teacher, SelfTeacher if config is LORA else LocalTeacher)
         same(teacher.start(requests).result(), scores_of("embedded:student", requests))
 
 

@@ -13,14 +13,14 @@ from stillhouse.config import OnPolicyTeacher, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
+from stillhouse.training.loop.optimisation.ema import WeightAverage
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.weights import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
-from stillhouse.training.on_policy.teachers.own import OwnTeacher
+from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
-from stillhouse.training.optimisation.ema import WeightAverage
-from stillhouse.training.student.load import load_student
-from stillhouse.training.student.student import Student
 
 CPU = torch.device("cpu")
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32")
@@ -188,8 +188,8 @@ def changed_student(config: StudentConfig) -> Student:
     return student
 
 
-def own(student: Student, weights: object) -> OwnTeacher:
-    return OwnTeacher("own", 1.0, student, weights, temperature=1.0, batch_tokens=64)  # type: ignore[arg-type]
+def own(student: Student, weights: object) -> SelfTeacher:
+    return SelfTeacher("own", 1.0, student, weights, temperature=1.0, batch_tokens=64)  # type: ignore[arg-type]
 
 
 def test_the_base_below_an_adapter_is_the_model_without_it_also_while_the_student_trains(

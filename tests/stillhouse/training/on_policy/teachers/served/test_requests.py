@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stillhouse.rollouts.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.training.on_policy.teachers.served.requests import Requests
 
 OOM = Failure(FailureKind.TRANSIENT, "CUDA out of memory", 500)

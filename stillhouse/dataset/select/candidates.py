@@ -1,0 +1,167 @@
+"""Every row of all shards in a few dozen bytes: what the filters say of it, and what choices among rows go by.
+
+Ids are held as 64-bit hashes (XXH3). That two of a million ids share one has odds of 3 in 100 million: n^2 / 2^65.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pandas.api.types import union_categoricals
+from xxhash import xxh3_64_intdigest
+
+from stillhouse.config import DatasetConfig
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, DIFFICULTY_COLUMNS, DUPLICATE_COLUMNS, JUDGE_COLUMNS, Column
+from stillhouse.dataset.select.filters import drop_bits, limits_of, wanted_scores
+from stillhouse.dataset.select.labels import PLAIN, label_frame, names_of_scores, opened_for, score_column
+from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.table import gathered
+from stillhouse.errors import InputError
+from stillhouse.store.fingerprint import unit_interval
+from stillhouse.types import StopReason
+
+_BATCH_ROWS: Final = 1 << 15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """All rows in the order of the shards."""
+
+    rows: pd.DataFrame
+    """`id`, `prompt`, `cluster`, `standing`: hashes; `standing` is that of the row it repeats, its own where none.
+    `is_near`: whether it repeats that row only nearly. `sample_index`, `num_tool_calls`. `size`: student tokens, or
+    completion tokens, or characters, whichever is known first. `score`: the one `selection.score` names, or NaN.
+    `verified`: 1, 0, or -1 for unverified. `draw`: the cluster's in [0, 1), NaN for rows that no split needs.
+    `tag`: categorical, the categories sorted. `is_repeated`: whether a row before has the same id."""
+    reasons: npt.NDArray[np.uint64]
+    """What `FILTERS` say; 0 for repeated rows."""
+    scores: frozenset[str]
+    """Those of the scores the config goes by that some row has."""
+
+
+def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
+    """All rows of `shards`; memory holds a batch of labels, and about 80 bytes for each row.
+
+    Raises:
+        InputError: a file lacks columns or rows, or a row's stop reason is unknown.
+    """
+    limits, scores = limits_of(config, max_tokens), wanted_scores(config)
+    parts, bits, found = [], [], set[str]()
+    opened = {opened_for(name) for name in scores}
+    tables = chain.from_iterable(_tables(shard, opened) for shard in shards)
+    for batch in chain.from_iterable(table.to_batches() for table in gathered(tables, _BATCH_ROWS)):
+        labels = label_frame(batch, scores)
+        found.update(name for name in scores if labels[score_column(name)].notna().any())
+        bits.append(drop_bits(labels, limits))
+        parts.append(_compact(labels, bits[-1] == 0, config))
+    if not parts:
+        raise InputError(f"there is no trajectory to choose from: {len(shards)} shards, no row. Look at the rollouts")
+    tags = union_categoricals([part.pop("tag") for part in parts], sort_categories=True)
+    rows = pd.concat(parts, ignore_index=True).assign(tag=tags)
+    rows["is_repeated"] = rows["id"].duplicated()
+    reasons = np.concatenate(bits)
+    reasons[rows["is_repeated"]] = 0
+    return Candidates(rows, reasons, frozenset(found))
+
+
+def scores_of(shards: Sequence[CandidateShard]) -> list[str]:
+    """Names of all scores that rows of `shards` have, sorted."""
+    tables = chain.from_iterable(_tables(shard, ("scores", "judge")) for shard in shards)
+    return sorted(set().union(*(names_of_scores(batch) for table in tables for batch in table.to_batches())))
+
+
+def _tables(shard: CandidateShard, opened: Collection[str]) -> Iterator[pa.Table]:
+    """The labels of a shard: of `scores` and `judge` those in `opened`, and the judge's where it verifies answers."""
+    files: list[tuple[Path | None, Sequence[Column]]] = [
+        (shard.candidates, CANDIDATE_COLUMNS),
+        (shard.difficulty, DIFFICULTY_COLUMNS),
+        (shard.duplicates, DUPLICATE_COLUMNS),
+    ]
+    if shard.judge is not None and ("judge" in opened or _asks_judge(shard)):
+        files.append((shard.judge, JUDGE_COLUMNS))
+    names = {*PLAIN, "contamination", "judge", *opened}
+    streams = [
+        _stream(path, [column.name for column in columns if column.name in names], shard.candidates)
+        for path, columns in files
+        if path is not None
+    ]
+    # The files of a shard hold the same rows, so batches of one size do as well.
+    for batches in zip(*streams, strict=True):
+        table = pa.table({name: batch.column(name) for batch in batches for name in batch.schema.names})
+        _check_stop_reasons(table, shard.candidates)
+        yield table
+
+
+def _stream(path: Path, names: Sequence[str], candidates: Path) -> Iterator[pa.RecordBatch]:
+    file = pq.ParquetFile(path)
+    if missing := sorted(set(names) - set(file.schema_arrow.names)):
+        raise InputError(f"{path}: has no column {', '.join(missing)}: another version wrote it. Label the shard again")
+    seen, expected = file.metadata.num_rows, pq.ParquetFile(candidates).metadata.num_rows
+    if seen != expected:
+        raise InputError(f"{path}: has {seen} rows, expected {expected} as {candidates} has. Measure the shard again")
+    return file.iter_batches(_BATCH_ROWS, columns=list(names))
+
+
+def _asks_judge(shard: CandidateShard) -> bool:
+    return "judge" in pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
+
+
+def _check_stop_reasons(labels: pa.Table, path: Path) -> None:
+    is_known = pc.is_in(labels["stop_reason"], pa.array([reason.value for reason in StopReason]))
+    if not pc.all(is_known).as_py():
+        first = labels.filter(pc.invert(is_known)).slice(0, 1).to_pylist()[0]
+        raise InputError(
+            f"{path}: row {first['id']} has the stop reason {first['stop_reason']!r}; expected one of "
+            f"{', '.join(StopReason)}. Convert or sample it again"
+        )
+
+
+def _compact(labels: pd.DataFrame, passes: npt.NDArray[np.bool_], config: DatasetConfig) -> pd.DataFrame:
+    cluster = labels["prompt_cluster"].fillna(labels["prompt_id"])
+    repeats = _repeats(labels, config)
+    size = labels["num_tokens"].fillna(labels["completion_tokens"]).fillna(labels["sampled_chars"])
+    score = config.selection.score
+    return pd.DataFrame(
+        {
+            "id": _hashes(labels["id"]),
+            "prompt": _hashes(labels["prompt_id"]),
+            "cluster": _hashes(cluster),
+            "standing": _hashes(labels["duplicate_of"].where(repeats, labels["id"])),
+            "is_near": repeats & (labels["duplicate_kind"] == "near").to_numpy(bool, na_value=False),
+            "sample_index": labels["sample_index"].to_numpy(np.int32),
+            "num_tool_calls": labels["num_tool_calls"].to_numpy(np.int32),
+            "size": size.to_numpy(np.float32, na_value=np.nan),
+            "score": np.nan if score is None else labels[score_column(score)].to_numpy(np.float64, na_value=np.nan),
+            "verified": labels["verified"].astype("int8[pyarrow]").to_numpy(np.int8, na_value=-1),
+            "draw": _draws(cluster, passes, config),
+            "tag": pd.Categorical(labels["tag"].astype(object)),
+        }
+    )
+
+
+def _hashes(texts: "pd.Series[str]") -> npt.NDArray[np.uint64]:
+    return np.fromiter(map(xxh3_64_intdigest, pa.array(texts).to_pylist()), np.uint64, len(texts))
+
+
+def _repeats(labels: pd.DataFrame, config: DatasetConfig) -> npt.NDArray[np.bool_]:
+    """Rows that repeat one of these shards, in a way that the config drops."""
+    kinds = {"keep": (), "exact": ("exact",), "near": ("exact", "near")}[config.filters.duplicates]
+    is_here = labels["duplicate_of"].notna() & labels["duplicate_source"].isna()
+    return (is_here & labels["duplicate_kind"].isin(kinds)).to_numpy(bool)
+
+
+def _draws(clusters: "pd.Series[str]", passes: npt.NDArray[np.bool_], config: DatasetConfig) -> npt.NDArray[np.float64]:
+    """The draw of each cluster, apart from that of the held-out split: else no training prompt would fall below it."""
+    draws = np.full(len(clusters), np.nan)
+    if config.validation_fraction > 0:
+        codes, names = pd.factorize(clusters[passes])
+        draws[passes] = np.array([unit_interval("validation", config.split_seed, name) for name in names])[codes]
+    return draws

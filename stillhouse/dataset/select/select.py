@@ -1,0 +1,143 @@
+"""Which rows are kept, of all shards: filters, then choices among the rows that pass them, then the split.
+
+All of it follows from labels and config; neither shards nor the order of rows matter, but that of rows with the same id
+the first stands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from stillhouse.config import DatasetConfig
+from stillhouse.dataset.select.candidates import Candidates, read_candidates, scores_of
+from stillhouse.dataset.select.diversity import not_diverse
+from stillhouse.dataset.select.duplicates import duplicate_groups, settle
+from stillhouse.dataset.select.filters import wanted_scores
+from stillhouse.dataset.select.order import Mask, preference
+from stillhouse.dataset.select.pairs import preference_pairs
+from stillhouse.dataset.select.pass_rate import outside_band, pass_rates
+from stillhouse.dataset.select.quotas import check_quotas, over_quota
+from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
+from stillhouse.dataset.select.split import validates
+from stillhouse.dataset.select.steps import explanation
+from stillhouse.dataset.select.target import surplus
+from stillhouse.dataset.shards import CandidateShard
+from stillhouse.errors import ConfigError, NothingKept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The decision on every row; arrays have one entry for each, in the order of the shards."""
+
+    reasons: npt.NDArray[np.uint64]
+    """Why the row is not kept: `reasons.BITS`, 0 for rows that are kept or repeated."""
+    splits: npt.NDArray[np.int8]
+    """0 for `train`, 1 for `validation`, -1 for rows that are not kept."""
+    pass_rates: npt.NDArray[np.float32]
+    """Share of right rows among the verified ones of the row's prompt; NaN without any."""
+    verified: npt.NDArray[np.int8]
+    """1 for right, 0 for wrong, -1 for unverified, where the verifier is `judge` by the judge's verdict."""
+    repeated: Mask
+    """Rows whose id came before: left out of every file, and counted nowhere else."""
+    pairs: list[tuple[int, int]]
+    """A right and a wrong row of one prompt each, if `selection.pairs` asks for them."""
+
+    @property
+    def kept(self) -> int:
+        """The number of rows kept; it may be lower than `selection.target_rows`."""
+        return int(np.count_nonzero(self.splits >= 0))
+
+    def reasons_of(self, row: int) -> list[str]:
+        """Why a row is not kept, in the order of `DropReason`."""
+        return [reason.value for reason in reasons_in(int(self.reasons[row]))]
+
+
+def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_tokens: int | None) -> Selection:
+    """The decision on every row of `shards`.
+
+    Args:
+        shards: With whatever was measured of them; what was not measured drops nothing.
+        config: Filters, selection and split.
+        max_tokens: `student.max_length`, or None for no limit besides the config's.
+
+    Raises:
+        NothingKept: nothing is kept, or nothing to train on.
+        InputError: a file lacks columns or rows.
+        ConfigError: the config goes by a score that no row has, or has a quota for a tag that none has.
+    """
+    candidates = read_candidates(shards, config, max_tokens)
+    rows = candidates.rows.assign(preference=preference(candidates.rows, config.selection))
+    _check_names(candidates, shards, config)
+    rates = pass_rates(rows)
+    reasons = _choose(rows, candidates.reasons, rates, shards, config)
+    is_repeated = rows["is_repeated"].to_numpy()
+    kept = (reasons == 0) & ~is_repeated
+    if not kept.any():
+        raise NothingKept(
+            f"no trajectory of {len(rows)} is kept; expected at least one. Left after each step:\n"
+            f"  {len(rows):>8}  rollouts\n  {np.count_nonzero(~is_repeated):>8}  distinct\n"
+            f"{explanation(reasons[~is_repeated])}Loosen the section `dataset`, or look at the rollouts"
+        )
+    is_validation = validates(rows, kept, config.validation_fraction)
+    if (kept == is_validation).all():
+        raise NothingKept(
+            f"all {np.count_nonzero(kept)} kept rows fall into the validation split; expected some to train on. Set "
+            f"dataset.validation_fraction (now {config.validation_fraction}) lower or change dataset.split_seed "
+            f"(now {config.split_seed})"
+        )
+    return Selection(
+        reasons=reasons,
+        splits=np.where(kept, is_validation, -1).astype(np.int8),
+        pass_rates=rates.astype(np.float32),
+        verified=rows["verified"].to_numpy(),
+        repeated=is_repeated,
+        pairs=preference_pairs(rows, kept, reasons) if config.selection.pairs else [],
+    )
+
+
+def _choose(
+    rows: pd.DataFrame,
+    found: npt.NDArray[np.uint64],
+    rates: npt.NDArray[np.float64],
+    shards: Sequence[CandidateShard],
+    config: DatasetConfig,
+) -> npt.NDArray[np.uint64]:
+    """What the filters `found` and, of rows they pass, what each choice says of those that the one before left."""
+    selection, reasons = config.selection, found.copy()
+    is_counted = ~rows["is_repeated"].to_numpy()
+
+    def drop(reason: DropReason, dropped: Mask) -> None:
+        reasons[dropped] |= np.uint64(BITS[reason])
+
+    def alive() -> Mask:
+        return is_counted & (reasons == 0)
+
+    drop(DropReason.PASS_RATE, is_counted & outside_band(rates, selection))
+    duplicates = duplicate_groups(rows)
+    for reason in (DropReason.DUPLICATE, DropReason.NEAR_DUPLICATE):
+        # A row that equals one that repeats an earlier dataset repeats it as well.
+        drop(reason, is_counted & (found[duplicates.standing] & np.uint64(BITS[reason]) > 0))
+    settled = settle(rows, alive(), duplicates, selection.rows_per_prompt)
+    drop(DropReason.DUPLICATE, settled.repeats)
+    drop(DropReason.NEAR_DUPLICATE, settled.near_repeats)
+    drop(DropReason.NOT_PREFERRED, settled.refused)
+    drop(DropReason.QUOTA, over_quota(rows, alive(), selection.quotas))
+    drop(DropReason.NOT_DIVERSE, not_diverse(rows, alive(), shards, selection.max_diverse_rows))
+    drop(DropReason.SURPLUS, surplus(rows, alive(), selection.target_rows))
+    return reasons
+
+
+def _check_names(candidates: Candidates, shards: Sequence[CandidateShard], config: DatasetConfig) -> None:
+    check_quotas(config.selection.quotas, candidates.rows["tag"].cat.categories)
+    is_passed = (candidates.reasons == 0) & ~candidates.rows["is_repeated"]
+    unknown = sorted(set(wanted_scores(config)) - candidates.scores)
+    # Where no row passes, there may be nothing that was scored: the funnel says more.
+    if unknown and is_passed.any():
+        raise ConfigError(
+            f"the config goes by the score {', '.join(map(repr, unknown))}, which no trajectory has; seen: "
+            f"{', '.join(map(repr, scores_of(shards))) or 'none'}. Correct dataset.selection.score, "
+            "dataset.filters.min_scores or dataset.filters.max_scores, or have it measured"
+        )

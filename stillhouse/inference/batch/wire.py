@@ -1,0 +1,186 @@
+"""The batch endpoint as one external system: files, batches, and its failures in the engine's words."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from stillhouse.http.bodies import ACCEPT_ENCODING
+from stillhouse.http.keys import KeyRedactor
+from stillhouse.inference.batch.answers import lines_of
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.types import JsonObject
+
+if TYPE_CHECKING:
+    import httpx2
+    from openai.types import Batch
+
+_LOG = logging.getLogger(__name__)
+_ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+_PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_TAG: Final = "stillhouse"
+"""The key of a batch's metadata that holds its tag."""
+_LISTED_BACK_S: Final = 86_400.0
+"""How far the endpoint's clock and ours may be apart."""
+
+
+class BatchEndpoint:
+    """Batches of chat completions at one endpoint, through the `openai` package.
+
+    Args:
+        endpoint: who is asked.
+        poll_s: seconds between two looks at a batch, and before what failed in passing is tried again.
+        sleep: waits so long.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
+        # The openai package takes a second to import, which no command that asks nobody should wait for.
+        import openai
+
+        from stillhouse.http.hooks import guard_answers
+
+        host = urlsplit(endpoint.base_url).hostname or ""
+        self._redactor = KeyRedactor(endpoint.api_key)
+        self._poll_s = poll_s
+        self._sleep = sleep
+        self._client = openai.AsyncOpenAI(
+            base_url=endpoint.base_url,
+            api_key=endpoint.api_key,
+            http_client=openai.DefaultAsyncHttpxClient(
+                headers={"Accept-Encoding": ACCEPT_ENCODING},
+                event_hooks={"response": [guard_answers(self._redactor, is_stream=_is_file)]},
+                # A proxy of the environment is never meant for this machine itself.
+                trust_env=host not in _LOOPBACK,
+            ),
+        )
+
+    async def create(self, tag: str, lines: bytes, *, since: float) -> str:
+        """The id of a new batch.
+
+        Args:
+            tag: goes into the batch's metadata.
+            lines: its input file.
+            since: when the tag was made, in seconds since 1970.
+
+        Raises:
+            RequestFailed: there is none, or nobody can tell.
+        """
+        import openai
+
+        try:
+            file = await self._client.files.create(file=(f"{tag}.jsonl", lines), purpose="batch")
+        except openai.APIError as error:
+            raise RequestFailed(self._failure(error)) from None
+        try:
+            # The package would try again what may have been done, and the second batch would be billed as well.
+            batch = await self._client.with_options(max_retries=0).batches.create(
+                input_file_id=file.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={_TAG: tag},
+            )
+        except openai.APIError as error:
+            failure = self._failure(error)
+            if failure.kind is FailureKind.TRANSIENT:
+                found = await self.find({tag}, since=since)
+                if tag in found:
+                    return found[tag]
+            raise RequestFailed(failure) from None
+        return batch.id
+
+    async def find(self, tags: Collection[str], *, since: float) -> dict[str, str]:
+        """Ids of the batches that carry one of `tags`, created since then.
+
+        Raises:
+            RequestFailed: the endpoint does not list its batches.
+        """
+        import openai
+
+        found: dict[str, str] = {}
+        try:
+            async for batch in self._client.batches.list(limit=100):
+                tag = (batch.metadata or {}).get(_TAG)
+                if tag is not None and tag in tags:
+                    found[tag] = batch.id
+                if len(found) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
+                    break
+        except openai.APIError as error:
+            raise RequestFailed(self._failure(error)) from None
+        return found
+
+    async def ended(self, batch_id: str) -> "Batch":
+        """The batch as it is when nothing more will come of it.
+
+        Raises:
+            RequestFailed: the endpoint does not know it, or refuses the key.
+        """
+        import openai
+
+        while True:
+            # Before the first look as well: those who take answers of an earlier run arrive one after the other.
+            await self._sleep(self._poll_s)
+            try:
+                current = await self._client.batches.retrieve(batch_id)
+            except openai.APIError as error:
+                failure = self._failure(error)
+                if failure.status == 404:
+                    told = f"batch {batch_id} is not known there any more; its requests are asked again"
+                    raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 404)) from error
+                if failure.kind not in _PASSING:
+                    raise RequestFailed(failure) from None
+                _LOG.warning("batch %s: cannot be looked at for now: %s", batch_id, failure.message)
+                continue
+            if current.status in _ENDED:
+                return current
+
+    async def lines(self, file_id: str) -> AsyncIterator[JsonObject]:
+        """The lines of a file; from its first line again where the connection is lost on the way.
+
+        Raises:
+            RequestFailed: the endpoint does not give it out.
+        """
+        import httpx2
+        import openai
+
+        while True:
+            try:
+                async with self._client.files.with_streaming_response.content(file_id) as file:
+                    async for row in lines_of(file.iter_bytes()):
+                        yield row
+                return
+            except (openai.APIError, httpx2.HTTPError) as error:
+                failure = self._failure(error)
+                if failure.kind not in _PASSING:
+                    raise RequestFailed(failure) from None
+                _LOG.warning("file %s: cannot be read for now: %s", file_id, failure.message)
+                await self._sleep(self._poll_s)
+
+    def _failure(self, error: Exception) -> Failure:
+        """The failure without the key; it is raised without its cause, which may hold the key as it came."""
+        failure = _failure(error)
+        return replace(failure, message=self._redactor.text(failure.message))
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+
+def _is_file(response: "httpx2.Response") -> bool:
+    """Whether it is a batch's file of answers, which may be large and is read line by line."""
+    return response.is_success and response.request.url.path.endswith("/content")
+
+
+def _failure(error: Exception) -> Failure:
+    """The failure in an exception of the package or of its HTTP library."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        headers = {name.lower(): value for name, value in error.response.headers.items()}
+        return classify(error.status_code, headers, {"error": error.body}, datetime.now(UTC))
+    unreachable = type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout")
+    told = f"{error or type(error).__name__} {error.__cause__ or ''}".strip()
+    return Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)

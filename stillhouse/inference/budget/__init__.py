@@ -1,0 +1,21 @@
+"""Hard caps on what a run spends, what it will spend in all, and the prices both are reckoned with."""
+
+from stillhouse.inference.budget.budget import Budget, BudgetSnapshot, Reservation
+from stillhouse.inference.budget.prices import price_of, require_prices, stated_price
+from stillhouse.inference.budget.shared import forget_budgets, shared_budget
+from stillhouse.inference.budget.spend import NOTHING, REFUSED, Spend, spend_of
+
+__all__ = [
+    "NOTHING",
+    "REFUSED",
+    "Budget",
+    "BudgetSnapshot",
+    "Reservation",
+    "Spend",
+    "forget_budgets",
+    "price_of",
+    "require_prices",
+    "shared_budget",
+    "spend_of",
+    "stated_price",
+]

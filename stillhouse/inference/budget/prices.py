@@ -1,0 +1,141 @@
+"""What a teacher or a judge costs: found once, before anything is asked.
+
+A completion costs what its endpoint says it cost (OpenRouter's `usage.cost`). For endpoints that do not say, and for
+the worst case of a request that is not sent yet, the price is the first of these that is known:
+
+    1. teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens: what the user states
+    2. the endpoint's own list, GET /models, in OpenRouter's form: today's price of this very endpoint
+    3. teacher.prices_file: a table of many models, as current as whoever keeps it (`prices_file.py`)
+
+Otherwise it is unknown, and said to be so: never 0. The batch endpoint halves whichever was found.
+"""
+
+import logging
+import math
+import threading
+from contextlib import aclosing
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig
+from stillhouse.errors import ConfigError
+from stillhouse.inference.budget.prices_file import price_in_file
+from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.failures import RequestFailed
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 10.0
+
+_listed: Final[dict[tuple[str, str], Price | None]] = {}
+_lock: Final = threading.Lock()
+
+
+async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
+    """What `endpoint` charges for its model; None when nobody says.
+
+    Args:
+        endpoint: who is asked.
+        teacher: the section that describes it.
+
+    Raises:
+        ConfigError: `teacher.prices_file` cannot be read.
+    """
+    price = stated_price(teacher)
+    # A file with a mistake in it is told of at once, not on the day the endpoint stops listing its prices.
+    file = teacher.prices_file
+    in_file = None if file is None else price_in_file(file, endpoint.model, endpoint.role)
+    if price is None:
+        price = await listed_price(endpoint)
+    if price is None:
+        price = in_file
+    if price is not None and teacher.batch:
+        price = price.half()
+    return price
+
+
+def stated_price(teacher: TeacherConfig) -> Price | None:
+    """The price that the config itself names."""
+    prompt, completion = teacher.usd_per_million_prompt_tokens, teacher.usd_per_million_completion_tokens
+    return None if prompt is None or completion is None else Price(prompt, completion)
+
+
+async def listed_price(endpoint: Endpoint) -> Price | None:
+    """The price in the endpoint's list of models, read once in a process; None where there is none.
+
+    No failure is an error: most endpoints have no such list, and one that is down will be met again soon enough.
+    """
+    key = (endpoint.base_url, endpoint.model)
+    with _lock:
+        if key in _listed:
+            return _listed[key]
+    models = await _models(endpoint)
+    if models is None:
+        return None
+    with _lock:
+        _listed[key] = price = read_listed(models, endpoint.model)
+    return price
+
+
+def read_listed(body: Any, model: str) -> Price | None:
+    """The price of `model` in an answer to GET /models in OpenRouter's form: texts of USD a token.
+
+    https://openrouter.ai/docs/api-reference/list-available-models: `pricing` has `prompt`, `completion`, `request` and,
+    for some models, `input_cache_read` and `internal_reasoning`. A reasoning price of 0 means that reasoning is
+    charged as the completion it is part of. A negative price marks a model (a router) that has none of its own.
+    """
+    rows = body.get("data") if isinstance(body, dict) else None
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and row.get("id") == model and isinstance(row.get("pricing"), dict):
+            return _listed_in(row["pricing"])
+    return None
+
+
+def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
+    """Lets caps in money pass only where the endpoint has a price to keep them by.
+
+    Raises:
+        ConfigError: the price is unknown.
+    """
+    role, section = endpoint.role.name.lower(), endpoint.role.section
+    for field, cap in (("budget.max_usd", budget.max_usd), ("rollouts.max_rollout_usd", rollouts.max_rollout_usd)):
+        if cap is not None and endpoint.price is None:
+            raise ConfigError(
+                f"{field} is {cap:g}, but the price of the {role} is unknown, so the cap could not be kept. Set "
+                f"{section}.usd_per_million_prompt_tokens and {section}.usd_per_million_completion_tokens, or name a "
+                f"file of prices in {section}.prices_file; or leave {field} out and cap tokens instead"
+            )
+
+
+async def _models(endpoint: Endpoint) -> Any:
+    # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+    from stillhouse.inference.http_client import HttpClient
+
+    try:
+        async with aclosing(HttpClient(endpoint, timeout_s=_TIMEOUT_S)) as client:
+            return orjson.loads((await client.get("models")).content)
+    except (RequestFailed, ValueError) as error:
+        _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)
+        return None
+
+
+def _listed_in(pricing: dict[str, Any]) -> Price | None:
+    prompt, completion = _per_token(pricing, "prompt"), _per_token(pricing, "completion")
+    if prompt is None or completion is None:
+        return None
+    cached, reasoning = _per_token(pricing, "input_cache_read"), _per_token(pricing, "internal_reasoning")
+    return Price(
+        prompt * 1e6,
+        completion * 1e6,
+        cached_prompt=None if cached is None else cached * 1e6,
+        reasoning=reasoning * 1e6 if reasoning else None,
+        request=_per_token(pricing, "request") or 0.0,
+    )
+
+
+def _per_token(pricing: dict[str, Any], name: str) -> float | None:
+    try:
+        value = float(pricing[name])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

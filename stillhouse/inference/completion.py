@@ -1,0 +1,199 @@
+"""One completion as the engine handles it, read from an endpoint's answer or from the journal."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import orjson
+
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
+from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.inference.usage import read_cost, read_usage
+from stillhouse.types import JsonObject, Message, TokenUsage, Turn
+
+_LOG = logging.getLogger(__name__)
+_SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
+CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons of a completion that reached its bound; the last two are Anthropic's and Mistral's."""
+WITHHELD_REASONS: Final = ("content_filter", "safety")
+"""Beginnings of finish reasons of a provider's filter; Gemini adds which one."""
+
+ToolChoice = Literal["auto", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one completion is sampled."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    seed: int | None
+    record_tokens: bool = False
+    """Ask for token ids and log-probabilities."""
+    tool_choice: ToolChoice = "auto"
+    """`none` shows the tools and forbids to call them."""
+    response_schema: JsonObject | None = None
+    """JSON schema of the answer; None takes any text."""
+    reasoning_effort: str | None = None
+    """One of `rollouts.reasoning_effort`; None leaves it to the endpoint."""
+    extra_body: JsonObject = field(default_factory=dict)
+    """Further keys of the request, which win over all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the model said in one turn, and the facts of it."""
+
+    message: Message
+    """As the endpoint wrote it, less the keys whose value is null."""
+    turn: Turn
+    limits: RateLimits | None = None
+    """What the headers said of the endpoint's limits; true for a moment, so no journal keeps it."""
+
+
+def encode_completion(completion: Completion) -> bytes:
+    """The completion as the journal keeps it."""
+    return orjson.dumps({"message": completion.message, "turn": completion.turn})
+
+
+def decode_completion(body: bytes) -> Completion:
+    """The completion that `encode_completion` wrote, equal in every field but `limits`."""
+    row = orjson.loads(body)
+    return Completion(row["message"], Turn(**row["turn"]))
+
+
+def read_completion(
+    content: bytes, headers: Mapping[str, str], *, latency_s: float, model: str, record_tokens: bool
+) -> Completion:
+    """The completion in the body of an answer with HTTP 200.
+
+    An empty message counts as an answer where what is known of it agrees: a model may end its turn at once, and with a
+    seed it would do so again. Where tokens were sampled and nothing of them is there, the answer was lost on the way.
+
+    Args:
+        content: the body.
+        headers: of the answer; looked up by names in lower case.
+        latency_s: seconds from sending to the last byte.
+        model: the model asked for, where the body does not name one.
+        record_tokens: whether token ids were asked for.
+
+    Raises:
+        RequestFailed: the body is cut, carries an error, or has no message in it.
+    """
+    body = _parse(content)
+    choice = _first_choice(body, headers)
+    message = _message(choice)
+    usage = read_usage(body.get("usage"))
+    prompt_ids, completion_ids, logprobs = _tokens(body, choice) if record_tokens else (None, None, None)
+    if not any(message.get(key) for key in _SAID) and completion_ids is None and _is_lost(choice, usage):
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, "the endpoint answered with an empty message", 200))
+    turn = Turn(
+        finish_reason=_text(choice.get("finish_reason")) or ("tool_calls" if message.get("tool_calls") else "unknown"),
+        usage=usage,
+        latency_s=latency_s,
+        model=_text(body.get("model")) or model,
+        provider=_text(body.get("provider")),
+        request_id=headers.get("x-request-id") or _text(body.get("id")),
+        cost_usd=read_cost(body.get("usage")),
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        sampling_logprobs=logprobs,
+    )
+    return Completion(message, turn)
+
+
+def _parse(content: bytes) -> JsonObject:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
+        try:
+            # Given bytes, json would take UTF-16 as well, in which nobody has looked for keys.
+            body = _whole_characters(json.loads(content.decode("utf-8", "surrogatepass")))
+        except ValueError as error:
+            told = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200)) from error
+    if not isinstance(body, dict):
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer is not a JSON object: {content[:80]!r}", 200))
+    return body
+
+
+def _whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+    return value
+
+
+def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    error = error_of(body) or (error_of({"error": choice.get("error")}) if choice is not None else {})
+    if error:
+        code = str(error.get("code"))
+        status = int(code) if code.isdecimal() and 400 <= int(code) < 600 else 200
+        raise RequestFailed(classify(status, headers, {"error": error}, datetime.now(UTC)))
+    if choice is None or choice.get("finish_reason") == "error":
+        told = f"the answer has no completion in it: {str(body)[:200]}"
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200))
+    return choice
+
+
+def _is_lost(choice: JsonObject, usage: TokenUsage) -> bool:
+    """Whether an empty message cannot be all there was: the end of a turn alone, or reasoning that is withheld."""
+    reason = str(choice.get("finish_reason"))
+    if reason in CUT_REASONS or reason.startswith(WITHHELD_REASONS):
+        return False
+    num_sampled = usage.get("completion_tokens", 0)
+    return num_sampled == 0 or num_sampled - usage.get("reasoning_tokens", 0) > 1
+
+
+def _message(choice: JsonObject) -> Message:
+    written = choice.get("message")
+    if not isinstance(written, dict):
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer has no message: {str(choice)[:200]}", 200))
+    message = {key: value for key, value in written.items() if value is not None}
+    if not message.get("tool_calls"):
+        # vLLM writes an empty list where there is no call, and OpenAI refuses to be sent one.
+        message.pop("tool_calls", None)
+    return {**message, "role": "assistant"}
+
+
+def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, list[int] | None, list[float] | None]:
+    """Prompt ids, completion ids and log-probabilities; None for what the endpoint does not give.
+
+    Ids stand where vLLM and this project's own server put them, log-probabilities where OpenAI does. Those that do not
+    belong one to one to the ids are dropped: the completion is paid for, and the ids are right without them.
+    """
+    prompt_ids, completion_ids = _list(body.get("prompt_token_ids")), _list(choice.get("token_ids"))
+    logprobs = _logprobs(choice.get("logprobs"))
+    if completion_ids is not None and logprobs is not None and len(completion_ids) != len(logprobs):
+        _LOG.warning(
+            "an answer has %d token ids but %d log-probabilities, which are dropped", len(completion_ids), len(logprobs)
+        )
+        logprobs = None
+    return prompt_ids, completion_ids, logprobs
+
+
+def _logprobs(written: Any) -> list[float] | None:
+    entries = _list(written.get("content")) if isinstance(written, dict) else None
+    if entries is None:
+        return None
+    told = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    values = [float(value) for value in told if isinstance(value, int | float)]
+    return values if len(values) == len(told) else None
+
+
+def _list(value: Any) -> list[Any] | None:
+    return value if isinstance(value, list) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

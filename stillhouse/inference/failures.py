@@ -1,0 +1,183 @@
+"""What kind of failure a request met, decided by status and type, and what follows from each kind.
+
+    rate        the endpoint asks to slow down        waits, costs no attempt
+    transient   5xx, a reset, a cut or empty answer   tried again, costs an attempt
+    stall       no answer within the time limit       tried again, costs an attempt
+    quota       out of money or of a daily allowance  ends the run
+    auth        the key is missing or refused         ends the run
+    permanent   the request itself is wrong           recorded, never tried again
+    content     a filter refused it                   recorded, never tried again
+
+Providers word the same failure in many ways. Where only the wording tells (a context that is too long, a daily
+allowance), the phrases stand in one table below, each with a test.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits, read_limits, retry_after
+from stillhouse.types import ErrorRecord, JsonObject
+
+
+class FailureKind(StrEnum):
+    """See the module's table. Closed: a new kind is a new member."""
+
+    RATE = "rate"
+    TRANSIENT = "transient"
+    STALL = "stall"
+    QUOTA = "quota"
+    AUTH = "auth"
+    PERMANENT = "permanent"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed request, as data."""
+
+    kind: FailureKind
+    message: str
+    status: int | None = None
+    """HTTP status, or the status a body of HTTP 200 carries; None where nothing was answered."""
+    retry_after_s: float | None = None
+    """What the endpoint asked to wait at least."""
+    context_overflow: bool = False
+    """The conversation is longer than the model's context."""
+    unreachable: bool = False
+    """No connection came about: refused, or the name is unknown."""
+    scope: LimitScope | None = None
+    """What a refusal says there was too much of; None where it does not say."""
+    limits: RateLimits | None = None
+    """What the answer's headers say about the limits."""
+
+    def record(self) -> ErrorRecord:
+        """The failure as a trajectory keeps it."""
+        kept: ErrorRecord = {"kind": self.kind.value, "message": self.message}
+        if self.status is not None:
+            kept["status"] = self.status
+        return kept
+
+
+class RequestFailed(Exception):
+    """A request that gave no completion. It never leaves the engine."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+_QUOTA_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+_CONTENT_CODES: Final = frozenset({"content_filter", "content_policy_violation"})
+_CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded"})
+_CONTEXT_PHRASES: Final = ("maximum context length", "prompt is too long", "exceeds the available context size")
+_DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
+# In this order, as "tokens per min" is told by "Rate limit reached for requests" as well.
+_SCOPE_PHRASES: Final = (
+    (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
+    (
+        LimitScope.TOKENS,
+        ("tokens per min", "(tpm)", "tokens_per_min", "token rate", "tokens per second", "input tokens"),
+    ),
+    (LimitScope.REQUESTS, ("requests per min", "(rpm)", "requests_per_min", "request rate", "requests per second")),
+)
+_MAX_MESSAGE: Final = 500
+
+
+def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) -> Failure:
+    """The failure that an HTTP answer reports.
+
+    Args:
+        status: HTTP status; for an error inside a body of HTTP 200, the status that the body names.
+        headers: of the answer; names in lower case.
+        body: the parsed JSON, or the text that would not parse.
+        now: for Retry-After dates; with a time zone.
+    """
+    error = error_of(body)
+    message = _message(status, error, body)
+    codes = {str(error[key]) for key in ("code", "type", "status") if error.get(key) is not None}
+    kind = _kind(status, codes, error, message)
+    limits = read_limits(headers, now)
+    return Failure(
+        kind,
+        message,
+        status,
+        retry_after_s=retry_after(headers, now),
+        context_overflow=kind is FailureKind.PERMANENT and _is_context_overflow(codes, message),
+        scope=_scope(codes, message, limits) if kind is FailureKind.RATE else None,
+        limits=limits,
+    )
+
+
+def error_of(body: Any) -> JsonObject:
+    """The error object of an answer in any of the usual forms; empty where there is none."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if not isinstance(body, dict):
+        return {}
+    error = body.get("error")
+    if isinstance(error, dict):
+        return error
+    if isinstance(error, str):
+        return {"message": error}
+    if body.get("object") == "error" or ("message" in body and "choices" not in body):
+        return body
+    return {}
+
+
+def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> FailureKind:
+    if status == 402 or codes & _QUOTA_CODES or (status == 429 and _is_daily_allowance(message)):
+        return FailureKind.QUOTA
+    if status in (429, 529) or (status == 503 and codes & _RATE_CODES):
+        return FailureKind.RATE
+    if codes & _CONTENT_CODES or (status == 403 and _is_moderated(error)):
+        return FailureKind.CONTENT
+    if status in (401, 403):
+        return FailureKind.AUTH
+    if status in (408, 409, 425) or status >= 500 or status < 400:
+        return FailureKind.TRANSIENT
+    return FailureKind.PERMANENT
+
+
+def _is_moderated(error: JsonObject) -> bool:
+    """OpenRouter answers 403 with the reasons when moderation flags a prompt."""
+    metadata = error.get("metadata")
+    return isinstance(metadata, dict) and "reasons" in metadata
+
+
+def _is_context_overflow(codes: set[str], message: str) -> bool:
+    return bool(codes & _CONTEXT_CODES) or any(phrase in message.lower() for phrase in _CONTEXT_PHRASES)
+
+
+def _is_daily_allowance(message: str) -> bool:
+    return any(phrase in message.lower() for phrase in _DAILY_PHRASES)
+
+
+def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
+    """What there was too much of: as the error's type or wording says, else what its headers show as used up."""
+    told = " ".join([*codes, message]).lower()
+    for scope, phrases in _SCOPE_PHRASES:
+        if any(phrase in told for phrase in phrases):
+            return scope
+    used_up = [
+        scope
+        for scope, allowance in (
+            (LimitScope.REQUESTS, limits and limits.requests),
+            (LimitScope.TOKENS, limits and limits.tokens),
+        )
+        if allowance and allowance.remaining == 0
+    ]
+    return used_up[0] if len(used_up) == 1 else None
+
+
+def _message(status: int, error: JsonObject, body: Any) -> str:
+    told = error.get("message")
+    if not isinstance(told, str) or not told:
+        told = str(body)[:_MAX_MESSAGE] if body else "no body"
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("raw"):
+        told += f" ({str(metadata['raw'])[:_MAX_MESSAGE]})"
+    return f"HTTP {status}: {told}"

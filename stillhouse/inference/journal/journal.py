@@ -1,0 +1,247 @@
+"""`Journal`: look-ups, puts and claims on one journal file."""
+
+import asyncio
+import logging
+import threading
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from stillhouse.errors import StoreError
+from stillhouse.inference.journal.claims import Claims
+from stillhouse.inference.journal.digests import digest_of, record_name
+from stillhouse.inference.journal.schema import (
+    COMPLETION,
+    FIRST_KIND,
+    SELECT,
+    TOOL_RESULT,
+    TRAJECTORY,
+    NewerVersion,
+    connect,
+    place,
+    prepare,
+)
+from stillhouse.inference.journal.writer import Writer
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
+
+JOURNAL_FILE: Final = "journal.sqlite3"
+"""Name of a journal in its folder."""
+_KEY_BYTES: Final = 32
+
+logger = logging.getLogger(__name__)
+
+
+class Journal:
+    """An open journal. Safe to use from several threads and event loops, and by several processes at once.
+
+    Keys and digests are SHA-256 in hex, bodies opaque bytes. A record that is not as it was written is reported in the
+    log and counts as absent, so that it is asked for again; what is put in its place replaces it. Use as a context
+    manager: leaving the block waits for what is still to be written and frees what is claimed.
+
+    Args:
+        path: the SQLite file; made with its folder where it is missing.
+
+    Raises:
+        StoreError: it cannot be opened, is no journal, or was written by a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._closed = False
+        self._lock = threading.Lock()
+        self._read_lock = threading.Lock()
+        # For each claimed rollout the places filled since, if nothing was there before: nobody else fills any, so a
+        # look-up anywhere else needs no question. None where something was there.
+        self._claimed: dict[bytes, set[bytes] | None] = {}
+        # Claimed rollouts of which a write was left behind by a task that was cancelled.
+        self._cut_off: set[bytes] = set()
+        self._reported: set[bytes] = set()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            prepare(path)
+            with ExitStack() as opened:
+                self._reader = opened.enter_context(closing(connect(path)))
+                self._connection = opened.enter_context(closing(connect(path)))
+                self._claims = Claims(path.with_name(f"{path.name}-claims"))
+                opened.pop_all()
+        except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
+            raise self._error("opened", error) from error
+        self._writer = Writer(self._connection, partial(self._error, "written"))
+
+    async def claim(self, rollout_key: str) -> bool:
+        """Whether this journal may pay for the rollout; False while another one, or an earlier claim of this, does.
+
+        A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process, whatever ends it.
+        Look for the trajectory and completions once it is granted: who had it before may have got further. For a
+        rollout that nobody ever began those look-ups cost nothing. There is nothing left to pay for in a finished one,
+        which is granted to everybody.
+
+        Raises:
+            StoreError: the journal cannot be read, or the file system has no locks.
+        """
+        key = bytes.fromhex(rollout_key)
+        with self._lock:
+            self._check_open()
+            if key in self._claimed:
+                return False
+            try:
+                granted = self._claims.take(key)
+            except OSError as error:
+                raise self._error("claimed from", error) from error
+            if not granted:
+                return self._is_finished(key, self._first_kind(key))
+            try:
+                found = self._first_kind(key)
+                is_finished = self._is_finished(key, found)
+            except StoreError:
+                self._claims.free(key)
+                raise
+            if is_finished:
+                self._claims.free(key)
+            else:
+                self._claimed[key] = set() if found is None else None
+        return True
+
+    def disclaim(self, rollout_key: str) -> None:
+        """Leaves the rollout to others, if it is claimed; for one given up without a trajectory.
+
+        At once, or when what of it is still being written has become durable: nobody is to pay for that again.
+        """
+        key = bytes.fromhex(rollout_key)
+        if key in self._cut_off:
+            self._writer.call_after(partial(self._free, key))
+        else:
+            self._free(key)
+
+    def completion(self, rollout_key: str, turn: int, request_digest: str) -> bytes | None:
+        """The completion given at this place, or None."""
+        return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, asked=bytes.fromhex(request_digest)))
+
+    async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
+        """Makes a completion durable; what holds at its place, which another process may have written first.
+
+        Raises:
+            StoreError: no space, no permission, or the disk failed. So for all `put_` methods.
+        """
+        key = bytes.fromhex(rollout_key)
+        return await self._put(place(key, COMPLETION, turn, asked=bytes.fromhex(request_digest)), body)
+
+    def tool_result(self, rollout_key: str, turn: int, call_index: int, call_digest: str) -> bytes | None:
+        """The tool result given at this place, or None."""
+        key = bytes.fromhex(rollout_key)
+        return self._read(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)))
+
+    async def put_tool_result(
+        self, rollout_key: str, turn: int, call_index: int, call_digest: str, body: bytes
+    ) -> bytes:
+        """Makes a tool result durable; what holds at its place."""
+        key = bytes.fromhex(rollout_key)
+        return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
+
+    def trajectory(self, rollout_key: str) -> bytes | None:
+        """The finished trajectory of this rollout, or None."""
+        return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
+
+    async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:
+        """Makes a finished trajectory durable and ends the claim on it; what holds for its rollout."""
+        key = bytes.fromhex(rollout_key)
+        stored = await self._put(place(key, TRAJECTORY), body)
+        self._free(key)
+        return stored
+
+    def close(self) -> None:
+        """Writes what is waiting, frees what is claimed and closes the file."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._writer.close()
+        self._connection.close()
+        with self._read_lock:
+            self._reader.close()
+        with self._lock:
+            self._claimed.clear()
+            self._claims.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _read(self, where: bytes) -> bytes | None:
+        filled = self._claimed.get(where[:_KEY_BYTES])
+        if filled is not None and where not in filled:
+            return None
+        return self._stored(where)
+
+    def _stored(self, where: bytes) -> bytes | None:
+        row = self._ask(SELECT, where)
+        if row is None:
+            return None
+        body: bytes | None = row[0]
+        if body is not None and row[1] == digest_of(where, body):
+            return body
+        if where not in self._reported:
+            self._reported.add(where)
+            logger.warning(
+                "journal %s: %s is damaged: its bytes do not match their digest. It is not used and will be made "
+                "again; `stillhouse doctor --store` checks the whole store",
+                self.path,
+                record_name(where),
+            )
+        return None
+
+    def _first_kind(self, key: bytes) -> bytes | None:
+        row = self._ask(FIRST_KIND, key)
+        return None if row is None else row[0]
+
+    def _is_finished(self, key: bytes, first_kind: bytes | None) -> bool:
+        """Whether nothing of the rollout is left to pay for: a damaged trajectory finishes none."""
+        return first_kind == TRAJECTORY and self._stored(place(key, TRAJECTORY)) is not None
+
+    def _ask(self, question: str, argument: bytes) -> tuple[Any, ...] | None:
+        try:
+            with self._read_lock:
+                row: tuple[Any, ...] | None = self._reader.execute(question, (argument,)).fetchone()
+        except SQLITE_ERRORS as error:
+            raise self._error("read", error) from error
+        return row
+
+    async def _put(self, where: bytes, body: bytes) -> bytes:
+        key = where[:_KEY_BYTES]
+        with self._lock:
+            self._check_open()
+            filled = self._claimed.get(key)
+            if filled is not None:
+                filled.add(where)
+            stored = self._writer.put(where, body)
+        try:
+            return await stored
+        except asyncio.CancelledError:
+            with self._lock:
+                if key in self._claimed:
+                    self._cut_off.add(key)
+            raise
+
+    def _free(self, key: bytes) -> None:
+        with self._lock:
+            if key in self._claimed:
+                del self._claimed[key]
+                self._cut_off.discard(key)
+                self._claims.free(key)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"journal {self.path} is closed")
+
+    def _error(self, verb: str, error: Exception) -> StoreError:
+        if is_damage(error):
+            remedy = salvage_remedy(self.path.parent)
+        else:
+            remedy = "Free some space or mend the permissions there, or name another folder in runtime.store"
+        return StoreError(
+            f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
+            "that was saved is used again"
+        )

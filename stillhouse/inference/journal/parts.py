@@ -1,0 +1,125 @@
+"""Journals of a few rollouts each, for processes on other machines: SQLite needs all users of one file on one machine.
+
+A part is lent what the journal holds of its rollouts, and taken back when they are done; nobody pays for an answer that
+is in either. A part that a killed run left behind is taken back by the next one, unless its process still runs.
+"""
+
+import asyncio
+import fcntl
+import logging
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from stillhouse.errors import StoreError
+from stillhouse.inference.journal.digests import record_name
+from stillhouse.inference.journal.journal import JOURNAL_FILE
+from stillhouse.inference.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare
+from stillhouse.store.private import private_folder
+from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
+
+_LOCK_FILE: Final = "lock"
+
+_COPY: Final = (
+    f"INSERT INTO entry (place, body, digest) SELECT place, body, digest FROM other.entry source WHERE {IS_WHOLE}"
+)
+_LEND: Final = f"{_COPY} AND place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) {REPLACING}"
+_TAKE_OVER: Final = f"{_COPY} {REPLACING}"
+_DAMAGED: Final = f"SELECT CAST(place AS BLOB) FROM other.entry source WHERE NOT ({IS_WHOLE})"
+
+logger = logging.getLogger(__name__)
+
+
+def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
+    """Copies what the journal holds of some rollouts to a part, which may hold some already; not while it is in use.
+
+    Args:
+        journal: folder of the journal; nothing is lent where it has none.
+        part: folder of the part; made where it is missing.
+        rollout_keys: in hex.
+
+    Raises:
+        StoreError: a file cannot be read or written.
+    """
+    source = journal / JOURNAL_FILE
+    private_folder(part)
+    with _locked(part) as is_free:
+        if is_free and source.is_file():
+            with joined(part / JOURNAL_FILE, source) as connection:
+                connection.executemany(_LEND, ((bytes.fromhex(key),) for key in rollout_keys))
+
+
+def take_back(part: Path, journal: Path) -> None:
+    """Copies all that a part holds to the journal and removes the part; does nothing while it is in use.
+
+    Raises:
+        StoreError: a file cannot be read or written.
+    """
+    source = part / JOURNAL_FILE
+    with _locked(part) as is_free:
+        if is_free and source.is_file():
+            with joined(journal / JOURNAL_FILE, source) as connection:
+                take_over(connection, source)
+        if is_free:
+            shutil.rmtree(part)
+
+
+@asynccontextmanager
+async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
+    """Keeps others from the part; waits for one that uses it, a process whose run was started again for instance.
+
+    The system lets go of the part when this process dies, however it dies.
+    """
+    private_folder(part)
+    while True:
+        with _locked(part) as is_free:
+            if is_free:
+                yield
+                return
+        await asyncio.sleep(look_s)
+
+
+@contextmanager
+def _locked(part: Path) -> Iterator[bool]:
+    """Whether nobody else uses the part, and then keeps others from it."""
+    with (part / _LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def take_over(connection: sqlite3.Connection, source: Path) -> None:
+    """Within `joined`: copies all that the other journal holds and this one does not; damaged records are left out."""
+    connection.execute(_TAKE_OVER)
+    for (place,) in connection.execute(_DAMAGED):
+        logger.warning("journal %s: %s is damaged and left out; it will be made again", source, record_name(place))
+
+
+@contextmanager
+def joined(target: Path, source: Path) -> Iterator[sqlite3.Connection]:
+    """A transaction on the journal `target` that sees `source` as `other`.
+
+    Raises:
+        StoreError: one of them cannot be read or written.
+    """
+    try:
+        private_folder(target.parent)
+        for path in (source, target):
+            prepare(path)
+        with closing(connect(target)) as connection:
+            connection.execute("ATTACH ? AS other", (str(source),))
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+    except (OSError, *SQLITE_ERRORS, NewerVersion) as error:
+        damaged = f"If one of them is damaged: {salvage_remedy(target.parent)}. " if is_damage(error) else ""
+        raise StoreError(
+            f"journal {target}: cannot take the answers of {source}: {error}. {damaged}Free some space or mend the "
+            "permissions there, then run the same command again: both are kept"
+        ) from error

@@ -1,0 +1,117 @@
+"""Servers of this process's own: one for each model in use, shared by all who use it at the same time.
+
+Free of torch: the model lives in the server's process, and its memory (a GPU's above all) is free again once the last
+user has left.
+"""
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from stillhouse.chat.refs import resolve_model
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import EndpointError
+from stillhouse.processes.children import GuardedProcess
+
+_LAST_WORDS_BYTES: Final = 4000
+
+
+@dataclass
+class _Shared:
+    """One server and those who use it; every field is read and written under the lock."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    num_users: int = 0
+    process: GuardedProcess | None = None
+    url: str = ""
+
+
+_servers: dict[tuple[str, ...], _Shared] = {}
+_registry = threading.Lock()
+
+
+@contextmanager
+def served_model(
+    ref: str,
+    runtime: RuntimeConfig,
+    *,
+    dtype: str = "auto",
+    max_batch: int = 64,
+    max_pending: int = 64,
+    start_timeout_s: float = 300.0,
+) -> Iterator[str]:
+    """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
+
+    The first user starts the server and waits for it, users that come meanwhile wait too, and the last one to leave
+    stops it. A server that has died is replaced for the next user. Blocks while the server starts (a few seconds): an
+    asyncio caller enters it by `await asyncio.to_thread(stack.enter_context, served_model(...))`.
+
+    Args:
+        ref: Model ref.
+        runtime: Gives device and CPU threads.
+        dtype: Weights' type.
+        max_batch: Sequences sampled at once.
+        max_pending: Sequences that may wait; more meet a 429.
+        start_timeout_s: Longest wait for the server to answer.
+
+    Raises:
+        ConfigError: If `ref` names nothing.
+        EndpointError: If the server does not come up, with its last words.
+    """
+    args = ["--name", ref, "--device", runtime.device, "--dtype", dtype]
+    args += ["--max-batch", str(max_batch), "--max-pending", str(max_pending)]
+    if runtime.num_threads is not None:
+        args += ["--num-threads", str(runtime.num_threads)]
+    key = (resolve_model(ref), *args)
+    with _registry:
+        shared = _servers.setdefault(key, _Shared())
+    with shared.lock:
+        if shared.process is None or shared.process.poll() is not None:
+            _stop(shared)
+            shared.process, shared.url = _start(ref, [key[0], *args], start_timeout_s)
+        shared.num_users += 1
+        url = shared.url
+    try:
+        yield url
+    finally:
+        with shared.lock:
+            shared.num_users -= 1
+            if shared.num_users == 0:
+                _stop(shared)
+
+
+def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProcess, str]:
+    with tempfile.TemporaryDirectory(prefix="stillhouse-serving-") as folder:
+        log = Path(folder) / "stderr"
+        log.touch()
+        process = GuardedProcess("stillhouse.serving", [*args, "--log-file", str(log)])
+        # A server that hangs while loading is ended, and with it the wait for its first line.
+        watchdog = threading.Timer(timeout_s, process.stop, kwargs={"grace_s": 0.0})
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            line = process.lines.readline()
+        except BaseException:  # an interrupt above all: nobody else knows of the process yet
+            process.stop()
+            raise
+        finally:
+            watchdog.cancel()
+        if not line:
+            process.stop()
+            words = log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
+            raise EndpointError(
+                f"the server of model {ref!r} did not come up within {timeout_s:g} s and ended with code "
+                f"{process.poll()}; its last words: {words or '(none)'}"
+            )
+    return process, json.loads(line)["url"]
+
+
+def _stop(shared: _Shared) -> None:
+    if shared.process is not None:
+        shared.process.stop()
+        shared.process = None

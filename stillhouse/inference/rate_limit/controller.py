@@ -1,0 +1,237 @@
+"""`Controller`: the queue before `RateControl`, shared by all event loops of the process.
+
+Limits belong to an account and a model, not to a shard, so everything in the process that asks the same model with the
+same key waits in one queue: requests of rollouts already under way first, then in order of arrival.
+"""
+
+import asyncio
+import hashlib
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.rate_limit.control import RateControl
+from stillhouse.inference.rate_limit.memory import Memory
+from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
+
+_LOG = logging.getLogger(__name__)
+_LOG_S: Final = 10.0
+_SAVE_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Waiter:
+    size: RequestSize
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Ticket]"
+
+
+class Controller:
+    """Admits requests to one endpoint. Safe to use from several threads and event loops at once.
+
+    Args:
+        control: the state machine that decides.
+        clock: seconds that never go back.
+        memory: keeps what was learnt; None keeps nothing.
+    """
+
+    def __init__(
+        self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: Memory | None = None
+    ) -> None:
+        self._control = control
+        self._clock = clock
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._queue: list[tuple[bool, int, _Waiter]] = []
+        self._order = itertools.count()
+        self._loops: Counter[asyncio.AbstractEventLoop] = Counter()
+        self._wakes: dict[asyncio.AbstractEventLoop, float] = {}
+        self._logged_at = float("-inf")
+        self._logged_cuts = control.num_cuts
+        self._saved_at = float("-inf")
+        self._saved_cuts = control.num_cuts
+
+    @property
+    def limit(self) -> int:
+        """Requests that may usefully be in flight now."""
+        return self._control.limit
+
+    def cap(self, caps: Caps) -> None:
+        """Sets what the user allows at most."""
+        with self._lock:
+            self._control.cap(caps)
+
+    def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
+        """Leave to send one request at once, or None where it would have to wait; nobody who waits is overtaken.
+
+        Args:
+            size: what is known of the request.
+            continuing: whether the rollout has been under way; these go before new ones.
+        """
+        with self._lock:
+            if self._queue:
+                self._admit()
+                if self._queue and (not continuing or not self._queue[0][0]):
+                    return None
+            return self._control.admit(size, self._clock())
+
+    async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
+        """Waits for leave to send one request; `release` gives it back.
+
+        Args:
+            size: what is known of the request.
+            continuing: whether the rollout has been under way; these go before new ones.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(size, loop, loop.create_future())
+        with self._lock:
+            heapq.heappush(self._queue, (not continuing, next(self._order), waiter))
+            self._loops[loop] += 1
+            self._admit()
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled():
+                self.release(waiter.future.result(), None)
+            raise
+
+    def release(self, ticket: Ticket, outcome: Outcome | None) -> None:
+        """Reports how a request ended; None for one that was given up on our side."""
+        with self._lock:
+            now = self._clock()
+            self._control.settle(ticket, outcome, now)
+            self._admit()
+            self._tell_log(now)
+            keep = self._worth_keeping(now)
+        if keep is not None and self._memory is not None:
+            # A thread of its own, as the disk may be slow and whoever releases runs an event loop.
+            threading.Thread(target=self._memory.save, args=(keep,), name="limits-memory").start()
+
+    def snapshot(self) -> ControlSnapshot:
+        """The state as a person wants to see it."""
+        with self._lock:
+            waiting = sum(not waiter.future.done() for _, _, waiter in self._queue)
+            return self._control.snapshot(self._clock(), waiting)
+
+    def _admit(self) -> None:
+        """Lets through what may go, under the lock."""
+        now = self._clock()
+        while self._queue:
+            _, _, waiter = self._queue[0]
+            if waiter.future.done() or waiter.loop.is_closed():
+                self._pop()
+                continue
+            ticket = self._control.admit(waiter.size, now)
+            if ticket is None:
+                self._wake_later(now)
+                return
+            self._pop()
+            self._deliver_soon(waiter, ticket)
+
+    def _pop(self) -> None:
+        loop = heapq.heappop(self._queue)[2].loop
+        self._loops[loop] -= 1
+        if not self._loops[loop]:
+            del self._loops[loop]
+
+    def _deliver_soon(self, waiter: _Waiter, ticket: Ticket) -> None:
+        if waiter.loop is _current_loop():
+            waiter.future.set_result(ticket)
+            return
+        try:
+            waiter.loop.call_soon_threadsafe(self._deliver, waiter, ticket)
+        except RuntimeError:  # its loop was closed a moment ago
+            self._control.settle(ticket, None, self._clock())
+
+    def _deliver(self, waiter: _Waiter, ticket: Ticket) -> None:
+        if waiter.future.done():
+            self.release(ticket, None)
+        else:
+            waiter.future.set_result(ticket)
+
+    def _wake_later(self, now: float) -> None:
+        """Has every loop that waits ask again when time alone may have changed the answer: any of them may end."""
+        wait_s = self._control.wait_s(now)
+        if wait_s is None:
+            return
+        at = now + wait_s
+        current = _current_loop()
+        for loop in list(self._loops):
+            if self._wakes.get(loop, float("inf")) <= at:
+                continue
+            try:
+                if loop is current:
+                    loop.call_later(wait_s, self._wake, loop, at)
+                else:
+                    loop.call_soon_threadsafe(loop.call_later, wait_s, self._wake, loop, at)
+            except RuntimeError:  # closed a moment ago, and with it all who waited there
+                continue
+            self._wakes[loop] = at
+
+    def _wake(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        with self._lock:
+            if self._wakes.get(loop) == at:
+                del self._wakes[loop]
+            self._admit()
+
+    def _tell_log(self, now: float) -> None:
+        if self._control.num_cuts != self._logged_cuts and now - self._logged_at >= _LOG_S:
+            self._logged_at, self._logged_cuts = now, self._control.num_cuts
+            _LOG.info("limits: %d in flight, %s", self._control.limit, self._control.reason)
+
+    def _worth_keeping(self, now: float) -> Learnt | None:
+        """What was learnt, now and then and when the last request has come in; None where it is on file."""
+        if self._memory is None or self._control.num_cuts == self._saved_cuts:
+            return None
+        if now - self._saved_at < _SAVE_S and self._control.in_flight:
+            return None
+        self._saved_at, self._saved_cuts = now, self._control.num_cuts
+        return self._control.learnt()
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+_shared: Final[dict[str, Controller]] = {}
+_shared_lock: Final = threading.Lock()
+
+
+def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
+    """The process's controller for an endpoint, within the runtime's caps; the store keeps what it learns."""
+    caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
+    memory = Path(runtime.store) / "limits.json"
+    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=memory)
+
+
+def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
+    """The process's controller for (base URL, key, model); what it has learnt stays when a shard ends.
+
+    Args:
+        endpoint: who is asked.
+        initial: requests in flight at the start, for the first who asks.
+        caps: what the user allows at most; the latest value holds.
+        memory: file that keeps what was learnt for the next process, for the first who asks; None keeps nothing.
+    """
+    key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
+    name = hashlib.sha256("\n".join([endpoint.base_url, key, endpoint.model]).encode()).hexdigest()
+    with _shared_lock:
+        controller = _shared.get(name)
+        if controller is None:
+            kept = None if memory is None else Memory(memory, name)
+            learnt = None if kept is None else kept.load()
+            controller = _shared[name] = Controller(RateControl(initial, caps, learnt), memory=kept)
+    controller.cap(caps)
+    return controller

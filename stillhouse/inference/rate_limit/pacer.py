@@ -1,0 +1,272 @@
+"""`Pacer`: one rate that must not be exceeded, of requests or of tokens, told by headers or learnt from refusals.
+
+event                              what it does
+first refusal                      rate = accepted since the start / time, no less than a second
+refusal after some were accepted   rate = by the chain of links between refusals (`Chain`)
+refusal after none was accepted    the provider is closed (a fixed window, a far lower limit): waits twice as long
+enough accepted since a refusal    goes above the rate, step by step, until refused again (`Probe`);
+                                   what is accepted all the same is the rate from now on
+headers                            rate = what they tell, no probes; refusals all the same make it learn by itself
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from stillhouse.inference.rate_limit.chain import Chain, Link
+from stillhouse.inference.rate_limit.probe import Probe
+from stillhouse.inference.rate_limit.spacing import Spacing, slack_s
+
+_SHORT_OF: Final = 0.98
+"""The pace held, as a share of a rate that was learnt."""
+_LEAST_SHORT_OF: Final = 0.95
+"""The same where sizes vary more than the bucket can bear."""
+_SHORT_OF_STEP: Final = 0.005
+"""By how much refusals that nothing provoked lower that share; others raise it by a fifth."""
+_SHORT_OF_TOLD: Final = 0.99
+"""The pace held, as a share of a rate that headers told."""
+_MAX_SLACK_S: Final = 1.0
+"""Slack where headers tell that much is left: a bucket of a second's worth is never emptied at once."""
+_CLEARLY: Final = 1.05
+"""Times a request's units that must have come in again after a refusal, where units are known: next to no wait more."""
+_CLEARLY_ESTIMATED: Final = 3.0
+"""The same where they are estimates: the next may well be larger. At 1.05 every third probe was refused twice."""
+_OFF_BY: Final = 2.0
+"""Requests by which a count of accepted units may be wrong, where units are known."""
+_OFF_BY_ESTIMATED: Final = 3.0
+"""The same where they are estimates: at 2 a chain of tokens was begun anew every minute for nothing."""
+_RAISE: Final = 0.75
+"""Share of the last step by which a rate rises that was too low: short of where it was refused, if it was."""
+_LARGEST_FALL: Final = 4.0
+"""A single refusal never divides a rate by more."""
+_MIN_LINK: Final = 4.0
+"""A link shorter than so many round trips of a refusal says more of the requests under way than of the rate."""
+_FIRST_CLOSED_S: Final = 0.1
+"""How long to wait at first for a provider that has accepted nothing."""
+_MAX_CLOSED_S: Final = 8.0
+"""The longest wait for one that has closed: an eighth of a window of a minute."""
+_GATE_FREE_S: Final = 1.0
+"""Of a wait that was asked for, the part in which a bucket fills; what is longer counts for nothing."""
+_COSTLY_S: Final = 10.0
+"""A wait from which on the first rate of tokens is better too low than too high."""
+_BUCKET_S: Final = 1.0
+"""What the bucket is taken to have held at first then, in seconds' worth. Without, it took three waits, not one."""
+_DISTRUST: Final = 3
+"""Refusals in a row, against what headers tell, from which on headers are believed no more."""
+_DISTRUST_S: Final = 60.0
+"""How soon after each other they must come."""
+
+
+class Since(NamedTuple):
+    """What was sent after a request."""
+
+    amount: float
+    """Units."""
+    sends: int
+
+
+@dataclass(slots=True)
+class Pacer:
+    """Spaces what is sent. Units are requests or tokens, rates are units a second."""
+
+    cap: float = math.inf
+    """What the user allows at most."""
+    estimated: bool = False
+    """Whether the units of a request are known only when it is answered."""
+    rate: float = math.inf
+    """The limit as far as it is known."""
+    told: bool = False
+    """Whether headers told it."""
+    num_refusals: int = 0
+    _spacing: Spacing = field(default_factory=Spacing)
+    _link: Link = field(default_factory=Link)
+    _chain: Chain = field(default_factory=Chain)
+    _probe: Probe = field(default_factory=Probe)
+    _short_of: float = _SHORT_OF
+    _closed_s: float = 0.0
+    """How long it waits for a provider that has closed."""
+    _told_limit: float = math.inf
+    _num_contradictions: int = 0
+    _contradicted_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self._spacing.pace = min(self.rate, self.cap)
+        self._chain.off_by = _OFF_BY_ESTIMATED if self.estimated else _OFF_BY
+
+    @property
+    def pace(self) -> float:
+        """Units a second that are let through now."""
+        return self._spacing.pace
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it holds anything back."""
+        return self._spacing.is_on
+
+    def reason(self, units: str, cap_name: str) -> str:
+        """The pace in words, and how it is known."""
+        if self.pace >= self.cap:
+            return f"{cap_name} is {self.cap * 60:.4g}"
+        if self.told:
+            return f"{self.rate * 60:.4g} {units}/min from headers"
+        if self.rate == math.inf:
+            return f"trying again every {self._closed_s:.2g} s: none of the {units} were accepted yet"
+        if not self.num_refusals:
+            return f"{self.rate * 60:.4g} {units}/min from an earlier run"
+        refusals = "1 refusal" if self.num_refusals == 1 else f"{self.num_refusals} refusals"
+        return f"{self.rate * 60:.4g} {units}/min learnt from {refusals}"
+
+    def set_cap(self, cap: float) -> None:
+        """Sets what the user allows at most."""
+        self.cap = cap
+        self._set_pace(self._short_of * self.rate, 0.0)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until the next request may go; 0 or less for now."""
+        return self._spacing.wait_s(now)
+
+    def take(self, amount: float, now: float) -> None:
+        """A request of `amount` units is sent."""
+        link = self._link
+        if link.since == -math.inf:
+            link.since = now
+        link.taken += amount
+        link.sends += 1
+        link.idle_s += self._spacing.take(amount, now)
+        if self.rate != math.inf and not self.told and self._probe.is_due(link, now):
+            if self._probe.climb(link, self.pace, now):
+                self._raise()
+                self._link = Link(now)
+                self._probe.restart(self._link, now, self._chain.sureness)
+                self._chain.clear()
+            self._set_pace(self._short_of * self.rate * (1.0 + self._probe.step), now)
+
+    def correct(self, amount: float, sent_at: float) -> None:
+        """A request turned out `amount` units larger than was taken for it."""
+        if sent_at >= self._link.since:
+            self._link.taken += amount
+        self._spacing.correct(amount)
+
+    def forgive(self, amount: float, sent_at: float) -> None:
+        """A refused request counts for nothing."""
+        if sent_at >= self._link.since:
+            self._link.taken -= amount
+            self._link.sends -= 1
+
+    def pause(self, wait_s: float) -> None:
+        """Nothing may be sent for so long, for reasons that are not this limit's: the time counts for nothing."""
+        self._link.since += max(0.0, wait_s - _GATE_FREE_S)
+
+    def tell(self, limit: float, remaining: float | None, sent_since: float, sent_at: float, now: float) -> None:
+        """Headers of an answer: `limit` units a second, of which `remaining` were left.
+
+        Args:
+            limit: units a second.
+            remaining: units left when the request was served; None where it is not said.
+            sent_since: units sent after that request.
+            sent_at: when that request was sent.
+            now: seconds.
+        """
+        if limit != self._told_limit:
+            self._told_limit, self._num_contradictions = limit, 0
+            self.rate, self.told = limit, True
+            self._set_pace(_SHORT_OF_TOLD * limit, now)
+        if not self.told or remaining is None:
+            return
+        left = remaining - sent_since + limit * (now - sent_at)
+        if left < 1.0:
+            self._spacing.delay_until(now + (1.0 - left) / limit)
+        self._spacing.slack_s = min(max(0.5 * (left - 1.0) / limit, slack_s(self.rate)), _MAX_SLACK_S)
+
+    def refuse(self, amount: float, since: Since, sent_at: float, now: float, gate_s: float) -> None:
+        """A request was refused because of this limit, the first of its episode.
+
+        Args:
+            amount: its units.
+            since: what was sent after it.
+            sent_at: when it was sent.
+            now: seconds.
+            gate_s: how long the provider asked to wait.
+        """
+        self.num_refusals += 1
+        self.forgive(amount, sent_at)
+        self._spacing.set_slack(self.rate)
+        if self.told:
+            self._contradict(now)
+        if self.told:
+            self._spacing.delay_until(sent_at + _CLEARLY * amount / self.rate)
+            return
+        link = self._link
+        ended = Link(link.since, link.taken - since.amount, link.sends - since.sends, link.idle_s)
+        elapsed_s = ended.elapsed_s(sent_at)
+        some = ended.taken >= 0.5 * amount
+        if some and self.rate == math.inf:
+            full_s = min(elapsed_s, _BUCKET_S) if self.estimated and gate_s >= _COSTLY_S else 0.0
+            self.rate = ended.taken / max(elapsed_s + full_s, 1.0)
+        elif some and elapsed_s >= _MIN_LINK * (now - sent_at):
+            self._learn(ended, elapsed_s, amount)
+        else:
+            self._close(amount, now)
+            return
+        self._begin(since, sent_at, now, amount, gate_s)
+
+    def count_refusal(self) -> None:
+        """One more request of the same episode was refused."""
+        self.num_refusals += 1
+        self._probe.hold_longer(self._chain.sureness)
+
+    def remember(self, rate: float) -> None:
+        """Starts from a rate that an earlier process learnt; it is probed soon."""
+        self.rate = rate
+        self._probe.hold_briefly()
+        self._spacing.set_slack(rate)
+        self._set_pace(self._short_of * rate, 0.0)
+
+    def forget(self) -> None:
+        """What was taken for this limit was another."""
+        self.rate = math.inf
+        self._chain.clear()
+        self._set_pace(math.inf, 0.0)
+
+    def _learn(self, link: Link, elapsed_s: float, amount: float) -> None:
+        """A link has ended."""
+        sureness = self._chain.sureness
+        if self._probe.step == 0.0 and sureness == 1.0:
+            self._short_of = max(self._short_of - _SHORT_OF_STEP, _LEAST_SHORT_OF)
+        else:
+            self._short_of = min(self._short_of + _SHORT_OF_STEP / 5, _SHORT_OF)
+        if self._probe.refused(link, elapsed_s, self.rate, sureness):
+            self._raise()
+            self._chain.clear()
+            return
+        rate = self._chain.add(link, elapsed_s, amount)
+        self.rate = max((1.0 + self._probe.creep(self.rate, amount)) * rate, self.rate / _LARGEST_FALL)
+
+    def _raise(self) -> None:
+        """Far more was accepted than the rate allows."""
+        self.rate *= 1.0 + _RAISE * self._probe.step
+
+    def _begin(self, since: Since, sent_at: float, now: float, amount: float, gate_s: float) -> None:
+        """A new link begins at a refusal."""
+        self._link = Link(sent_at, since.amount, since.sends)
+        self._closed_s = 0.0
+        self._probe.hold(now, self._chain.sureness, gate_s)
+        self._set_pace(self._short_of * self.rate, now)
+        clearly = _CLEARLY_ESTIMATED if self.estimated else _CLEARLY
+        self._spacing.resume_at(max(now + gate_s, sent_at + (clearly * amount + since.amount) / self.rate))
+
+    def _close(self, amount: float, now: float) -> None:
+        """The provider accepts nothing for a while."""
+        spacing_s = _FIRST_CLOSED_S if self.rate == math.inf else _CLEARLY * amount / self.rate
+        self._closed_s = min(max(2.0 * self._closed_s, spacing_s), _MAX_CLOSED_S)
+        self._spacing.resume_at(now + self._closed_s)
+
+    def _contradict(self, now: float) -> None:
+        """A refusal speaks against what headers tell."""
+        recent = now - self._contradicted_at < _DISTRUST_S
+        self._num_contradictions = self._num_contradictions + 1 if recent else 1
+        self._contradicted_at = now
+        self.told = self._num_contradictions < _DISTRUST
+
+    def _set_pace(self, pace: float, now: float) -> None:
+        self._spacing.set_pace(min(pace, self.cap), now)

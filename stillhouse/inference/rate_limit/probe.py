@@ -1,0 +1,135 @@
+"""`Probe`: how far above a known rate to try, and when.
+
+    event                              what it does
+    refusal                            holds for 125 accepted requests, fewer while little is known of the rate
+    held long enough                   4 % above the rate, then 12, 28, 60, 124 %: a step counts if its pace was used
+    the last step used for long        the limit has risen, as no bucket would have held that much
+
+A refusal is paid for by accepted requests, which keeps refusals below one in a hundred. A bucket larger than a few
+seconds is only seen to be one when it is empty, so there the steps end at 28 % and take as long as it may last.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from stillhouse.inference.rate_limit.chain import Link
+
+_ACCEPTED_PER_REFUSAL: Final = 125
+"""1 in 125 is 0.8 %."""
+_MIN_HOLD: Final = 8
+"""Accepted requests to hold for in any case. While a rate is unsure it is better to learn than to save."""
+_MIN_HOLD_S: Final = 8.0
+"""Seconds to hold for when the rate is sure."""
+_GATE_SHARE: Final = 30.0
+"""Times the wait that a refusal brought to hold for: waiting then costs a thirtieth of the time at most."""
+_FIRST_STEP: Final = 0.04
+"""Each step is twice the one before and this: a doubled limit is reached in five, and the first is well above noise."""
+_LARGE_BUCKET_STEP: Final = 0.28
+"""The last step where the bucket is known to be large."""
+_LAST_STEP: Final = 1.24
+"""The last step elsewhere: above a doubled limit, so that one is met within a few seconds."""
+_STEP_S: Final = 0.5
+_STEP_SENDS: Final = 8
+"""A step lasts for so long and so many requests at least, to be refused before the next."""
+_USED: Final = 0.85
+"""Share of the pace that must have been used for a step to count: other limits may bind."""
+_BURST_S: Final = 1.0
+"""What a bucket is taken to hold until it is seen to hold more, in seconds' worth of the rate."""
+_MAX_BURST_S: Final = 60.0
+"""The most that is believed: a bucket of a minute."""
+_RISEN: Final = 1.25
+"""Buckets by which more must have been accepted than the rate allows for the limit to have risen."""
+_NOT_RISEN: Final = 0.7
+"""Share of a raised rate that shows, when it is all there is, that the limit had not risen."""
+_SETTLED_S: Final = 20.0
+"""A raised rate that lasts so long was right."""
+_CREEP: Final = 0.05
+"""Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short
+of the limit, so that the chain falls short as well."""
+_CREEP_SLOW: Final = 2.0
+"""Requests a second below which half the step is added whole, as a bucket may well hold just one."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """The share above a rate that is tried now."""
+
+    step: float = 0.0
+    _hold_until: float = 0.0
+    _hold_sends: float = 0.0
+    """Requests of the link to hold for."""
+    _begun: bool = False
+    """Whether it is past holding."""
+    _at: float = 0.0
+    _sends: int = 0
+    _taken: float = 0.0
+    """When the step began, and what the link held then."""
+    _burst_s: float = _BURST_S
+    _risen_by_s: float = 0.0
+    """Seconds' worth that was accepted beyond the rate when it was last raised; 0 when that has proved right."""
+
+    def hold(self, now: float, sureness: float, gate_s: float) -> None:
+        """Begins anew after a refusal that shut the gate for so long."""
+        self.step, self._begun = 0.0, False
+        self._hold_sends = max(_MIN_HOLD, _ACCEPTED_PER_REFUSAL * sureness)
+        self._hold_until = now + max(_MIN_HOLD_S * sureness, _GATE_SHARE * gate_s)
+
+    def hold_briefly(self) -> None:
+        """Begins anew soon: the rate is an old one."""
+        self.step, self._begun, self._hold_sends = 0.0, False, _MIN_HOLD
+
+    def hold_longer(self, sureness: float) -> None:
+        """One more request of the same episode was refused."""
+        self._hold_sends += _ACCEPTED_PER_REFUSAL * sureness
+
+    def is_due(self, link: Link, now: float) -> bool:
+        """Whether enough was accepted since the refusal that began the link."""
+        return link.sends >= self._hold_sends and now >= self._hold_until
+
+    def climb(self, link: Link, pace: float, now: float) -> bool:
+        """Goes up once a step is over; whether the last was used for so long that the limit has risen."""
+        if not self._begun:
+            self._begun, self.step = True, _FIRST_STEP
+            self._mark(link, now)
+            return False
+        elapsed_s = now - self._at
+        if elapsed_s < _STEP_S or link.sends - self._sends < _STEP_SENDS:
+            return False
+        if link.taken - self._taken >= _USED * pace * elapsed_s:
+            most = _LAST_STEP if self._burst_s <= 2.0 * _BURST_S else _LARGE_BUCKET_STEP
+            if self.step >= most:
+                return elapsed_s >= 2.0 * self._burst_s
+            self.step = min(2.0 * self.step + _FIRST_STEP, most)
+        self._mark(link, now)
+        return False
+
+    def refused(self, link: Link, elapsed_s: float, rate: float, sureness: float) -> bool:
+        """A refusal ended the link; whether more was accepted than any bucket would have held: the limit has risen."""
+        excess_s = link.taken / rate - elapsed_s
+        if self.step > _LARGE_BUCKET_STEP and excess_s > _RISEN * self._burst_s:
+            self._doubt(excess_s, sureness)
+            return True
+        if self._risen_by_s and link.taken < _NOT_RISEN * rate * elapsed_s:
+            self._burst_s = min(self._risen_by_s, _MAX_BURST_S)
+            self._risen_by_s = 0.0
+        elif elapsed_s > _SETTLED_S:
+            self._risen_by_s = 0.0
+        return False
+
+    def restart(self, link: Link, now: float, sureness: float) -> None:
+        """The rate was raised to this step without a refusal: goes on from there, with a link that is new."""
+        self._doubt(_MAX_BURST_S, sureness)
+        self.step, self._hold_sends = _FIRST_STEP, _MIN_HOLD
+        self._mark(link, now)
+
+    def creep(self, rate: float, amount: float) -> float:
+        """The share to add to a rate that a refusal at this step taught."""
+        tried = min(max(0.5 * (self.step - _FIRST_STEP), 0.0), _LARGE_BUCKET_STEP)
+        return tried * (_CREEP if rate > _CREEP_SLOW * amount else 1.0)
+
+    def _doubt(self, excess_s: float, sureness: float) -> None:
+        # What was accepted beyond a rate that was a first guess says nothing of the bucket.
+        self._risen_by_s = excess_s if sureness == 1.0 else 0.0
+
+    def _mark(self, link: Link, now: float) -> None:
+        self._at, self._sends, self._taken = now, link.sends, link.taken

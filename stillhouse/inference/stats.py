@@ -1,0 +1,60 @@
+"""What one collection did, counted; answers that came from the journal apart, as they cost nothing again."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.failures import FailureKind
+from stillhouse.types import JsonObject
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """Figures of one collection in this process; `as_facts` gives them as JSON."""
+
+    num_done: int = 0
+    """Rollouts handed out, those that failed included."""
+    num_failed: int = 0
+    num_replayed_rollouts: int = 0
+    """Rollouts that the journal held whole."""
+    num_requests: int = 0
+    """Requests sent, every try and every copy counted."""
+    num_completions: int = 0
+    """Completions that the endpoint gave."""
+    num_replayed: int = 0
+    """Completions taken from the journal, those of finished trajectories included."""
+    num_rate_limited: int = 0
+    retries: Counter[FailureKind] = field(default_factory=Counter)
+    """Failed tries by kind, rate limiting apart."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    num_tool_calls: int = 0
+    num_tool_errors: int = 0
+    cost_usd: float | None = 0.0
+    """Sum of what the endpoint said each completion cost; None once one did not say."""
+
+    def count(self, completion: Completion) -> None:
+        """Takes note of a completion that the endpoint gave."""
+        usage, cost = completion.turn.usage, completion.turn.cost_usd
+        self.num_completions += 1
+        self.prompt_tokens += usage.get("prompt_tokens", 0)
+        self.completion_tokens += usage.get("completion_tokens", 0)
+        self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
+
+    def as_facts(self) -> JsonObject:
+        """The figures as JSON."""
+        return {
+            "rollouts": self.num_done,
+            "failed": self.num_failed,
+            "replayed_rollouts": self.num_replayed_rollouts,
+            "requests": self.num_requests,
+            "completions": self.num_completions,
+            "replayed_completions": self.num_replayed,
+            "rate_limited": self.num_rate_limited,
+            "retries": {kind.value: count for kind, count in sorted(self.retries.items())},
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "tool_calls": self.num_tool_calls,
+            "tool_errors": self.num_tool_errors,
+            "cost_usd": self.cost_usd,
+        }

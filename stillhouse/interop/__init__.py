@@ -1,0 +1,7 @@
+"""Reads what other programs wrote: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI."""
+
+from stillhouse.interop.conversion_report import Converted
+from stillhouse.interop.convert import Options, convert
+from stillhouse.interop.summary import summary_lines
+
+__all__ = ["Converted", "Options", "convert", "summary_lines"]

@@ -1,0 +1,151 @@
+"""JSON lines of conversations: `train.jsonl` of rnow, rows of ROLL, OpenAI's form for fine-tuning.
+
+A row whose last message is the assistant's was sampled: it is a trajectory as well as a prompt. Others are prompts.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+
+from stillhouse.interop.messages import first_answer, read_messages
+from stillhouse.interop.source_record import Conversation, Read, Unmapped, take
+from stillhouse.prompts.row import RowProblem
+from stillhouse.types import JsonObject, ToolSchema
+
+_VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
+_KEPT: Final = "kept in the prompt's metadata; nothing here acts on it"
+_VERIFIERS: Final = {"math": "math", "code": "python", "llm_judge": "judge"}
+"""Beginnings of ROLL's tags and of the names of its reward workers, and what verifies such answers here."""
+
+
+def is_rnow_row(row: JsonObject) -> bool:
+    """Whether a row has keys that only rnow writes."""
+    tools = row.get("tools")
+    names_tools = isinstance(tools, list) and bool(tools) and all(isinstance(name, str) for name in tools)
+    return isinstance(row.get("messages"), list) and (
+        names_tools or bool(row.keys() & {"rewards", "docker", "variables"})
+    )
+
+
+def is_roll_row(row: JsonObject) -> bool:
+    """Whether a row is one of ROLL's: messages as JSON text, or its way to name domains and answers."""
+    has_prompt = isinstance(row.get("messages", row.get("prompt")), str)
+    return has_prompt and bool(row.keys() & {"tag", "ground_truth", "test_cases", "difficulty"})
+
+
+def has_messages(row: JsonObject) -> bool:
+    """Whether a row has a list of messages."""
+    return isinstance(row.get("messages"), list)
+
+
+def read_rnow_row(row: JsonObject) -> Read:
+    """A line of rnow's `train.jsonl`, also as its script for OpenRouter wrote them; see `ReadRow`."""
+    row = dict(row)
+    if "messages" not in row and "text" in row:
+        return Read(unmapped=[Unmapped("text for continued pretraining, which has no prompt", "text", row["text"])])
+    variables = row.pop("docker_env", None)
+    unmapped = (
+        [Unmapped(_VARIABLES, "docker_env", sorted(variables))] if isinstance(variables, dict) and variables else []
+    )
+    unmapped += [Unmapped(_KEPT, key, row[key]) for key in ("docker", "rewards", "variables") if row.get(key)]
+    return _read(row, unmapped)
+
+
+def read_roll_row(row: JsonObject) -> Read:
+    """A line of ROLL's data, whose tag decides how its answer is verified; see `ReadRow`."""
+    row = dict(row)
+    text = row.pop("prompt", None)
+    unmapped = []
+    if row.get("messages") is None:
+        row["messages"] = [{"role": "user", "content": text}]
+    elif text is not None and all(message.get("content") != text for message in read_messages(row["messages"])):
+        unmapped.append(Unmapped("says another thing than the row's messages, which stand", "prompt", text))
+    cases = row.get("test_cases")
+    if isinstance(cases, str):
+        try:
+            row["test_cases"] = orjson.loads(cases)
+        except orjson.JSONDecodeError as error:
+            raise RowProblem(f"expected test_cases to be JSON: {error}; saw {cases[:60]!r}") from error
+    verifier = "python" if row.get("test_cases") else verifier_of(str(row.get("tag") or ""))
+    if verifier is not None:
+        row["metadata"] = {"verifier": verifier, **_object(row, "metadata")}
+    return _read(row, unmapped)
+
+
+def read_openai_row(row: JsonObject) -> Read:
+    """A line of OpenAI's fine-tuning data; see `ReadRow`.
+
+    Nothing is trained on that its author gave the weight 0: what comes before such a message is context.
+    """
+    row = dict(row)
+    unmapped = take(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
+    return _read(row, unmapped)
+
+
+def verifier_of(name: str) -> str | None:
+    """What verifies answers of a domain or reward worker of ROLL; None where the config's choice stands."""
+    return next((verifier for start, verifier in _VERIFIERS.items() if name.lower().startswith(start)), None)
+
+
+def _read(row: JsonObject, unmapped: list[Unmapped]) -> Read:
+    messages = read_messages(row.pop("messages", None))
+    excluded = _take_weights(messages)
+    names, schemas = _tools(row)
+    metadata = _object(row, "metadata")
+    row.pop("metadata", None)
+    model, turns = metadata.pop("teacher", None), metadata.pop("turns", None)
+    metadata = {**row, **metadata}
+    found = Conversation(messages, len(messages), metadata, names, schemas, model if isinstance(model, str) else None)
+    if any(message["role"] == "assistant" for message in messages) and messages[-1]["role"] in ("assistant", "tool"):
+        start = first_answer(messages, turns if isinstance(turns, int) else None)
+        found.num_prompt = start
+        last_excluded = max(excluded, default=-1)
+        if last_excluded >= start:
+            found.num_prompt = last_excluded + 1 + first_answer(messages[last_excluded + 1 :])
+            trained = [index for index in range(start, last_excluded) if messages[index]["role"] == "assistant"]
+            if lost := [messages[index] for index in trained if index not in excluded]:
+                unmapped.append(
+                    Unmapped("turns before one of weight 0: they are context, not trained on", "messages", lost)
+                )
+        if found.num_prompt == len(messages):
+            return Read(
+                unmapped=[*unmapped, Unmapped("no turn of the assistant has a weight: nothing to train on", "messages")]
+            )
+    return Read([found], unmapped)
+
+
+def _take_weights(messages: Sequence[Any]) -> list[int]:
+    """Removes OpenAI's `weight`, which is no part of a message; the turns it excludes from training."""
+    return [index for index, message in enumerate(messages) if message.pop("weight", None) == 0]
+
+
+def _tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
+    """Removes the row's tools; their names and, where the row has them, their schemas."""
+    functions, tools = row.pop("functions", None), row.pop("tools", None)
+    if isinstance(tools, str):
+        with suppress(orjson.JSONDecodeError):
+            tools = orjson.loads(tools)
+    tools = tools or [{"type": "function", "function": function} for function in functions or ()]
+    if not tools:
+        return None, None
+    if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
+        return tools, None
+    try:
+        names = [tool["function"]["name"] for tool in tools]
+        return names, [{"type": "function", "function": tool["function"]} for tool in tools]
+    except (TypeError, KeyError):
+        raise RowProblem(
+            f"expected tools to be names, or schemas with a function and its name; saw {tools!r:.60}"
+        ) from None
+
+
+def _object(row: JsonObject, key: str) -> JsonObject:
+    value = row.get(key)
+    if isinstance(value, str):
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    if value is not None and not isinstance(value, dict):
+        raise RowProblem(f"expected {key} to be an object, saw {type(value).__name__} {value!r:.60}")
+    return dict(value or {})

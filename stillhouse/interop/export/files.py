@@ -1,0 +1,89 @@
+"""A dataset as one file, or as a folder in the layout of the Hugging Face Hub."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal
+
+import orjson
+import pyarrow.parquet as pq
+
+from stillhouse.dataset.read import SplitName, read_rows
+from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.table import TableWriter
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.interop.export.chat_lines import openai_line, rnow_line, sharegpt_line
+from stillhouse.interop.export.hub_folder import write_hub_folder
+from stillhouse.store.atomic import replaced_atomically
+from stillhouse.types import JsonObject
+
+Form = Literal["openai", "rnow", "sharegpt", "parquet", "hf"]
+"""`openai`, `rnow` and `sharegpt` are JSON lines, `parquet` one file of the dataset's columns, `hf` a folder."""
+
+_LINES: Final[dict[str, Callable[[JsonObject], JsonObject]]] = {
+    "openai": openai_line,
+    "rnow": rnow_line,
+    "sharegpt": sharegpt_line,
+}
+
+
+def export_dataset(
+    folder: Path, output: Path, form: Form, *, splits: Sequence[SplitName] = ("train", "validation")
+) -> int:
+    """Writes rows of a dataset to `output`, in the order of `splits`; the number of rows.
+
+    A file that is there is replaced, once the new one is whole. A folder of the form `hf` must not be there yet.
+
+    Args:
+        folder: What the dataset stage wrote.
+        output: A file, or for `hf` a folder.
+        form: What reads it.
+        splits: Files of the dataset to take rows from.
+
+    Raises:
+        ConfigError: `output` cannot be what `form` needs.
+        InputError: `folder` is no dataset, or a row does not fit `form`.
+        StoreError: No space or no permission.
+    """
+    if form == "hf":
+        return write_hub_folder(folder, output, splits)
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder; the form {form} is one file: name that")
+    with replaced_atomically(output) as work:
+        return _write_table(folder, work, splits) if form == "parquet" else _write_lines(folder, work, splits, form)
+
+
+def _write_lines(folder: Path, path: Path, splits: Sequence[SplitName], form: Form) -> int:
+    line_of = _LINES[form]
+    num_rows = 0
+    with path.open("wb") as file:
+        for row in chain.from_iterable(read_rows(folder, split) for split in splits):
+            try:
+                line = line_of(row)
+            except (AttributeError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{folder}: row {row['id']} does not fit the form {form}: {type(error).__name__}: {error}; "
+                    "expected messages, calls and tools in the OpenAI form. Drop the row, or export as parquet"
+                ) from error
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            num_rows += 1
+    return num_rows
+
+
+def _write_table(folder: Path, path: Path, splits: Sequence[SplitName]) -> int:
+    with TableWriter(path, COLUMNS) as writer:
+        for file in _files(folder, splits):
+            for group in range(file.num_row_groups):
+                writer.write_table(file.read_row_group(group))
+    return writer.num_rows
+
+
+def _files(folder: Path, splits: Sequence[SplitName]) -> Iterator[pq.ParquetFile]:
+    for split in splits:
+        path = folder / f"{split}.parquet"
+        try:
+            file = pq.ParquetFile(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
+        with file:
+            yield file

@@ -1,0 +1,173 @@
+"""The table of formats: how each is told from the others, and who reads its rows."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import yaml
+
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.interop.chat_rows import (
+    has_messages,
+    is_rnow_row,
+    is_roll_row,
+    read_openai_row,
+    read_rnow_row,
+    read_roll_row,
+)
+from stillhouse.interop.distilabel import is_distilabel_row, read_distilabel_row
+from stillhouse.interop.rnow_rollouts import is_rollout, read_rollout
+from stillhouse.interop.source_record import ReadRow
+from stillhouse.interop.sources import READERS, files_of, first_row
+from stillhouse.types import JsonObject
+
+FormatName = Literal["rnow-rollouts", "rnow-jsonl", "rnow-config", "roll-jsonl", "roll-config", "distilabel", "openai"]
+_TABLES: Final = (".jsonl", ".parquet", ".arrow")
+
+
+class Format(NamedTuple):
+    """One format of rows."""
+
+    name: FormatName
+    suffixes: tuple[str, ...]
+    keys: str
+    """What its rows have, for a person."""
+    is_typical: Callable[[JsonObject], bool]
+    """Whether a row is most likely of it; asked in the order of the table."""
+    could_be: Callable[[JsonObject], bool]
+    """Whether a row may be read as it when the user says so."""
+    read: ReadRow
+
+
+ROW_FORMATS: Final = (
+    Format("rnow-rollouts", (".json",), "conversation and completed", is_rollout, is_rollout, read_rollout),
+    Format(
+        "distilabel",
+        _TABLES,
+        "instruction, messages or conversation, and generation",
+        is_distilabel_row,
+        lambda row: is_distilabel_row(row) or has_messages(row),
+        read_distilabel_row,
+    ),
+    Format(
+        "roll-jsonl",
+        _TABLES,
+        "messages as JSON text or prompt, and tag or ground_truth",
+        is_roll_row,
+        lambda row: "messages" in row or "prompt" in row,
+        read_roll_row,
+    ),
+    Format(
+        "rnow-jsonl",
+        (".jsonl",),
+        "messages, and rewards, docker or names of tools",
+        is_rnow_row,
+        lambda row: has_messages(row) or "text" in row,
+        read_rnow_row,
+    ),
+    Format("openai", _TABLES, "messages", has_messages, has_messages, read_openai_row),
+)
+
+
+def is_rnow_config(body: JsonObject) -> bool:
+    """Whether a YAML file configures rnow."""
+    return "dataset_type" in body
+
+
+def is_roll_config(body: JsonObject) -> bool:
+    """Whether a YAML file configures a pipeline of ROLL."""
+    return bool(body.keys() & {"student_train", "actor_train", "rollout_batch_size"})
+
+
+def config_body(path: Path) -> JsonObject:
+    """What a foreign YAML file holds.
+
+    Raises:
+        InputError: it cannot be read, or is no mapping.
+    """
+    try:
+        body = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as YAML: {error}") from error
+    if not isinstance(body, dict):
+        raise InputError(
+            f"{path}: expected keys such as dataset_type or student_train, saw {type(body).__name__} {body!r:.60}"
+        )
+    return {str(key): value for key, value in body.items()}
+
+
+def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-config"]:
+    """Which format the YAML file `path` is of.
+
+    Raises:
+        ConfigError: it is not what `wanted` names.
+        InputError: it cannot be read, or is of neither.
+    """
+    body = config_body(path)
+    is_of: dict[Literal["rnow-config", "roll-config"], bool] = {
+        "rnow-config": is_rnow_config(body),
+        "roll-config": is_roll_config(body),
+    }
+    found = [name for name, holds in is_of.items() if holds]
+    if wanted != "auto" and wanted not in found:
+        raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(found)}")
+    if not found:
+        expected = "dataset_type of an rnow config, or student_train or actor_train of a ROLL one"
+        raise InputError(f"{path}: {_seen(body)}; expected {expected}")
+    return found[0]
+
+
+def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
+    """The format of the rows of a file or folder, and its files that are of it.
+
+    Raises:
+        ConfigError: `wanted` does not fit, or a folder holds files of several formats.
+        InputError: there is nothing to read, or it is of no known format.
+    """
+    files = files_of(source)
+    formats = [one for one in ROW_FORMATS if wanted in ("auto", one.name)]
+    suffixes = {suffix for one in formats for suffix in one.suffixes}
+    readable = [path for path in files if path.suffix.lower() in suffixes]
+    if not readable:
+        endings = ", ".join(sorted({path.suffix or path.name for path in files}))
+        whose = "" if wanted == "auto" else f" as {wanted} has them"
+        raise InputError(f"{source}: expected files of {', '.join(sorted(suffixes))}{whose}; saw {endings or 'none'}")
+    kinds: dict[str, Format] = {}
+    for suffix in READERS:
+        row = first_row(path for path in readable if path.suffix.lower() == suffix)
+        if row is not None and row.problem is not None:
+            raise InputError(f"{source}: no row can be read; {row.place}: {row.problem}")
+        if row is not None and (kind := _format_of(row.value, suffix, source, formats, wanted)) is not None:
+            kinds.setdefault(kind.name, kind)
+    if not kinds:
+        raise InputError(
+            f"{source}: none of {len(readable)} files holds a row that is of a known format: {_known(formats)}"
+        )
+    if len(kinds) > 1:
+        raise ConfigError(f"{source} holds files of several formats: {', '.join(kinds)}. Say which one by --from")
+    (kind,) = kinds.values()
+    return kind, [path for path in readable if path.suffix.lower() in kind.suffixes]
+
+
+def _format_of(row: JsonObject, suffix: str, source: Path, formats: Sequence[Format], wanted: str) -> Format | None:
+    if wanted == "auto":
+        return next((one for one in formats if suffix in one.suffixes and one.is_typical(row)), None)
+    (one,) = formats
+    if one.could_be(row):
+        return one
+    alike = [other.name for other in ROW_FORMATS if other.is_typical(row)][:1]
+    raise ConfigError(
+        f"--from {wanted}: expected rows with {one.keys}; the first of {source} {_seen(row)}{_looks_like(alike)}"
+    )
+
+
+def _seen(row: JsonObject) -> str:
+    return f"has the keys {', '.join(list(row)[:8]) or 'none'}{', ...' if len(row) > 8 else ''}"
+
+
+def _looks_like(names: Sequence[str]) -> str:
+    return f". It looks like {names[0]}: leave out --from, or name that" if names else ""
+
+
+def _known(formats: Sequence[Format]) -> str:
+    return "; ".join(f"{one.name} ({one.keys})" for one in formats)

@@ -1,0 +1,184 @@
+"""`config.yml` of rnow (rnow/models.py, and keys that its earlier versions had) as a config of ours."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from stillhouse.config.scorers import cannot_score
+from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper, Table, To, to
+from stillhouse.types import JsonObject
+
+_MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_EFFORTS: Final = {"disabled": "none", "easy": "low", "hard": "high"}
+_ACCOUNT: Final = "belongs to an account at rnow"
+_RAW_TEXT: Final = "training on raw text is not offered here: sft and on_policy are both off"
+_NO_TEACHER: Final = (
+    "distillation on policy needs teacher.path, so that on_policy is off: name a local model in teacher.model"
+)
+_UNNAMED: Final = (
+    "rnow names no teacher here: set teacher.model, and teacher.base_url where it is behind an endpoint, to sample it "
+    "and to compare the student with it"
+)
+_NO_CRITIC: Final = "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
+_GROUP_SIZE: Final = 4
+"""rnow's own default."""
+
+
+def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
+    """Maps the keys of a config; the data files it names.
+
+    Args:
+        body: what the file holds.
+        mapper: collects what it says.
+        folder: where the file lies: rnow finds `tools.py` and `rewards.py` there without being told.
+    """
+    body = dict(body)
+    mode = _map_mode(body, mapper)
+    mapper.apply(body, {**_SHARED, **(_SFT if mode == "sft" else _ON_POLICY)})
+    if mode in ("distill", "rl") and mapper.get("on_policy.group_size") is None:
+        mapper.set("on_policy.group_size", _GROUP_SIZE, "data.group_size")
+    rank = mapper.get("student.lora_rank") or 32
+    mapper.set("student.parameters", "lora")
+    if mapper.get("student.lora_alpha") is None and isinstance(rank, int):
+        # Its default follows the rank, ours does not.
+        mapper.set("student.lora_alpha", 2 * rank, "model.qlora_rank", rank)
+    if mode in ("sft", "rl") and mapper.get("teacher.model") is None:
+        mapper.leave(_UNNAMED, "teacher", None)
+    for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
+        if (folder / name).is_file():
+            mapper.set(target, str(folder / name), name, name)
+            mapper.leave("import its decorator from stillhouse.tools instead of rnow", name, str(folder / name))
+    data = body.get("data")
+    named = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
+    return [named] if isinstance(named, str) else []
+
+
+def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
+    """How the student is trained: in place of distillation from a model that cannot score, on what that writes.
+
+    The section `teacher` of such a config is taken out of `body`.
+    """
+    mode, section = body.get("dataset_type"), body.get("teacher")
+    teacher = section.get("path") if isinstance(section, dict) else None
+    refusal = cannot_score(str(teacher)) if mode == "distill" else None
+    if refusal is not None:
+        mapper.leave(f"{refusal}. {LEARN_FROM_IT}", "teacher.path", teacher)
+        mapper.set("teacher.model", teacher, "teacher.path", teacher)
+        del body["teacher"]
+        mode = "sft"
+    if mode == "distill" and teacher is None:
+        mapper.leave(_NO_TEACHER, "teacher.path", None)
+    elif mode not in ("sft", "distill", "rl"):
+        mapper.leave(_RAW_TEXT, "dataset_type", mode)
+    mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
+    mapper.set("on_policy.enabled", mode == "rl" or (mode == "distill" and teacher is not None), "dataset_type", mode)
+    if mode == "rl":
+        _map_rewards_alone(body, mapper)
+    return mode
+
+
+def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
+    """Rewards train, and the KL is that to the model before training."""
+    mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
+    algorithm = body.get("algorithm")
+    coef = algorithm.get("kl_penalty_coef") if isinstance(algorithm, dict) else None
+    if coef:
+        mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "algorithm.kl_penalty_coef", coef)
+    else:
+        mapper.set("on_policy.kl_coef", 0.0, "algorithm.kl_penalty_coef", coef)
+
+
+def _model(value: Any) -> str:
+    if isinstance(value, list):
+        raise ValueError("one student a run here: write a config for each model")
+    if _MODEL_ID.fullmatch(str(value)):
+        raise ValueError("a model in an account at rnow: name a folder or a Hugging Face id in student.model")
+    return str(value)
+
+
+def _whole_share(value: Any) -> Any:
+    if value == 1:
+        raise ValueError("rows for training must be left over")
+    return value
+
+
+def _effort(value: Any) -> Any:
+    return _EFFORTS.get(value, value)
+
+
+def _estimator(value: Any) -> Any:
+    if value == "gae":
+        raise ValueError(_NO_CRITIC)
+    return value
+
+
+def _save_step(value: Any) -> Any:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _mcp(value: Any) -> list[JsonObject]:
+    urls = [value] if isinstance(value, str) else value
+    if not isinstance(urls, list) or not all(isinstance(url, str) for url in urls):
+        raise ValueError("expected an address or a list of them")
+    addresses = [url if "://" in url else f"http://{url.removesuffix('/')}/mcp" for url in urls]
+    return [{"name": f"mcp_{number}", "url": url} for number, url in enumerate(addresses, start=1)]
+
+
+_SHARED: Final[Table] = {
+    # What it decides is set apart from the table.
+    "dataset_type": To((), lambda _: None),
+    "data.train_file": To((), lambda _: None),
+    "data.val_split": To(("dataset.validation_fraction",), _whole_share),
+    "model.path": To(("student.model",), _model),
+    "model.qlora_rank": to("student.lora_rank"),
+    "model.qlora_alpha": to("student.lora_alpha"),
+    "model.name": "students are called by their runs",
+    "model.description": "students are called by their runs",
+    "project_name": To(("tracking.experiment",), lambda name: name or None),
+    "project_id": _ACCOUNT,
+    "organization_id": _ACCOUNT,
+    "dataset_id": _ACCOUNT,
+    "description": _ACCOUNT,
+    "evals": _ACCOUNT,
+    "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
+    "trainer.eval_step": "students are evaluated when their training has ended",
+    "rollout.termination_policy": to("rollouts.termination_policy"),
+    "rollout.reasoning_mode": To(("rollouts.reasoning_effort",), _effort),
+    "rollout.thinking_mode": To(("rollouts.reasoning_effort",), _effort),
+    "rollout.max_context_window": to("student.max_length"),
+    "rollout.mcp_url": To(("tools.mcp",), _mcp),
+    "rollout.tool_timeout": To(("tools.timeout_s",), float),
+    "rollout.rollout_timeout": To(("rollouts.timeout_s",), float),
+    "rollout.reward_timeout": "@reward(timeout_s=...) bounds a reward here",
+    "rollout.max_tool_response": "results of tools are not cut here, pages apart: tools.browse_max_characters",
+    "rollout.max_tool_response_chars": "results of tools are not cut here, pages apart: tools.browse_max_characters",
+    "rollout.include_thinking": "rewards are always given the reasoning, in a key of its own",
+}
+
+_SFT: Final[Table] = {
+    "data.batch_size": to("sft.batch_size"),
+    "data.group_size": "rollouts of one prompt, which supervised training does not sample",
+    "trainer.num_epochs": to("sft.num_epochs"),
+    "trainer.learning_rate": to("sft.learning_rate"),
+    "trainer.save_step": To(("sft.checkpoint_every_steps",), _save_step),
+    "rollout.max_turns": to("rollouts.max_turns", "evaluation.max_turns"),
+    "rollout.max_tokens": to("rollouts.max_tokens", "evaluation.max_tokens"),
+    "algorithm": "supervised training has one loss",
+    "teacher": "rnow takes no teacher for supervised training",
+}
+
+_ON_POLICY: Final[Table] = {
+    "data.batch_size": to("on_policy.prompts_per_step"),
+    "data.group_size": to("on_policy.group_size"),
+    "trainer.num_epochs": "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step",
+    "trainer.learning_rate": to("on_policy.learning_rate"),
+    "trainer.save_step": To(("on_policy.checkpoint_every_steps",), _save_step),
+    "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
+    "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
+    "teacher.path": to("teacher.model"),
+    # Where it is off, tools that are configured decide.
+    "teacher.agentic": To(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
+    "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
+    "algorithm.loss_fn": to("on_policy.loss_fn"),
+    "algorithm.adv_estimator": To(("on_policy.adv_estimator",), _estimator),
+}

@@ -1,0 +1,93 @@
+"""Rollouts of `rnow test`: a JSON file each, `rollouts/NAME.json` or `rollouts/rollout_N/sample_M.json`.
+
+Keys as its command line writes them (rnow/cli/test.py): `completed` is true, false while the rollout runs, or "error";
+`truncated` says that the conversation met its context window; `errors` are those of reward functions, which leave the
+conversation itself as good as it was.
+"""
+
+from typing import Any, Final
+
+from stillhouse.interop.messages import first_answer, read_messages
+from stillhouse.interop.source_record import Conversation, Read, Unmapped, take
+from stillhouse.prompts.row import RowProblem
+from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
+
+_ELSEWHERE: Final = {
+    "total_reward": "scores of other programs; set tools.rewards_file to score here",
+    "rewards": "scores of other programs; set tools.rewards_file to score here",
+    "errors": "errors of another program's reward functions",
+    "tool_errors": "errors of tools, counted here by their results",
+}
+_BATCH_KEYS: Final = ("prompt_index", "iteration", "batch")
+"""Where a rollout stood in its batch, which rnow writes into the metadata of its prompt."""
+_SIZES: Final = ("totalTokens", "promptTokens", "completion", "completionTokens")
+
+
+def is_rollout(row: JsonObject) -> bool:
+    """Whether a JSON file is a rollout."""
+    return "conversation" in row and ("completed" in row or "success" in row)
+
+
+def read_rollout(row: JsonObject) -> Read:
+    """The rollout of one file; see `ReadRow`."""
+    row = dict(row)
+    unmapped = take(row, _ELSEWHERE)
+    metadata = _metadata(row.pop("metadata", None), unmapped)
+    failure = _failure(row)
+    conversation = row.pop("conversation", None)
+    if not conversation and failure is not None:
+        return Read(
+            unmapped=[*unmapped, Unmapped("the rollout failed before its first message", "error", failure["message"])]
+        )
+    messages = read_messages(conversation, "conversation")
+    turns = row.pop("turns", None)
+    found = Conversation(
+        messages,
+        first_answer(messages, turns if isinstance(turns, int) else None),
+        metadata=metadata,
+        usage=_usage(row),
+        is_truncated=row.pop("truncated", None) is True,
+        failure=failure,
+    )
+    if isinstance(turns, int) and turns > sum(message["role"] == "assistant" for message in messages):
+        unmapped.append(Unmapped("more turns than messages of the assistant", "turns", turns))
+    for key in ("id", "completed", "success", "error", *_SIZES):
+        row.pop(key, None)
+    unmapped += [
+        Unmapped("a key that rollouts of rnow are not known to have", key, value) for key, value in row.items()
+    ]
+    return Read([found], unmapped)
+
+
+def _failure(row: JsonObject) -> ErrorRecord | None:
+    if row.get("completed", True) is True and row.get("success", True) is True and not row.get("error"):
+        return None
+    told = row.get("error") or ("the rollout did not end" if row.get("completed") is False else "the rollout failed")
+    return {"kind": "rnow", "message": told if isinstance(told, str) else str(told)}
+
+
+def _metadata(value: Any, unmapped: list[Unmapped]) -> JsonObject:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RowProblem(f"expected metadata to be an object, saw {type(value).__name__} {value!r:.60}")
+    metadata = dict(value)
+    unmapped += [
+        Unmapped("the rollout's place in its batch", f"metadata.{key}", metadata.pop(key))
+        for key in _BATCH_KEYS
+        if key in metadata
+    ]
+    return metadata
+
+
+def _usage(row: JsonObject) -> TokenUsage:
+    usage: TokenUsage = {}
+    prompt, total = row.get("promptTokens"), row.get("totalTokens")
+    completion = row.get("completionTokens", row.get("completion"))
+    if isinstance(prompt, int):
+        usage["prompt_tokens"] = prompt
+        if not isinstance(completion, int) and isinstance(total, int):
+            completion = total - prompt
+    if isinstance(completion, int):
+        usage["completion_tokens"] = completion
+    return usage

@@ -1,0 +1,199 @@
+"""What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end.
+
+Rollouts and training have more to say than fits beside a bar: it stands below it while they run.
+"""
+
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+from stillhouse.progress.state import Fact, RolloutProgress
+from stillhouse.progress.text import counted, facts_text, lines_of
+
+_LINE_EVERY_S = 5.0
+_WARNINGS_OF_A_KIND = 3
+_STYLES = {"reason": "dim", "trouble": "yellow"}
+_CLOSING = {"trouble", "cost"}
+"""What is still worth knowing of rollouts once they are done."""
+
+
+class _Bars(Progress):
+    """Bars, and below them the details of the stages that have some."""
+
+    def __init__(self, *columns: ProgressColumn, console: Console, expand: bool) -> None:
+        self.details: dict[str, RenderableType] = {}
+        super().__init__(*columns, console=console, expand=expand)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        # Drawn in a thread of its own, while stages come and go.
+        for details in list(self.details.values()):
+            yield Padding(details, (0, 0, 0, 2))
+
+
+def _details(state: RolloutProgress) -> Table:
+    names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
+    shown = Table.grid(names, texts, padding=(0, 1))
+    for name, text in lines_of(state):
+        shown.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
+    return shown
+
+
+class TerminalProgress:
+    """A bar a stage on a terminal; plain lines, a few seconds apart, where output is piped."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = _Bars(
+            SpinnerColumn(finished_text="[green]:heavy_check_mark:"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=18)),
+            BarColumn(bar_width=20, table_column=Column(min_width=20)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+            # What does not fit is cut, never the bar.
+            TextColumn("[dim]{task.fields[facts]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            console=console,
+            expand=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._starting: TaskID | None = None
+        self._written: dict[str, float] = {}
+        self._closed: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bars.start()
+            # Servers of Prefect and MLflow take seconds until the first stage has something to say.
+            self._starting = self._bars.add_task("starting", total=None, facts="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._end_start()
+            self._bars.stop()
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        """See `stillhouse.progress.state.Progress`."""
+        if not self._console.is_terminal:
+            if self._is_due(stage, done, total):
+                self._write(f"{stage:<18} {done}/{'?' if total is None else total}  {facts_text(facts)}")
+            return
+        closing = ""
+        if done == total:
+            self._bars.details.pop(stage, None)
+            closing = facts_text(dict(list(facts.items())[:1]))
+        elif facts:
+            self._bars.details[stage] = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis")
+        self._draw(stage, done, total, closing)
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `stillhouse.progress.state.RolloutWatcher`."""
+        told = lines_of(state)
+        if not self._console.is_terminal:
+            if self._is_due(stage, state.done, state.total):
+                facts = "; ".join(f"{name} {text}" for name, text in told)
+                self._write(f"{stage:<18} {counted(state)}  {facts}")
+            return
+        closing = ""
+        if state.done == state.total:
+            self._bars.details.pop(stage, None)
+            closing = ", ".join(text for name, text in told if name in _CLOSING and text != "none")
+        else:
+            self._bars.details[stage] = _details(state)
+        self._draw(stage, state.done, state.total, closing)
+
+    def _end_start(self) -> None:
+        if self._starting is not None:
+            self._bars.remove_task(self._starting)
+            self._starting = None
+
+    def _draw(self, stage: str, done: int, total: int | None, facts: str) -> None:
+        self._end_start()
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
+        self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
+
+    def _is_due(self, stage: str, done: int, total: int | None) -> bool:
+        """Every few seconds, and once for each end: a stage in parts may come to one and go on."""
+        now = time.monotonic()
+        if done == total:
+            due = self._closed.get(stage) != done
+            self._closed[stage] = done
+        else:
+            due = now - self._written.get(stage, float("-inf")) >= _LINE_EVERY_S
+        if due:
+            self._written[stage] = now
+        return due
+
+    def _write(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class _WarningLines(logging.Handler):
+    """Warnings as lines above the bars; the first few of each kind, since one cause can concern thousands of items."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+        self._shown: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._shown[record.msg] += 1
+        if self._shown[record.msg] > _WARNINGS_OF_A_KIND:
+            return
+        last = self._shown[record.msg] == _WARNINGS_OF_A_KIND
+        line = f"{record.levelname.lower()}: {record.getMessage()}" + (" (more of these are not shown)" if last else "")
+        self._console.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+@contextmanager
+def show_warnings(console: Console) -> Iterator[None]:
+    """While entered, what Stillhouse itself warns of appears on `console`."""
+    logger = logging.getLogger("stillhouse")
+    handler = _WarningLines(console)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def error_console() -> Console:
+    """Where progress and errors go, so that standard output holds results only."""
+    return Console(file=sys.stderr)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table; columns that hold figures are aligned to the right, those that hold nothing are left out."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    filled = [index for index in range(len(columns)) if any(row[index] for row in rows)]
+    for index in filled:
+        figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
+        shown.add_column(columns[index], justify="right" if figures else "left", no_wrap=True)
+    for row in rows:
+        # As text: what a person wrote may look like markup.
+        shown.add_row(*(Text(row[index]) for index in filled))
+    return shown

@@ -1,0 +1,109 @@
+"""How a stage stands in words, the same on a terminal, in a log and on the flow run's page."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from stillhouse.progress.state import Fact, RolloutProgress
+
+
+class Line(NamedTuple):
+    """One thing to know."""
+
+    name: str
+    text: str
+
+
+def lines_of(state: RolloutProgress) -> list[Line]:
+    """Speed, limit and why, trouble, cost; each fits a line of 80 columns but for the reason, which is not ours."""
+    return [
+        Line("speed", ", ".join(_speed(state))),
+        Line("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
+        Line("reason", state.limit_reason or "nothing refused yet"),
+        Line("trouble", ", ".join(_trouble(state)) or "none"),
+        Line("cost", _cost(state)),
+    ]
+
+
+def facts_text(facts: Mapping[str, Fact]) -> str:
+    """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: what `Progress.update` is told beside the count."""
+    return ", ".join(_fact(name, value) for name, value in facts.items())
+
+
+def counted(state: RolloutProgress) -> str:
+    """`312/2,000`, or `312/?` where nobody knows how many there are."""
+    return f"{state.done:,}/{'?' if state.total is None else format(state.total, ',')}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `6 min`, `2 h 07 min`, `3 d 04 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def dollars(usd: float) -> str:
+    """`$12.30`; below a dollar four places, since rollouts are cheap one by one."""
+    return f"${usd:,.2f}" if usd >= 1.0 or usd == 0.0 else f"${usd:.4f}"
+
+
+def short(number: float) -> str:
+    """`4.1`, `812`, `12.3k`, `1.2M`."""
+    if number >= 1e6:
+        return f"{number / 1e6:.1f}M"
+    if number >= 1e4:
+        return f"{number / 1e3:.1f}k"
+    return f"{number:,.0f}" if number >= 100 or float(number).is_integer() else f"{number:.1f}"
+
+
+def _fact(name: str, value: Fact) -> str:
+    if isinstance(value, str):
+        return f"{name.replace('_', ' ')} {value}"
+    if name == "eta_s":
+        return f"{duration(value)} left"
+    if name == "learning_rate":
+        return f"lr {value:.1e}"
+    if name.endswith("_per_s"):
+        return f"{short(value)} {name.removesuffix('_per_s').replace('_', ' ')}/s"
+    return f"{name.replace('_', ' ')} {value if isinstance(value, int) else format(value, '.3g')}"
+
+
+def _speed(state: RolloutProgress) -> Iterator[str]:
+    yield f"{short(state.rows_per_s)} rows/s"
+    yield f"{short(state.tokens_per_s)} tokens/s"
+    if state.eta_s is not None and state.done != state.total:
+        yield f"{duration(state.eta_s)} left"
+    if state.num_replayed:
+        yield f"{state.num_replayed:,} were at hand"
+
+
+def _limit(state: RolloutProgress) -> Iterator[str]:
+    yield f"{state.in_flight} of {state.limit} in flight"
+    if state.requests_per_minute is not None:
+        yield f"{short(state.requests_per_minute)} requests/min"
+    if state.tokens_per_minute is not None:
+        yield f"{short(state.tokens_per_minute)} tokens/min"
+
+
+def _trouble(state: RolloutProgress) -> Iterator[str]:
+    if state.failed:
+        yield f"{state.failed:,} failed"
+    if state.num_rate_limited:
+        yield f"{state.num_rate_limited:,} refused with 429"
+    if retries := [f"{count:,} {kind}" for kind, count in sorted(state.retries.items()) if count]:
+        yield f"retried {', '.join(retries)}"
+
+
+def _cost(state: RolloutProgress) -> str:
+    if state.usd is None:
+        return "price unknown"
+    if state.usd_projected is None or state.done == state.total:
+        return f"{dollars(state.usd)} spent"
+    low, mean, high = map(dollars, state.usd_projected)
+    return f"{dollars(state.usd)} spent, {mean} projected ({low} to {high})"

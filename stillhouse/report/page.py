@@ -1,0 +1,124 @@
+"""Renders a report: gathers what the template shows; all text is escaped there, pictures are of `bars` and `curves`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stillhouse.report.bars import accuracy_plot, funnel_plot, stage_label, teacher_kl_plot
+from stillhouse.report.comparison import overall_lines, tag_lines
+from stillhouse.report.conversation import view
+from stillhouse.report.curves import on_policy_plot, series, sft_plot
+from stillhouse.report.data import ReportData, StageSummary
+from stillhouse.report.environment import PAGE_CSS, page_environment
+from stillhouse.store.atomic import write_atomic
+from stillhouse.types import JsonObject
+
+FILE_NAME = "report.html"
+_FOLDER = Path(__file__).parent
+_DATASET_FACTS = ("kept", "dropped", "right", "wrong", "unverified", "train", "validation", "supervised_tokens")
+
+
+def write_report(folder: Path, report: ReportData) -> Path:
+    """The path of `report.html` in `folder`, written whole or not at all.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    path = folder / FILE_NAME
+    write_atomic(path, render(report).encode("utf-8"))
+    return path
+
+
+def render(report: ReportData) -> str:
+    """The page as HTML: equal data, equal bytes."""
+    environment = page_environment(_FOLDER)
+    environment.filters["label"] = stage_label
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        links=_links(report),
+        css=PAGE_CSS.read_text(encoding="utf-8"),
+        created=report.created_at.strftime("%d %B %Y, %H:%M %Z").strip() if report.created_at else None,
+        evaluations=[_evaluation(facts) for facts in report.evaluations],
+        tags=_tags(report.evaluations),
+        compared=overall_lines(report.comparison),
+        compared_tags=tag_lines(report.comparison),
+        totals=_totals(report.stages),
+        dataset_facts=[(name, report.dataset[name]) for name in _DATASET_FACTS if report.dataset.get(name) is not None],
+        drop_reasons=sorted((report.dataset.get("drop_reasons") or {}).items(), key=lambda item: (-item[1], item[0])),
+        last_metrics={method: last for method, rows in report.training.items() if (last := _last_values(rows))},
+        trajectories=[view(trajectory) for trajectory in report.trajectories],
+        config=yaml.safe_dump(report.config, sort_keys=False, allow_unicode=True) if report.config else "",
+        plots=_plots(report),
+    )
+
+
+def _links(report: ReportData) -> list[tuple[str, str]]:
+    """Text and address; escaping does not stop an address from being a script, so only web addresses are links."""
+    links = [("MLflow run", report.mlflow_url), ("Prefect run", report.prefect_url)]
+    return [(text, url) for text, url in links if url is not None and url.startswith(("http://", "https://"))]
+
+
+def _plots(report: ReportData) -> dict[str, str]:
+    made = {
+        "accuracy": accuracy_plot(report.evaluations),
+        "teacher_kl": teacher_kl_plot(report.evaluations),
+        "sft": sft_plot(report.training.get("sft", ())),
+        "on_policy": on_policy_plot(report.training.get("on_policy", ())),
+        "funnel": funnel_plot(report.dataset.get("funnel") or ()),
+    }
+    return {name: picture for name, picture in made.items() if picture is not None}
+
+
+_EVALUATION_FACTS = (
+    "num_prompts",
+    "num_trajectories",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "teacher_kl",
+    "mean_completion_tokens",
+    "mean_turns",
+    "truncated_share",
+    "valid_tool_call_share",
+    "failed_share",
+)
+
+
+def _evaluation(facts: JsonObject) -> JsonObject:
+    return {"name": facts["name"], **{key: facts.get(key) for key in _EVALUATION_FACTS}}
+
+
+def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | None]]]:
+    """Accuracy by tag, one row a tag and one column a model; empty when there are not at least two tags."""
+    by_model: list[dict[str, Any]] = [facts.get("accuracy_by_tag") or {} for facts in evaluations]
+    names = sorted({tag for tags in by_model for tag in tags})
+    return [(name, [tags.get(name) for tags in by_model]) for name in names] if len(names) > 1 else []
+
+
+def _totals(stages: Sequence[StageSummary]) -> JsonObject:
+    """What this run cost: a cached stage's tokens were paid by an earlier one."""
+    computed = [stage for stage in stages if not stage.cached]
+
+    def total(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    return {
+        "seconds": sum(stage.seconds for stage in stages),
+        "prompt_tokens": total([stage.prompt_tokens for stage in computed]),
+        "completion_tokens": total([stage.completion_tokens for stage in computed]),
+        "cost_usd": total([stage.cost_usd for stage in computed]),
+    }
+
+
+def _last_values(rows: Sequence[JsonObject]) -> list[tuple[str, int, float]]:
+    """The last finite value of each metric and the step it belongs to, by metric name."""
+    names = sorted({key for row in rows for key, value in row.items() if _is_metric(key, value)})
+    curves = ((name, series(rows, name)) for name in names)
+    return [(name, points[-1].step, points[-1].value) for name, points in curves if points]
+
+
+def _is_metric(key: str, value: object) -> bool:
+    return key != "step" and isinstance(value, int | float) and not isinstance(value, bool)

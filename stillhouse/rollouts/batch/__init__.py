@@ -1,7 +1,0 @@
-"""Completions through a provider's batch endpoint, for half the price."""
-
-from stillhouse.rollouts.batch.client import BatchClient, BatchPace
-from stillhouse.rollouts.batch.limits import MAX_REQUESTS, batch_controller
-from stillhouse.rollouts.batch.rules import require_batchable
-
-__all__ = ["MAX_REQUESTS", "BatchClient", "BatchPace", "batch_controller", "require_batchable"]

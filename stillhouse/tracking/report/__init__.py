@@ -1,6 +1,0 @@
-"""The report page: one HTML file that needs nothing beside it."""
-
-from stillhouse.tracking.report.data import Command, ReportData, SampleTrajectory, StageSummary
-from stillhouse.tracking.report.page import write_report
-
-__all__ = ["Command", "ReportData", "SampleTrajectory", "StageSummary", "write_report"]

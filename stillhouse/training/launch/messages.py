@@ -1,0 +1,151 @@
+"""What a training process says on its standard output, one JSON object a line, and what its parent makes of it.
+
+`{"progress": ...}` as it goes, then `{"done": facts}` or `{"error": message, "killed": whether from outside}`. All else
+that is printed goes to a log in the job's work folder. Free of torch.
+"""
+
+import json
+import logging
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TextIO
+
+from stillhouse.errors import TrainingError, TrainingKilled
+from stillhouse.processes.children import GuardedProcess
+from stillhouse.progress.state import Fact, Progress
+from stillhouse.store.atomic import write_atomic
+from stillhouse.training.job import LOG_FILE, TrainJob
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+GRACE_S: Final = 300.0
+"""Longest time a training that is told to stop gets for its checkpoint: that of a large model takes minutes."""
+
+LEAVE_S: Final = 30.0
+"""Longest time a training that is done gets to end by itself."""
+TAIL_LINES: Final = 12
+
+
+class Answers:
+    """The training's side: writes messages to `stream`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        """Says how far it is, as `stillhouse.progress.state.Progress`."""
+        self._send({"progress": {"stage": stage, "done": done, "total": total, "facts": facts}})
+
+    def done(self, facts: JsonObject) -> None:
+        """Says that it is over, and what came of it."""
+        self._send({"done": facts})
+
+    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
+        """Says that it is over, and why.
+
+        Args:
+            error: fit to be shown to a user.
+            killed: something from outside ended it, so that the same training is worth another try.
+            at: seconds since 1970, None for now; of several hosts the first to fail is believed.
+        """
+        self._send({"error": error, "killed": killed, "at": time.time() if at is None else at})
+
+    def _send(self, message: JsonObject) -> None:
+        self._stream.write(json.dumps(message) + "\n")
+        self._stream.flush()
+
+
+class RankAnswers(Answers):
+    """The side of one rank among several: the first is heard, and whichever fails, by torchrun.
+
+    Args:
+        stream: where the first rank's messages go.
+        rank: this process's number.
+        error_file: where torchrun looks for the last words of a rank that failed.
+    """
+
+    def __init__(self, stream: TextIO, rank: int, error_file: Path) -> None:
+        super().__init__(stream)
+        self._rank = rank
+        self._error_file = error_file
+
+    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
+        """Leaves the words to torchrun, which fetches them when all ranks have ended."""
+        now = time.time() if at is None else at
+        # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
+        words = {"message": error, "timestamp": int(now), "at": now, "killed": killed}
+        write_atomic(self._error_file, json.dumps(words).encode())
+
+    def _send(self, message: JsonObject) -> None:
+        if self._rank == 0:
+            super()._send(message)
+
+
+def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonObject:
+    """Relays what `process` says until it has trained; the trainer's facts.
+
+    Raises:
+        TrainingError: it failed; the message holds its last words.
+        TrainingKilled: something from outside ended it: SIGTERM, or the system for want of memory for instance.
+    """
+    log = job.work_dir / LOG_FILE
+    for line in process.lines:
+        message = message_in(line)
+        if "progress" in message:
+            relay(message["progress"], progress)
+        elif "done" in message:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_S)
+            return message["done"]
+        elif "error" in message:
+            kind = TrainingKilled if message["killed"] else TrainingError
+            raise kind(f"{message['error']} (log: {log})")
+        else:
+            logger.info("%s: %s", job.method, line.rstrip())
+    raise _died(job, process.wait(), log)
+
+
+def ending(exit_code: int) -> str:
+    """How a process ended, for a message."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    how = f"signal {signal.Signals(-exit_code).name}"
+    if -exit_code == signal.SIGKILL:
+        how += ", often the system's answer to a lack of memory; lower microbatch_tokens then"
+    return how
+
+
+def relay(update: JsonObject, progress: Progress) -> None:
+    """Passes on what a training said of how far it is."""
+    progress.update(update["stage"], update["done"], update["total"], **update["facts"])
+
+
+def message_in(line: str) -> JsonObject:
+    """The object in a line of a training; empty for a line that some library printed."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _died(job: TrainJob, exit_code: int, log: Path) -> TrainingError:
+    # A kill is tried again and continued; an error of the training itself would come back.
+    kind = TrainingKilled if exit_code < 0 else TrainingError
+    return kind(
+        f"{job.method}: the training process ended without a result ({ending(exit_code)}). Run the same command again "
+        f"to continue from the last checkpoint. The end of {log}:\n{tail_of(log)}"
+    )
+
+
+def tail_of(log: Path) -> str:
+    """The last lines of a log."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return "(no log was written)"
+    return "\n".join(lines[-TAIL_LINES:])

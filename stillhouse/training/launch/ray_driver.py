@@ -1,0 +1,101 @@
+"""`python -m stillhouse.training.launch.ray_driver FOLDER`: what a Ray job runs, inside the cluster.
+
+It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. A host
+that is killed, for want of memory or with its node, cannot answer: the driver does in its place.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from stillhouse.processes.children import GuardedProcess
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launch.attempt import Attempt, attempt_in
+from stillhouse.training.launch.cluster import gpus_of
+from stillhouse.training.launch.messages import GRACE_S, Answers, ending
+
+
+class Host:
+    """Runs one host's part, in a process that dies with the actor however that ends."""
+
+    def __init__(self, folder: str, number: int, directory: str) -> None:
+        os.chdir(directory)
+        arguments = [folder, "--host", str(number), "--address", ray.util.get_node_ip_address()]
+        self._process = GuardedProcess("stillhouse.training.launch.host", arguments, grace_s=GRACE_S)
+
+    def wait(self) -> int:
+        """The exit code, once there is one."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Tells it to save a checkpoint and end, and waits until it has."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+
+
+def main(attempt: Attempt) -> int:
+    """Runs all hosts; the exit code of the first that failed, else 0."""
+    job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
+    ray.init()
+    hosts = _start_hosts(attempt, job)
+    numbers = {host.wait.remote(): number for number, host in enumerate(hosts)}
+    try:
+        waiting = list(numbers)
+        while waiting:
+            (ended, *_), waiting = ray.wait(waiting)
+            try:
+                code = ray.get(ended)
+            except RayError as error:
+                _answer(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
+                return 1
+            if code < 0:
+                _answer(attempt, f"{job.method}: host {numbers[ended]} ended with {ending(code)}")
+            if code:
+                return code
+        return 0
+    finally:
+        # Those that were lost are past stopping.
+        for stopped in [host.stop.remote() for host in hosts]:
+            with suppress(RayError):
+                ray.get(stopped)
+
+
+def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
+    """An actor for each host; waits until the cluster has room for all of them at once."""
+    runtime = job.runtime
+    needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
+    group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")
+    ray.get(group.ready())
+    return [
+        ray.remote(Host)
+        .options(
+            # A second thread, so that it can be told to stop while it waits for its process.
+            max_concurrency=2,
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
+        )
+        .remote(str(attempt.folder), number, str(Path.cwd()))
+        for number in range(runtime.num_hosts)
+    ]
+
+
+def _answer(attempt: Attempt, error: str) -> None:
+    with attempt.answer_file("cluster").open("a") as stream:
+        # Before the hosts that miss the lost one and say so.
+        Answers(stream).failed(error, killed=True, at=0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(attempt_in(Path(sys.argv[1]))))

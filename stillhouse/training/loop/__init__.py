@@ -1,0 +1,1 @@
+"""The trainer, whatever the method: batches, passes, updates, checkpoints, ranks."""

@@ -1,0 +1,118 @@
+"""A trainer put together from its parts."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from stillhouse.config import TrainerConfig
+from stillhouse.progress.state import NoProgress, Progress
+from stillhouse.training.loop.method import Method
+from stillhouse.training.loop.optimisation.weights import Weights
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.loop.parallel.sharding import shard
+from stillhouse.training.loop.passes import Passes
+from stillhouse.training.loop.trainer import Measurement, Trainer
+from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
+from stillhouse.training.model.memory import wants_checkpointing
+from stillhouse.training.model.offload import activation_offload
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.alarms import Alarms, NoAlarms
+from stillhouse.training.monitoring.flops import model_flops
+from stillhouse.training.monitoring.listener import Listener, NoListener
+from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.throughput import Throughput
+from stillhouse.training.monitoring.watch import Watch
+from stillhouse.types import JsonObject
+
+_RECOMPILE_LIMIT: Final = 32
+
+
+def build_trainer(
+    method: Method,
+    student: Student,
+    config: TrainerConfig,
+    *,
+    work_dir: Path,
+    identity: JsonObject,
+    ranks: Ranks | None = None,
+    progress: Progress | None = None,
+    listener: Listener | None = None,
+    tracking_run_id: str | None = None,
+    measurements: Sequence[Measurement] = (),
+    peak_tflops: float | None = None,
+    alarms: Alarms | None = None,
+) -> Trainer:
+    """A trainer of `student` by `method`.
+
+    Args:
+        method: supplies batches and the loss.
+        student: the model; its trained parameters are changed in place.
+        config: optimiser, schedule, memory, intervals.
+        work_dir: holds `checkpoints/` and `metrics.jsonl`.
+        identity: what the result depends on; checkpoints of another identity are refused.
+        ranks: the processes that train together; None for this one alone.
+        progress: told of every step; None shows nothing.
+        listener: receives the rows of metrics; None is nobody.
+        tracking_run_id: the run behind `listener`.
+        measurements: taken beside the validation.
+        peak_tflops: speed of one device, of which MFU is a share; None measures it.
+        alarms: see every step's metrics and may end the training; None is nobody.
+
+    Raises:
+        ConfigError: the config asks for what this student, method or machine does not have.
+    """
+    ranks = ranks or Ranks.single(student.device)
+    activations = activation_offload if config.activation_offload else nullcontext
+    passes = Passes(student, ranks, config, activations)
+    student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
+    if compiled:
+        # A block may be compiled anew for rows of another range of lengths; at torch's limit of 8 it would stay as slow
+        # as one that is not compiled.
+        torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
+        # What the compiler cannot do after all then runs as it is, with a warning.
+        torch._dynamo.config.suppress_errors = config.compile == "auto"
+    prepare_blocks(
+        student.causal_lm,
+        compiled=compiled,
+        checkpointed=wants_checkpointing(
+            student,
+            config,
+            config.microbatch_tokens,
+            ranks,
+            compares=bool(method.divergence) or "reverse_kl" in method.wants,
+            compiled=compiled,
+        ),
+    )
+    flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
+    if ranks.size > 1:
+        shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
+    peak_flops = measure_peak_flops(student.device, student.dtype) if peak_tflops is None else peak_tflops * 1e12
+    throughput = Throughput(
+        flops, peak_flops * ranks.size, method.num_steps, packing=passes.packing, device=student.device
+    )
+    watch = Watch(
+        method,
+        config,
+        throughput,
+        vocabulary_size=len(student.tokenizer),
+        work_dir=work_dir,
+        keeps_rows=ranks.is_first,
+        progress=progress or NoProgress(),
+        listener=listener or NoListener(),
+        alarms=alarms or NoAlarms(),
+    )
+    return Trainer(
+        method,
+        passes,
+        Weights(student, config, ranks),
+        watch,
+        config,
+        ranks=ranks,
+        work_dir=work_dir,
+        identity=identity,
+        tracking_run_id=tracking_run_id,
+        measurements=measurements,
+    )

@@ -1,0 +1,174 @@
+"""The passes of a batch through the student: microbatch by microbatch, each rank its share.
+
+The loss is the sum over the loss positions of the whole batch divided by their number, so that neither the split into
+microbatches, nor packing, nor the number of ranks weighs anything.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from stillhouse.config import TrainerConfig
+from stillhouse.errors import TrainingError
+from stillhouse.training.head.fused import LossSums
+from stillhouse.training.loop.batching.microbatches import (
+    Microbatch,
+    collate,
+    idle_microbatch,
+    microbatch_groups,
+    num_targets,
+)
+from stillhouse.training.loop.method import TokenLoss
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.divergence import named_prompts
+from stillhouse.training.monitoring.metrics import Ratio
+from stillhouse.types import Sample
+
+_MEASURED_AT_ONCE: Final = 512
+"""Samples: enough to fill the microbatches of many ranks, few beside a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What the passes of one batch say, over all ranks."""
+
+    loss: float
+    """Mean over the loss positions of the batch."""
+    ratios: dict[str, Ratio]
+    """The method's means and ratios, by bare name."""
+    maxima: dict[str, float]
+    """The method's maxima, by bare name."""
+    num_targets: int
+    """Loss positions of the batch."""
+    groups: Sequence[Sequence[Sample]]
+    """The microbatches of all ranks."""
+    suspects: Sequence[Sample]
+    """Samples of this rank's microbatches whose loss is not finite."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every figure by itself, the loss among them; what has no denominator is left out."""
+        quotients = {name: top / bottom for name, (top, bottom) in self.ratios.items() if bottom}
+        return {"loss": self.loss, **quotients, **self.maxima}
+
+
+class Passes:
+    """Takes batches through `student`.
+
+    Args:
+        student: whose gradients are made.
+        ranks: who shares the work.
+        config: tokens of a microbatch, and whether they are packed where the student allows it.
+        activations: makes what is entered around each forward and backward pass; decides where activations are kept.
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        ranks: Ranks,
+        config: TrainerConfig,
+        activations: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self._student = student
+        self._ranks = ranks
+        self._max_tokens = config.microbatch_tokens
+        self.packing = config.packing and student.packs_exactly()
+        self._activations = activations
+
+    def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
+        """Adds the gradient of the mean loss to the trained parameters.
+
+        Raises:
+            TrainingError: there is no loss position.
+        """
+        self._student.model.train()
+        return self._run(samples, method, is_training=True)
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
+        """`PassResult.metrics` without gradient, dropout or noise; of many samples few are in memory at a time.
+
+        Raises:
+            TrainingError: there is no loss position.
+        """
+        self._student.model.eval()
+        starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
+        parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)
+        return reduce(_together, (self._run(part, method, is_training=False) for part in parts)).metrics
+
+    def _run(self, samples: Sequence[Sample], method: TokenLoss, *, is_training: bool) -> PassResult:
+        count = num_targets(samples)
+        if count == 0:
+            raise TrainingError(
+                f"the batch has no token to train on; prompts {named_prompts(samples)}. Check that prompts leave room "
+                "for a completion in the model's context"
+            )
+        groups = microbatch_groups(samples, self._max_tokens, packing=self.packing, partition=method.partition)
+        mine = self._ranks.share(groups)
+        results = []
+        for group in mine:
+            microbatch = self._microbatch(group, samples[0], method)
+            with torch.no_grad(), self._student.precision():
+                reference = method.reference(group)
+            with self._activations():
+                with self._student.precision():
+                    sums = self._student.step(microbatch, method, 1.0 / count, reference)
+                if is_training:
+                    sums.loss.backward()
+            results.append(sums)
+        losses, sums, maxima = _on_host(results)
+        sums, maxima = self._ranks.sum_and_max(sums, maxima)
+        ratios = {name: (sums[f"{name} over"], sums[f"{name} under"]) for name in results[0].ratios}
+        means = {name: (sums[name], float(count)) for name in results[0].sums}
+        suspects = [
+            sample for group, loss in zip(mine, losses, strict=True) if not math.isfinite(loss) for sample in group
+        ]
+        return PassResult(sums["loss"], means | ratios, maxima, count, groups, suspects)
+
+    def _microbatch(self, group: Sequence[Sample], example: Sample, method: TokenLoss) -> Microbatch:
+        if group:
+            return collate(group, method.token_values, self._student.device, packing=self.packing)
+        # A rank without work still takes part in what the ranks do together.
+        return idle_microbatch(method.token_values(example), self._student.device, packing=self.packing)
+
+
+def _together(one: PassResult, other: PassResult) -> PassResult:
+    """What a pass over the batches of both would have said, without their samples."""
+    count = one.num_targets + other.num_targets
+    return PassResult(
+        loss=(one.loss * one.num_targets + other.loss * other.num_targets) / count,
+        ratios={
+            name: (top + other.ratios[name][0], bottom + other.ratios[name][1])
+            for name, (top, bottom) in one.ratios.items()
+        },
+        maxima={name: max(value, other.maxima[name]) for name, value in one.maxima.items()},
+        num_targets=count,
+        groups=(),
+        suspects=(),
+    )
+
+
+def _on_host(results: Sequence[LossSums]) -> tuple[list[float], dict[str, float], dict[str, float]]:
+    """The loss of each microbatch, and sums and maxima by name, fetched from the device at once."""
+    first = results[0]
+    losses = [result.loss.detach() for result in results]
+    named: dict[str, Tensor] = {name: torch.stack([r.sums[name] for r in results]).sum() for name in first.sums}
+    for name in first.ratios:
+        over, under = torch.stack([result.ratios[name] for result in results]).sum(dim=0)
+        named |= {f"{name} over": over, f"{name} under": under}
+    maxima = {name: torch.stack([result.maxima[name] for result in results]).max() for name in first.maxima}
+    everything = [*losses, *named.values(), *maxima.values()]
+    values = torch.stack([value.double() for value in everything]).tolist()
+    of_losses, of_sums = values[: len(losses)], values[len(losses) : len(losses) + len(named)]
+    return (
+        of_losses,
+        {"loss": sum(of_losses), **dict(zip(named, of_sums, strict=True))},
+        dict(zip(maxima, values[len(losses) + len(named) :], strict=True)),
+    )

@@ -1,0 +1,254 @@
+"""The training loop, whatever the method: passes, update, measurements, checkpoints."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError, TrainingError
+from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
+from stillhouse.training.loop.checkpoints.checkpoint import (
+    Checkpoint,
+    load_newest_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from stillhouse.training.loop.checkpoints.random_state import random_state, restore_random_state_of_rank
+from stillhouse.training.loop.method import Batch, Method
+from stillhouse.training.loop.optimisation.schedule import learning_rate
+from stillhouse.training.loop.optimisation.weights import Weights, WeightsState
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.loop.passes import Passes, PassResult
+from stillhouse.training.monitoring.divergence import named_prompts
+from stillhouse.training.monitoring.watch import Watch
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+
+class Measurement(Protocol):
+    """Something measured of the student every so many steps, beside the loss."""
+
+    @property
+    def every_steps(self) -> int:
+        """Steps between two measurements."""
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Metrics by bare name after `step` steps; leaves the student and all generators as they were."""
+
+    def restore(self, step: int, *, replay: bool) -> None:
+        """Returns to how things stood after `step` steps; `replay` reports what stays once more."""
+
+
+class Trainer:
+    """Trains a student by `method` for `method.num_steps` steps, from the newest checkpoint if there is one.
+
+    Args:
+        method: supplies batches and the loss.
+        passes: take batches through the student.
+        weights: what is trained; changed in place.
+        watch: is told everything.
+        config: schedule and intervals.
+        ranks: the processes that train together.
+        work_dir: holds `checkpoints`.
+        identity: what the result depends on; checkpoints of another identity are refused.
+        tracking_run_id: the run that gets the metrics; they are sent again when a checkpoint was made under another.
+        measurements: taken beside the validation.
+        clock: seconds, for the facts only.
+
+    Raises:
+        ConfigError: the config goes by a validation loss and there is nothing to validate on.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        passes: Passes,
+        weights: Weights,
+        watch: Watch,
+        config: TrainerConfig,
+        *,
+        ranks: Ranks,
+        work_dir: Path,
+        identity: JsonObject,
+        tracking_run_id: str | None = None,
+        measurements: Sequence[Measurement] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not method.validation and (config.keep == "best" or config.early_stopping_patience is not None):
+            raise ConfigError(
+                f"{method.name}.keep = {config.keep!r}, early_stopping_patience = {config.early_stopping_patience}: "
+                f"both go by the validation loss, and {method.name} has no validation rows here. Keep some rows for "
+                "validation, or use `last` and no patience"
+            )
+        self._method = method
+        self._passes = passes
+        self.weights = weights
+        self._watch = watch
+        self._config = config
+        self._ranks = ranks
+        self._checkpoints = work_dir / "checkpoints"
+        self._identity = identity
+        self._tracking_run_id = tracking_run_id
+        self._measurements = measurements
+        self._clock = clock
+        self._step = 0
+        self._random = random_state()
+        self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
+
+    def run(self) -> JsonObject:
+        """Trains to the end; the facts of the whole training, its earlier attempts included.
+
+        Afterwards the student has the weights that `config.keep` asks for, of which `weights.averaged()` is to be
+        written.
+
+        Raises:
+            TrainingError: a loss or gradient is not finite, training has diverged, an alarm asks to stop, or the
+                checkpoint found is of another training.
+            StoreError: a checkpoint cannot be written.
+            Interrupted: SIGTERM; a checkpoint was saved.
+        """
+        resumed_from = self._resume()
+        num_steps = self._method.num_steps
+        logger.info("%s: %d of %d steps are done", self._method.name, self._step, num_steps)
+        self._watch.show(self._step)
+        with InterruptOnSigterm(self._ranks) as interruption:
+            if resumed_from is None and (measured := self._measure(validate=True)):
+                self._watch.write_row(0, measured)
+            while self._step < num_steps and not self._watch.best.is_exhausted:
+                try:
+                    self._train_one_step(interruption)
+                except Interrupted:
+                    # A step was cut off before it touched the weights, or is whole: they are those after
+                    # `self._step` steps, and `self._random` belongs to them.
+                    self._save()
+                    raise
+        self._keep_best()
+        return self._facts(resumed_from)
+
+    def _train_one_step(self, interruption: InterruptOnSigterm) -> None:
+        started = self._clock()
+        self._watch.throughput.begin_step(self._step)
+        batch = self._method.batch(self._step)
+        self._watch.throughput.batch_ready()
+        result = self._passes.backward(batch.samples, self._method)
+        norm = self.weights.clip()
+        self._refuse_not_finite(batch, result, norm)
+        with interruption.deferred():
+            # Not before: a step that is cut off is looked at again.
+            self._watch.check(self._step, batch, result)
+            rate = learning_rate(self._config, self._step, self._method.num_steps)
+            self.weights.update(rate)
+            self._step += 1
+            self._watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
+            self._totals["seconds"] += self._clock() - started
+            self._totals["trained_tokens"] += result.num_targets
+            self._totals["sampled_tokens"] += batch.num_sampled_tokens
+            self._close_step()
+        interruption.raise_if_any()
+
+    def _close_step(self) -> None:
+        is_checkpoint = self._is_due(self._config.checkpoint_every_steps)
+        is_validation = self._is_due(self._config.validate_every_steps or self._config.checkpoint_every_steps)
+        reason_to_stop = self._watch.reason_to_stop if self._step < self._method.num_steps else None
+        measured = self._measure(validate=is_validation)
+        if measured or is_checkpoint or reason_to_stop or self._is_due(self._config.log_every_steps):
+            self._watch.write_row(self._step, measured)
+        # A step in doubt has no checkpoint, so it cannot be the best.
+        loss = measured.get(f"validation_{self._method.guarded or 'loss'}")
+        is_best = loss is not None and not self._watch.is_suspicious and self._watch.best.observe(self._step, loss)
+        self._random = random_state()
+        if is_checkpoint or reason_to_stop or (is_best and self._config.keep == "best"):
+            self._save()
+        self._watch.show(self._step)
+        if reason_to_stop:
+            raise TrainingError(
+                f"{self._method.name}, step {self._step}: {reason_to_stop}. The weights are in {self._checkpoints}"
+            )
+
+    def _is_due(self, every_steps: int) -> bool:
+        return self._step % every_steps == 0 or self._step == self._method.num_steps
+
+    def _measure(self, *, validate: bool) -> dict[str, float]:
+        """Measurements of the weights as they would be kept now, by bare name."""
+        metrics: dict[str, float] = {}
+        with self.weights.averaged():
+            if validate and self._method.validation:
+                figures = self._passes.measure(self._method.validation, self._method)
+                metrics |= {f"validation_{name}": value for name, value in figures.items()}
+            for measurement in self._measurements:
+                if self._is_due(measurement.every_steps):
+                    metrics |= measurement.measure(self._step)
+        return metrics
+
+    def _refuse_not_finite(self, batch: Batch, result: PassResult, norm: float) -> None:
+        if math.isfinite(result.loss) and math.isfinite(norm):
+            return
+        suspects = [sample for rank in self._ranks.gather(result.suspects) for sample in rank]
+        raise TrainingError(
+            f"{self._method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
+            f"values; prompts {named_prompts(suspects or batch.samples)}. Checkpoints in {self._checkpoints} are from "
+            f"before. Lower {self._method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16"
+        )
+
+    def _resume(self) -> int | None:
+        checkpoint = load_newest_checkpoint(self._checkpoints, self._identity)
+        if checkpoint is None:
+            self._restore_records(None, -1, replay=False)
+            return None
+        self.weights.load(WeightsState(checkpoint.weights, checkpoint.optimizer, checkpoint.average))
+        restore_random_state_of_rank(checkpoint.random, self._ranks.rank)
+        self._random = random_state()
+        self._step = checkpoint.step
+        self._totals = dict(checkpoint.progress["totals"])
+        replay = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
+        self._restore_records(checkpoint.progress["watch"], self._step, replay=replay)
+        return self._step
+
+    def _restore_records(self, watch: JsonObject | None, step: int, *, replay: bool) -> None:
+        self._watch.restore(watch, step, replay=replay)
+        for measurement in self._measurements:
+            measurement.restore(step, replay=replay)
+
+    def _save(self) -> None:
+        if self._watch.is_suspicious:
+            logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
+            return
+        checkpoint = Checkpoint(
+            step=self._step,
+            **self.weights.state()._asdict(),
+            random=self._ranks.gather(self._random),
+            identity=self._identity,
+            progress={
+                "totals": self._totals,
+                "watch": self._watch.state(),
+                "tracking_run_id": self._tracking_run_id,
+            },
+        )
+        if self._ranks.is_first:
+            best_step = self._watch.best.step if self._config.keep == "best" else None
+            keep = self._config.keep_checkpoints
+            path = save_checkpoint(self._checkpoints, checkpoint, keep=keep, best_step=best_step)
+            logger.info("saved %s", path)
+        self._ranks.barrier()
+
+    def _keep_best(self) -> None:
+        best = self._watch.best.step
+        if self._config.keep == "best" and best is not None and best != self._step:
+            with self.weights.averaged():  # a checkpoint's weights are its running mean, where one is kept
+                self.weights.replace(load_weights(self._checkpoints, best))
+            logger.info("%s: kept are the weights after step %d, of the best validation", self._method.name, best)
+
+    def _facts(self, resumed_from: int | None) -> JsonObject:
+        best = {"best_step": self._watch.best.step} if self._config.keep == "best" else {}
+        return {
+            "steps": self._step,
+            **{name: round(value, 3) if name == "seconds" else int(value) for name, value in self._totals.items()},
+            "resumed_from_step": resumed_from,
+            **best,
+            **self._method.facts,
+            "final": self._watch.last,
+        }

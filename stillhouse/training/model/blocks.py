@@ -1,0 +1,116 @@
+"""How the repeated layers of a model run in training: compiled, or with their activations computed again.
+
+Each is done block by block: a compiled block serves all of its kind, and what is kept of a recomputed one is its input.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.model.compiler import can_compile, missing_compiler
+from stillhouse.training.model.student import Student
+
+MIN_COMPILED_STEPS: Final = 200
+"""Steps from which `auto` compiles: it takes a minute or two, which shorter trainings do not win back."""
+
+
+def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
+    """The repeated layers of the model, in order: what transformers knows to checkpoint, each with all that is in it.
+
+    Raises:
+        ConfigError: the model has none.
+    """
+    blocks: list[nn.Module] = []
+    inside: set[int] = set()
+    for module in causal_lm.modules():
+        if isinstance(module, GradientCheckpointingLayer) and id(module) not in inside:
+            blocks.append(module)
+            inside.update(map(id, module.modules()))
+    if not blocks:
+        raise ConfigError(
+            f"student model: {type(causal_lm).__name__} has no layers that can be compiled, checkpointed or sharded one"
+            " by one; set gradient_checkpointing and compile to `off` and train in one process"
+        )
+    return blocks
+
+
+def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: bool) -> None:
+    """Changes how the blocks run forward in training mode with gradients; elsewhere they stay as they are.
+
+    So validation and sampling, with their other shapes and caches, are never compiled. Checkpointing (arXiv 1604.06174,
+    torch's form that is not reentrant) computes the same bits and needs no input with a gradient, which a block over
+    frozen embeddings does not have; dropout is drawn alike both times. A compiled block gives other roundings, which
+    may also depend on the first row it saw: on a CPU a resumed training is then the uninterrupted one to rounding only.
+
+    Call it once, before weights are sharded: hooks of the blocks then run outside of what is compiled and recomputed.
+
+    Args:
+        causal_lm: the model, with its adapter if it has one; changed in place.
+        compiled: compile for rows of any length.
+        checkpointed: keep only each block's input for the backward pass.
+    """
+    if not (compiled or checkpointed):
+        return
+    for block in decoder_blocks(causal_lm):
+        block.forward = _training_forward(block, compiled=compiled, checkpointed=checkpointed)
+
+
+def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
+    """Compiles the blocks of a model that is only read, in packed rows of any length; changed in place."""
+    for block in decoder_blocks(causal_lm):
+        block.forward = torch.compile(block.forward, dynamic=True)
+
+
+def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
+    """Whether `config.compile` means that the student's blocks and the loss are compiled.
+
+    `auto` leaves out DoRA, whose layers compile in pieces.
+
+    Raises:
+        ConfigError: as `pays_to_compile`.
+    """
+    is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
+    if config.compile == "auto" and is_dora:
+        return False
+    return pays_to_compile(config, num_steps, student.device)
+
+
+def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
+    """Whether `config.compile` means that a training of `num_steps` steps compiles what runs on `device`.
+
+    `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
+
+    Raises:
+        ConfigError: `on`, where the compiler that torch needs is missing.
+    """
+    if config.compile == "on" and (missing := missing_compiler(device)) is not None:
+        raise ConfigError(f"compile = 'on' needs {missing}. Install it, or set compile to `off`")
+    if config.compile != "auto":
+        return config.compile == "on"
+    return device.type == "cuda" and num_steps >= MIN_COMPILED_STEPS and can_compile(device)
+
+
+def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -> Callable[..., Any]:
+    plain = block.forward
+    trained = torch.compile(plain, dynamic=True) if compiled else plain
+    if checkpointed:
+        # Outside of what is compiled: the other way round nothing of a block with attention by segments is.
+        trained = partial(checkpoint, trained, use_reentrant=False)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not (block.training and torch.is_grad_enabled()):
+            return plain(*args, **kwargs)
+        if compiled and isinstance(args[0], Tensor) and not args[0].requires_grad:
+            # The first block over frozen embeddings would be compiled by itself.
+            args = (args[0].detach().requires_grad_(), *args[1:])
+        return trained(*args, **kwargs)
+
+    return forward

@@ -1,0 +1,58 @@
+"""The student from a model ref or from an earlier student's folder."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
+from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.config import StudentConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.model.adapters import continued_adapter, merged_adapter, new_adapter
+from stillhouse.training.model.quantised import quantisation
+from stillhouse.training.model.student import Student
+
+
+def load_student(ref: str, config: StudentConfig, device: torch.device, seed: int) -> Student:
+    """The student to train, in eval mode.
+
+    Args:
+        ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is asked
+            for, over the same base, and merged into the float32 weights when all of them are to be trained.
+        config: what is trained and in which type.
+        device: where to put it.
+        seed: draws a new adapter's first matrices.
+
+    Raises:
+        ConfigError: the model cannot be loaded, the config names layers that it does not have, an earlier adapter has
+            another shape than the config asks for, or 4 bits are asked for where they cannot be had.
+    """
+    path = Path(resolve_model(ref))
+    base_ref = adapter_base(path) or ref
+    has_adapter = base_ref != ref
+    dtype = getattr(torch, config.dtype)
+    tokenizer = load_tokenizer(ref)
+    if config.parameters == "full":
+        causal_lm = _load(base_ref, dtype=torch.float32).to(device)
+        if has_adapter:
+            causal_lm = merged_adapter(causal_lm, path)
+        return Student(causal_lm.requires_grad_(True).eval(), causal_lm, tokenizer, base_ref, dtype)
+    if config.parameters == "qlora":
+        nf4 = quantisation(device, dtype)
+        causal_lm = _load(base_ref, dtype=dtype, quantization_config=nf4, device_map={"": device})
+    else:
+        causal_lm = _load(base_ref, dtype=dtype).to(device)
+    adapted = continued_adapter(causal_lm, path, config) if has_adapter else new_adapter(causal_lm, config, seed)
+    # Absolute, so that peft finds a folder's weights from wherever the adapter is loaded.
+    base = str(Path(base_ref).absolute()) if Path(base_ref).is_dir() else base_ref
+    adapted.peft_config["default"].base_model_name_or_path = base
+    return Student(adapted.eval(), causal_lm, tokenizer, base_ref, dtype)
+
+
+def _load(ref: str, **how: object) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how, **SAFE_WEIGHTS)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error

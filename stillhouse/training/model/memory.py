@@ -1,0 +1,227 @@
+"""What training takes of the device's memory beyond the weights, estimated to choose gradient checkpointing.
+
+Two steps on a CPU, whose peak is the highest resident memory of the process: the estimate is 0.96 to 1.08 of it without
+checkpointing and 0.86 to 1.17 with it (packed rows of 2,048 and 4,096 tokens; full training in float32, LoRA in
+bfloat16 at hidden size 256; Muon in bfloat16 at hidden size 384 with a vocabulary of 32,768).
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+import torch
+from torch import Tensor
+
+from stillhouse.config import TrainerConfig
+from stillhouse.training.head.fused import chunk_tokens
+from stillhouse.training.head.softmax import block_elements
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.model.blocks import decoder_blocks
+from stillhouse.training.model.student import Student
+
+logger = logging.getLogger(__name__)
+
+_USABLE: Final = 0.9
+"""Share of the free memory to plan with: allocators lose some between their blocks."""
+_PROBE_TOKENS: Final = (64, 128)
+_COMPILED_SHARE: Final = 0.7
+"""Of the activations that compiled blocks keep of those counted in eager mode. Counted in bfloat16 with flash attention
+it is 0.60 for all weights of Qwen3-0.6B and 1.7B (50 and 41 bytes for each token, layer and unit of width instead of 84
+and 69) and 0.69 for an adapter over Qwen3-8B (38 instead of 55)."""
+_COMPARISON_COPIES: Final = 2
+"""float32 copies of a chunk's logits that compiled comparisons of student and teacher make at most."""
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes on the device at the peak of a step, beyond the weights."""
+
+    state: int
+    """Gradients, the optimiser's state, and the running mean of the weights if one is kept."""
+    kept: int
+    """Activations kept for the backward pass."""
+    passing: int
+    """The more of: what the output layer makes and drops, and what a block does on its way back."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.state + self.kept + self.passing
+
+
+def wants_checkpointing(
+    student: Student,
+    config: TrainerConfig,
+    num_tokens: int,
+    ranks: Ranks,
+    *,
+    compares: bool = False,
+    compiled: bool = False,
+) -> bool:
+    """Whether `config.gradient_checkpointing` means that blocks are computed again; collective.
+
+    `auto` does where the estimate without it is above nine tenths of the memory that is free now. Call it after the
+    weights were loaded, and before optimiser and running mean are made and weights are sharded.
+
+    Args:
+        student: loaded; a row of 128 tokens is sent through it to see what it keeps.
+        config: the setting, and what else takes memory.
+        num_tokens: of the largest microbatch, padding included.
+        ranks: who trains together; if one needs it, all do.
+        compares: whether the output layer compares the student with a teacher.
+        compiled: whether blocks and loss will be compiled, which they are not yet.
+    """
+    if config.gradient_checkpointing != "auto":
+        return config.gradient_checkpointing == "on"
+    whole, checkpointed = (
+        estimate_memory(
+            student,
+            config,
+            num_tokens,
+            checkpointed=checkpointed,
+            num_ranks=ranks.size,
+            compares=compares,
+            compiled=compiled,
+        )
+        for checkpointed in (False, True)
+    )
+    free = free_memory(ranks.device)
+    if student.device != ranks.device:
+        # Weights that are sharded come to their devices only afterwards.
+        free -= sum(p.nbytes for p in student.model.parameters()) // ranks.size
+    _, maxima = ranks.sum_and_max({}, {"is needed": float(whole.total > _USABLE * free)})
+    is_needed = bool(maxima["is needed"])
+    logger.info(
+        "gradient checkpointing %s: %s; with it %s; %.2f GiB are free",
+        "on" if is_needed else "off",
+        *map(_in_words, (whole, checkpointed)),
+        free / _GIB,
+    )
+    if is_needed and checkpointed.total > _USABLE * free:
+        logger.warning(
+            "training may run out of memory even with gradient checkpointing; lower microbatch_tokens, train an "
+            "adapter, or set activation_offload"
+        )
+    return is_needed
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that tensors on `device` can still take."""
+    if device.type == "cuda":
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
+    return psutil.virtual_memory().available
+
+
+def estimate_memory(
+    student: Student,
+    config: TrainerConfig,
+    num_tokens: int,
+    *,
+    checkpointed: bool,
+    num_ranks: int = 1,
+    compares: bool = False,
+    compiled: bool = False,
+) -> MemoryEstimate:
+    """The estimate for microbatches of `num_tokens`, all of them targets, on one of `num_ranks`.
+
+    What a forward pass keeps is not derived from the model's config but counted, on rows of 64 and 128 tokens: it is
+    proportional to the number of tokens, beside a part that is not (weights cast to the type of computation). With
+    `compares` it counts what a comparison with a teacher as wide as the student takes in the output layer, and with
+    `compiled` the share that compiled blocks keep.
+    """
+    fixed, per_token = _kept_by_forward(student)
+    if compiled:
+        per_token *= _COMPILED_SHARE
+    num_blocks = len(decoder_blocks(student.causal_lm))
+    block = per_token * num_tokens / num_blocks
+    if config.activation_offload:
+        kept = 0.0
+    elif checkpointed:
+        embedding = student.causal_lm.get_input_embeddings().weight
+        itemsize = max(student.dtype.itemsize, embedding.dtype.itemsize)
+        kept = num_blocks * embedding.shape[1] * itemsize * num_tokens
+    else:
+        kept = per_token * num_tokens
+    return MemoryEstimate(
+        state=_state_bytes(student, config) // num_ranks,
+        kept=int(fixed + kept),
+        # Gradients of a block are about as large as what it keeps, which checkpointing makes anew beside them.
+        passing=int(max(_head_bytes(student, num_tokens, compares, compiled), block * (2 if checkpointed else 1))),
+    )
+
+
+def _in_words(estimate: MemoryEstimate) -> str:
+    parts = (estimate.total, estimate.state, estimate.kept, estimate.passing)
+    return "{:.2f} GiB beyond the weights (state {:.2f}, kept {:.2f}, passing {:.2f})".format(
+        *(part / _GIB for part in parts)
+    )
+
+
+def _state_bytes(student: Student, config: TrainerConfig) -> int:
+    tables = {id(student.head.weight), id(student.causal_lm.get_input_embeddings().weight)}
+    total = 0
+    for _, p in student.trained_parameters():
+        is_table = id(p) in tables
+        match config.optimizer:
+            case "adamw":
+                moments = 8
+            case "adamw_8bit":
+                moments = 8 if is_table else 2
+            case "muon":
+                moments = 4 if p.ndim == 2 and not is_table else 8
+        average = 0 if config.ema_decay is None else p.element_size()
+        total += p.numel() * (p.element_size() + moments + average)
+    return total
+
+
+def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: bool) -> int:
+    """Logits of a chunk, the float32 copies of a block of them, and gradients of hidden states and weight.
+
+    A comparison has the teacher's logits of the chunk beside them, its hidden states, its weight in the type of the
+    products, and of a block up to eight float32 copies, or some of the whole chunk where it is compiled.
+    """
+    weight = student.head.weight
+    itemsize = student.dtype.itemsize
+    logits = weight.shape[0] * chunk_tokens(num_tokens, weight.shape[0], weight.device.type)
+    # Processors without half-precision products make float32 ones first.
+    rounded = 4 if weight.device.type == "cpu" and itemsize < 4 else 0
+    if compiled:
+        copies = _COMPARISON_COPIES * compares * 4 * logits
+    else:
+        copies = (3 + 8 * compares) * 4 * min(logits, block_elements(weight.device))
+    hidden = num_tokens * weight.shape[1] * (itemsize + 4 + itemsize * compares)
+    trained = weight.numel() * 4 if weight.requires_grad else 0
+    cast = weight.numel() * itemsize if weight.dtype is not student.dtype else 0
+    return (logits * (itemsize + rounded) + cast) * (1 + compares) + copies + hidden + trained
+
+
+def _kept_by_forward(student: Student) -> tuple[float, float]:
+    """Bytes that a forward pass keeps for the backward pass: a fixed part, and one for each token."""
+    was_training = student.model.training
+    student.model.train()
+    with torch.random.fork_rng([student.device] if student.device.type == "cuda" else []):
+        few, many = (_kept_of_row(student, num_tokens) for num_tokens in _PROBE_TOKENS)
+    student.model.train(was_training)
+    per_token = (many - few) / (_PROBE_TOKENS[1] - _PROBE_TOKENS[0])
+    return max(0.0, few - per_token * _PROBE_TOKENS[0]), per_token
+
+
+def _kept_of_row(student: Student, num_tokens: int) -> int:
+    weights = {p.untyped_storage().data_ptr() for p in student.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    inputs_BT = torch.arange(num_tokens, device=student.device)[None] % student.head.weight.shape[0]
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), student.precision():
+        # Named, so that nothing of it is freed and its place taken while it is counted.
+        hidden_BTH = student.step.backbone(input_ids=inputs_BT, use_cache=False).last_hidden_state
+    del hidden_BTH
+    return sum(kept.values())

@@ -1,0 +1,142 @@
+"""How often the student answers right, measured on answers it samples while it is trained."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stillhouse.serving.generator import Generator
+from stillhouse.training.loop.checkpoints.random_state import random_state, restore_random_state
+from stillhouse.training.loop.parallel.sharding import gathered
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.listener import Listener
+from stillhouse.training.monitoring.step_rows import GENERATIONS_FILE, StepRows
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason
+from stillhouse.verification import verify_ending
+
+GENERATIONS_TABLE: Final = "generations.json"
+
+_TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
+
+
+@dataclass(frozen=True, slots=True)
+class GreedySampling:
+    """Settings of a `Sampler` that takes the most likely token.
+
+    What changes from one measurement to the next is then the student alone.
+    """
+
+    max_tokens: int
+    max_turns: int
+    group_size: int = 1
+    max_concurrent: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class Generations:
+    """Answers of the student to always the same prompts, with always the same seeds.
+
+    Args:
+        student: measured as it is when it is measured.
+        sampler: answers, with the tools that the prompts offer.
+        prompts: at least one.
+        metadata: expected answers by prompt id; may lack any.
+        every_steps: steps between two measurements.
+        work_dir: holds `generations.jsonl`, one row for each answer; None keeps none. Processes that train together all
+            sample the same, since a model they share computes for all of them at once.
+        listener: gets the same rows as a table that grows.
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        sampler: Sampler,
+        prompts: Sequence[Prompt],
+        metadata: Mapping[str, PromptMetadata],
+        *,
+        every_steps: int,
+        work_dir: Path | None,
+        listener: Listener,
+    ) -> None:
+        self._student = student
+        self._sampler = sampler
+        self._prompts = {prompt.id: prompt for prompt in prompts}
+        self._metadata = metadata
+        self.every_steps = every_steps
+        self._rows = StepRows(work_dir and work_dir / GENERATIONS_FILE)
+        self._listener = listener
+
+    def measure(self, step: int) -> dict[str, float]:
+        """Samples the answers after `step` steps and records them; training goes on as if nothing had been sampled.
+
+        Returns:
+            generation_accuracy: right answers among those that can be verified; left out where none can.
+            generation_truncated_share: answers that ran out of tokens or of context.
+            generation_mean_tokens: tokens sampled for an answer, over all its turns.
+        """
+        with _undisturbed(self._student):
+            # A step of its own for all: the seeds of one measurement are those of every other.
+            generator = Generator(self._student.causal_lm, max_batch=self._sampler.config.max_concurrent)
+            trajectories = self._sampler.sample(generator, list(self._prompts.values()), round_index=0)
+        rows = [self._row(trajectory, step) for trajectory in trajectories]
+        self._rows.append(rows)
+        self._rows.sync()
+        self._listener.log_table(rows, GENERATIONS_TABLE)
+        return _metrics(rows)
+
+    def restore(self, step: int, *, replay: bool) -> None:
+        """Returns to how things stood after `step` steps.
+
+        Args:
+            step: rows of later steps are cut off; -1 cuts off all.
+            replay: send the rows that stay to the listener, which is not the one that got them at first.
+        """
+        kept = self._rows.go_back(step)
+        if replay:
+            self._listener.log_table(kept, GENERATIONS_TABLE)
+
+    def _row(self, trajectory: SampledTrajectory, step: int) -> JsonObject:
+        metadata = self._metadata.get(trajectory.prompt_id)
+        first = trajectory.loss_mask.index(True) if trajectory.num_turns else len(trajectory.token_ids)
+        # In the order in which MLflow shows columns: the first four fit its page.
+        return {
+            "step": step,
+            "verified": verify_ending(trajectory.messages, trajectory.stop_reason, metadata),
+            "prompt": str(self._prompts[trajectory.prompt_id].messages[-1].get("content") or ""),
+            # With tool calls and what came of them: an answer without its way says little about what went wrong.
+            "completion": self._student.tokenizer.decode(trajectory.token_ids[first:]),
+            "expected_answer": metadata.expected_answer if metadata else None,
+            "stop_reason": str(trajectory.stop_reason),
+            "num_tokens": sum(trajectory.loss_mask),
+            "prompt_id": trajectory.prompt_id,
+        }
+
+
+def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
+    verdicts = [row["verified"] for row in rows if row["verified"] is not None]
+    metrics = {
+        "generation_truncated_share": sum(row["stop_reason"] in _TRUNCATED for row in rows) / len(rows),
+        "generation_mean_tokens": math.fsum(row["num_tokens"] for row in rows) / len(rows),
+    }
+    if verdicts:
+        metrics["generation_accuracy"] = sum(verdicts) / len(verdicts)
+    return metrics
+
+
+@contextmanager
+def _undisturbed(student: Student) -> Iterator[None]:
+    """The student as it samples; its mode and every random generator, which a tool may draw from, are put back."""
+    state, was_training = random_state(), student.model.training
+    student.model.eval()
+    try:
+        with student.precision(), gathered(student.step):
+            yield
+    finally:
+        student.model.train(was_training)
+        restore_random_state(state)

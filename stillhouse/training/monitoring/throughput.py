@@ -1,0 +1,111 @@
+"""How fast a training goes, how much of the machine it uses, and when it will be done."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from stillhouse.progress.state import RecentRate
+from stillhouse.training.loop.batching.microbatches import num_inputs, num_targets
+from stillhouse.training.monitoring.flops import ModelFlops
+from stillhouse.training.monitoring.metrics import Ratio
+from stillhouse.types import Sample
+
+_ETA_WINDOW_S = 120.0
+
+
+class Throughput:
+    """Times steps and counts their tokens.
+
+    A step is `begin_step`, `batch_ready` once the method has handed its batch over, and `end_step` when its result is
+    on the host. Steps of several ranks are counted on each of them, from the microbatches of all.
+
+    Args:
+        flops: what a token of the student costs.
+        peak_flops: operations a second of all devices together.
+        num_steps: steps of the whole training.
+        packing: whether microbatches are packed and so hold no padding.
+        device: whose memory is reported.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        flops: ModelFlops,
+        peak_flops: float,
+        num_steps: int,
+        *,
+        packing: bool,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._flops = flops
+        self._peak_flops = peak_flops
+        self._num_steps = num_steps
+        self._packing = packing
+        self._device = device
+        self._clock = clock
+        self._started = self._ready = clock()
+        if device.type == "cuda":
+            # What was held while the model was loaded and the peak measured says nothing of training.
+            torch.cuda.reset_peak_memory_stats(device)
+        self._rate = RecentRate(_ETA_WINDOW_S)
+        self.eta_s: float | None = None
+        """Seconds to the end at the pace of the last minutes, validation and checkpoints included; None at first."""
+
+    def begin_step(self, num_done: int) -> None:
+        """A step begins after `num_done` finished ones."""
+        self._started = self._ready = self._clock()
+        per_s = self._rate.per_second(num_done, self._started)
+        self.eta_s = (self._num_steps - num_done) / per_s if per_s > 0.0 else None
+
+    def batch_ready(self) -> None:
+        """The batch is at hand."""
+        self._ready = self._clock()
+
+    def end_step(self, groups: Sequence[Sequence[Sample]]) -> dict[str, Ratio]:
+        """What the step over `groups`, the microbatches of all ranks, gives.
+
+        Returns:
+            tokens_per_s: input tokens, padding excluded, a second of the whole step. mfu: model FLOPs utilisation, the
+            share of the peak while the batch was at hand, so that sampling one is no idleness of the trainer.
+            padding_share: of what went through the model. supervised_share: loss positions among the input tokens.
+            step_s: seconds of a step, of which data_s went into getting the batch and train_s into training on it.
+        """
+        now = self._clock()
+        step_s, busy_s = max(now - self._started, 1e-9), max(now - self._ready, 1e-9)
+        lengths = [[num_inputs(sample) for sample in group] for group in groups]
+        num_tokens = sum(map(sum, lengths))
+        num_slots = num_tokens if self._packing else sum(len(group) * max(group) for group in lengths)
+        num_learnt = sum(map(num_targets, groups))
+        flops = self._flops.of_step((length for group in lengths for length in group), num_learnt)
+        return {
+            "tokens_per_s": (num_tokens, step_s),
+            "mfu": (flops, self._peak_flops * busy_s),
+            "padding_share": (num_slots - num_tokens, num_slots),
+            "supervised_share": (num_learnt, num_tokens),
+            "step_s": (step_s, 1.0),
+            "data_s": (self._ready - self._started, 1.0),
+            "train_s": (busy_s, 1.0),
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """What is true now rather than on average: `peak_memory_gib` and, where it is known, `eta_s`."""
+        eta = {} if self.eta_s is None else {"eta_s": self.eta_s}
+        return {"peak_memory_gib": peak_memory_gib(self._device), **eta}
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Most memory that tensors held on a GPU since training began, or that this process ever held in RAM."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    status = Path("/proc/self/status")
+    if status.exists():
+        # What getrusage says of a process includes that of the one it was started by.
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)

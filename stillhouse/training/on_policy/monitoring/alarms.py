@@ -1,0 +1,182 @@
+"""Ways in which on-policy distillation goes wrong slowly, noticed from the metrics of its steps.
+
+A figure is judged by its mean over 10 measurements, against that over its first 10 or the lowest since:
+
+- lengths explode: trajectories are three times as long as at first;
+- entropy collapses: it is below 5 % of what it was at first;
+- more than half of the trajectories are cut off, however it was before;
+- the KL to the teacher rises: it is twice its lowest mean and 0.2 nats a token above it, which near zero is no noise.
+
+None of them proves an error. A student may have to write more than it did, and one whose teacher is certain becomes
+certain too. So each is said once, with what may be behind it, and ends nothing unless that is asked for.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.monitoring.alarms import Alarms, NoAlarms
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+WINDOW: Final = 10
+"""Measurements that a mean is taken over."""
+_FEW: Final = 3
+
+
+@dataclass(slots=True)
+class _Course:
+    """What has become of one figure."""
+
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    start: float = math.nan
+    """Mean of the first window; NaN until it is full."""
+    lowest: float = math.inf
+    """Lowest mean of a window, of which the first are short: what goes wrong at once has nothing else to be told by."""
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.recent) / len(self.recent)
+
+    def add(self, value: float) -> None:
+        self.recent.append(value)
+        if len(self.recent) >= _FEW:
+            self.lowest = min(self.lowest, self.mean)
+        if len(self.recent) == WINDOW and math.isnan(self.start):
+            self.start = self.mean
+
+
+@dataclass(frozen=True, slots=True)
+class _Alarm:
+    """One kind of trouble."""
+
+    kind: str
+    figure: str
+    """The metric that shows it, by bare name."""
+    bound: Literal["at most", "at least"]
+    limit: Callable[[_Course], float]
+    remedy: str
+
+    def sounds(self, course: _Course) -> bool:
+        """Whether the figure is beyond its limit; never before its first window is full, since NaN compares false."""
+        if math.isnan(course.start):
+            return False
+        limit = self.limit(course)
+        return course.mean > limit if self.bound == "at most" else course.mean < limit
+
+    def message(self, course: _Course) -> str:
+        """The figure, its start, the limit and the remedy."""
+        return (
+            f"{self.kind.replace('_', ' ')}: {self.figure} is {course.mean:.4g} over the last {WINDOW} measurements, "
+            f"was {course.start:.4g} over the first and {course.lowest:.4g} at its lowest; expected {self.bound} "
+            f"{self.limit(course):.4g}. {self.remedy}"
+        )
+
+
+_ALARMS: Final = (
+    _Alarm(
+        "length_explosion",
+        "mean_completion_tokens",
+        "at most",
+        lambda course: 3.0 * course.start,
+        "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
+        "steps of SFT first, or choose a teacher that writes less",
+    ),
+    _Alarm(
+        "entropy_collapse",
+        "entropy",
+        "at least",
+        lambda course: 0.05 * course.start,
+        "With a low teacher_kl the teacher is as certain, and all is well. Otherwise lower on_policy.learning_rate or "
+        "reward_coef, or raise kl_coef, so that the student keeps exploring",
+    ),
+    _Alarm(
+        "truncation",
+        "truncated_share",
+        "at most",
+        lambda course: 0.5,
+        "What is cut off has no end to learn from. Raise on_policy.max_tokens, or lower learning_rate if it was not so "
+        "at step 0; where trajectories never end, see that student and teacher end their turns with the same token",
+    ),
+    _Alarm(
+        "kl_rising",
+        "teacher_kl",
+        "at most",
+        lambda course: max(2.0 * course.lowest, course.lowest + 0.2),
+        "Lower on_policy.learning_rate. Where rewards pull the student away from its teacher, raise kl_coef or lower "
+        "reward_coef, unless that is what is wanted",
+    ),
+)
+
+
+class RolloutAlarms:
+    """Watches lengths, entropy, truncation and KL.
+
+    Each kind that sounds is logged as a warning once, and reported from then on as `alarm/KIND`: 1.0 for a step at
+    which it sounds, 0.0 for others.
+
+    Args:
+        stops: whether training is to end, rather than go on, while one of them sounds.
+    """
+
+    def __init__(self, *, stops: bool) -> None:
+        self._stops = stops
+        self._courses = {alarm.figure: _Course() for alarm in _ALARMS}
+        self._said: set[str] = set()
+        self.reason_to_stop: str | None = None
+        """What sounded at the last step; None where nothing did or training goes on anyway."""
+
+    def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Takes in the metrics of a step; a figure that was not measured stays as it was."""
+        for figure, course in self._courses.items():
+            if figure in metrics:
+                course.add(metrics[figure])
+        sounding: dict[str, str] = {}
+        for alarm in _ALARMS:
+            course = self._courses[alarm.figure]
+            if alarm.sounds(course):
+                sounding[alarm.kind] = alarm.message(course)
+                if alarm.kind not in self._said:
+                    logger.warning("%s", sounding[alarm.kind])
+        self._said |= sounding.keys()
+        if self._stops and sounding:
+            self.reason_to_stop = f"{'. '.join(sounding.values())}. on_policy.watch = warn trains on regardless"
+        else:
+            self.reason_to_stop = None
+        return {f"alarm/{kind}": float(kind in sounding) for kind in sorted(self._said)}
+
+    def state(self) -> JsonObject:
+        """What `restore` needs."""
+        courses = {
+            figure: {
+                "recent": list(course.recent),
+                "start": None if math.isnan(course.start) else course.start,
+                "lowest": None if math.isinf(course.lowest) else course.lowest,
+            }
+            for figure, course in self._courses.items()
+        }
+        return {"courses": courses, "said": sorted(self._said)}
+
+    def restore(self, state: JsonObject) -> None:
+        """Returns to how things stood when `state()` was called; that of `NoAlarms` begins anew."""
+        if not state:
+            return
+        self._said = set(state["said"])
+        self._courses = {
+            figure: _Course(
+                deque(course["recent"], maxlen=WINDOW),
+                math.nan if course["start"] is None else course["start"],
+                math.inf if course["lowest"] is None else course["lowest"],
+            )
+            for figure, course in state["courses"].items()
+        }
+
+
+def alarms_of(config: OnPolicyConfig) -> Alarms:
+    """The alarms that `on_policy.watch` asks for."""
+    return NoAlarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")

@@ -1,0 +1,1 @@
+"""Reuse of results: cache keys, Prefect's records of results, the journal of paid answers."""

@@ -1,0 +1,1 @@
+"""Decisions about datasets and students: approval by a person, promotion to champion, the registry."""

@@ -1,0 +1,202 @@
+"""Students of MLflow's registry as models to train from and to measure: the champion, and candidates named by refs."""
+
+import json
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from stillhouse.chat.refs import model_identity
+from stillhouse.errors import ConfigError, StillhouseError, StoreError
+from stillhouse.store import canonical_json
+from stillhouse.store.atomic import replaced_folder, write_atomic
+from stillhouse.store.manifest import DamagedManifest, parse_manifest
+from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
+from stillhouse.training.results.adapter import ADAPTER_FILE
+from stillhouse.types import Artifact, Model
+from tasks.run.run import Run
+
+CHAMPION: Final = "champion"
+"""The champion's part in a run."""
+PARTS: Final = ("base", CHAMPION, "teacher")
+"""Names by which reports call models that are no candidates."""
+
+_REGISTERED: Final = re.compile(r"models:/(?P<model>[^/@]+)(?:/(?P<version>\d+)|@(?P<alias>[\w-]+))")
+_UNUSUAL: Final = re.compile(r"[^\w.-]+")
+"""What MLflow refuses in the names of metrics."""
+_logger = logging.getLogger("stillhouse.champion")
+
+
+class _NoAnswer(StoreError):
+    """MLflow cannot be asked now; nothing is known to be wrong with what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A version of the registry whose files are here."""
+
+    model: Model
+    version: str
+
+
+def find_champion(run: Run) -> Registered | None:
+    """The student that is in use now; None where there is none yet, or where the config has no use for it.
+
+    While MLflow does not answer, it is the one that this store knew last: a night's training is worth more than the
+    certainty that nobody promoted another since.
+    """
+    promotion = run.config.promotion
+    if not (promotion.enabled or promotion.start_from_champion):
+        return None
+    name = run.config.tracking.register_as
+    assert name is not None
+    note = run.context.store.root / "registered" / f"{name}@{promotion.alias}.json"
+    try:
+        found = _look_up(name, promotion.alias, run)
+        model = None if found is None else _model(CHAMPION, found, run)
+    except _NoAnswer:
+        return _last_known(note, run)
+    if found is None or model is None:
+        _logger.info("%s has no version called %s yet", name, promotion.alias)
+        return None
+    write_atomic(note, canonical_json({"folder": model.ref, "version": found.version}))
+    return Registered(model, found.version)
+
+
+def start_of_training(base: Model, champion: Registered | None, run: Run) -> Model:
+    """The champion where the config says to start from it and there is one, else the base.
+
+    Raises:
+        ConfigError: an adapter is to be trained on a champion that is a whole model.
+    """
+    if champion is None or not run.config.promotion.start_from_champion:
+        return base
+    parameters = run.config.student.parameters
+    # An adapter names its base, and this one would be a folder of this machine.
+    if parameters != "full" and not (Path(champion.model.ref) / ADAPTER_FILE).is_file():
+        raise ConfigError(
+            f"student.parameters = {parameters!r}: the champion, version {champion.version}, is a whole model, and an "
+            "adapter trained on it could be loaded on this machine alone. Set student.parameters to `full`, or "
+            "promotion.start_from_champion to false"
+        )
+    _logger.info("training starts from the champion, version %s", champion.version)
+    return champion.model
+
+
+def candidates(run: Run) -> list[Model]:
+    """The models that `promotion.candidates` names; with none, the registered version under `tracking.alias`.
+
+    Raises:
+        ConfigError: a ref names no model, or the registry has no such version.
+        StoreError: a version's files cannot be fetched.
+    """
+    promotion, tracking = run.config.promotion, run.config.tracking
+    if not promotion.candidates and promotion.enabled:
+        newest = _look_up(str(tracking.register_as), tracking.alias, run)
+        return [] if newest is None else [_model(f"version {newest.version}", newest, run)]
+    models = [_named(ref, run) for ref in promotion.candidates]
+    for name, count in Counter(model.name for model in models).items():
+        if count > 1 or name in PARTS:
+            raise ConfigError(
+                f"promotion.candidates: the name {name!r} would mean several models in the report; expected candidates "
+                f"of different last names, and none of {', '.join(PARTS)}"
+            )
+    return models
+
+
+def _named(ref: str, run: Run) -> Model:
+    found = _REGISTERED.fullmatch(ref)
+    if found is None:
+        return Model(name=_UNUSUAL.sub("-", Path(ref).name), ref=ref, fingerprint=model_identity(ref))
+    version = _look_up(found["model"], found["version"] or found["alias"], run)
+    if version is None:
+        raise ConfigError(
+            f"promotion.candidates: {ref!r}: MLflow at {run.record.uri} has no such version; expected "
+            "models:/NAME/VERSION or models:/NAME@ALIAS of its model registry, a folder or a Hugging Face id"
+        )
+    return _model(f"version {version.version}", version, run)
+
+
+def _look_up(name: str, alias_or_version: str, run: Run) -> RegisteredStudent | None:
+    record = {"model": name, "version": alias_or_version}
+    answer = run.record.ask("version", record, lambda client: (find_registered(client, name, alias_or_version),))
+    if answer is None:
+        raise _NoAnswer(
+            f"models:/{name}: MLflow at {run.record.uri} does not answer, so that {alias_or_version!r} cannot be "
+            "looked up. Start it and run the same command again: what finished is kept"
+        )
+    return answer[0]
+
+
+def _last_known(note: Path, run: Run) -> Registered | None:
+    try:
+        known = json.loads(note.read_bytes())
+        folder = Path(known["folder"])
+        fingerprint = model_identity(str(folder))
+    except (OSError, ValueError, KeyError, StillhouseError):
+        _logger.warning(
+            "MLflow at %s cannot be asked who is the champion, and this store has known none: going on without one",
+            run.record.uri,
+        )
+        return None
+    _logger.warning("MLflow cannot be asked: taking version %s, the champion known last", known["version"])
+    return Registered(Model(name=CHAMPION, ref=str(folder), fingerprint=fingerprint), known["version"])
+
+
+def _model(name: str, student: RegisteredStudent, run: Run) -> Model:
+    folder = _fetch(student, run)
+    return Model(name=name, ref=str(folder), fingerprint=model_identity(str(folder)))
+
+
+def _fetch(student: RegisteredStudent, run: Run) -> Path:
+    """The folder of a version's files: the store's own where a run of it trained it, else a copy that is fetched once.
+
+    Raises:
+        StoreError: MLflow gives other files than were registered, or the store cannot be written.
+    """
+    store = run.context.store
+    with TemporaryDirectory() as scratch:
+        manifest = _download(student, Path(scratch), run, "manifest.json").read_bytes()
+    try:
+        trained = store.here(parse_manifest(manifest).artifact)
+    except DamagedManifest as error:
+        raise _unusable(student, f"its manifest.json is none of Stillhouse: {error}") from error
+    if store.obtain(trained) is None and _weights(trained) == student.fingerprint:
+        return Path(trained.uri)
+    # Not in the place of the store's own, which may hold other weights of the same training.
+    place = store.root / "registered" / str(student.fingerprint) / Path(trained.uri).name
+    fetched = trained.model_copy(update={"uri": str(place)})
+    if store.problem(fetched) is not None:
+        with replaced_folder(place.parent) as work:
+            _download(student, work, run).rename(work / place.name)
+    if (problem := store.problem(fetched)) is not None:
+        raise _unusable(student, f"MLflow gave files that do not agree with their manifest: {problem}")
+    if _weights(fetched) != student.fingerprint:
+        raise _unusable(student, f"{place} holds weights {_weights(fetched)}, not {student.fingerprint}")
+    store.share(fetched)
+    return place
+
+
+def _weights(student: Artifact) -> str:
+    return model_identity(student.uri).rpartition("@")[2]
+
+
+def _download(student: RegisteredStudent, folder: Path, run: Run, file: str | None = None) -> Path:
+    record = {"model": student.model, "version": student.version}
+    path = run.record.ask("files", record, lambda client: download(client, student, folder, file))
+    if path is None:
+        raise _NoAnswer(
+            f"models:/{student.model}/{student.version}: MLflow at {run.record.uri} does not give its files. Mend its "
+            "artifacts or move the alias to another version, then run the same command again: what finished is kept"
+        )
+    return path
+
+
+def _unusable(student: RegisteredStudent, problem: str) -> StoreError:
+    return StoreError(
+        f"models:/{student.model}/{student.version}: {problem}. Expected the student that a run registered, in the "
+        "artifacts of its MLflow run; mend MLflow's artifacts, or move the alias to another version"
+    )

@@ -1,0 +1,151 @@
+"""Tasks run by the workers of a Ray cluster."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from prefect import Task
+from prefect.states import State
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import ConfigError, StillhouseError
+from tasks.cache.caching import Call
+from tasks.remote.dask_cluster import known_server
+
+_TRIES: Final = 3
+"""Of a task whose worker was killed; what it had paid for is in the journal."""
+_ANSWER_S: Final = 30.0
+
+
+@contextmanager
+def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> Iterator[Call]:
+    """What runs tasks in the workers of a cluster, which need the store under the same path.
+
+    The cluster is joined, or started on this machine, with the first task, and left or ended with the block.
+
+    Args:
+        runtime: names the cluster.
+        num_workers: of a cluster on this machine.
+        gpus: that each task is given.
+
+    Raises:
+        ConfigError: the extra `ray` is not installed; by a call, no cluster answers at `runtime.ray_address`.
+        StillhouseError: by a call: no cluster could be started on this machine, or the worker that was given a task was
+            killed, and so were those after it.
+    """
+    if runtime.ray_address is None:
+        _ask_for_secret()
+    prefect_ray = _installed()
+    with ExitStack() as opened:
+        opened.enter_context(known_server(is_local=runtime.ray_address is None))
+        runner: Any = None
+
+        async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+            nonlocal runner
+            runner = runner or opened.enter_context(_runner(prefect_ray, runtime, num_workers))
+            with prefect_ray.context.remote_options(num_cpus=1, num_gpus=gpus, max_retries=_TRIES - 1):
+                future = runner.submit(task, arguments)
+            return await _state_of(task, future.wrapped_future)
+
+        yield call
+
+
+def _ask_for_secret() -> None:
+    """Has a cluster started by this process ask its clients for a secret, unless Ray is imported: it looks only then.
+
+    Ray listens on all interfaces, and whoever reaches it could have the workers run anything.
+    """
+    if "ray._raylet" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _installed() -> Any:
+    try:
+        import prefect_ray
+        import prefect_ray.context
+        import ray  # noqa: F401  # prefect_ray itself imports it when it is first used
+    except ImportError as error:
+        raise ConfigError(
+            "runtime.task_runner is `ray`, but prefect-ray is not installed: pip install -e '.[ray]', or set "
+            "runtime.task_runner to `local`"
+        ) from error
+    return prefect_ray
+
+
+@contextmanager
+def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Iterator[Any]:
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    if runtime.ray_address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        settings |= {"num_cpus": num_workers, "include_dashboard": False}
+    runner = prefect_ray.RayTaskRunner(address=runtime.ray_address or "local", init_kwargs=settings)
+    with ExitStack() as opened:
+        try:
+            if runtime.ray_address is not None:
+                _knock(runtime.ray_address)
+            with _own_sigterm():
+                opened.enter_context(runner)
+        # Ray raises many kinds, its plainest for a start that takes too long.
+        except Exception as error:
+            if runtime.ray_address is None:
+                raise StillhouseError(
+                    f"runtime.task_runner is `ray`, and no Ray cluster could be started on this machine: {error}. Set "
+                    "it to `local`, or name a cluster in runtime.ray_address"
+                ) from error
+            raise ConfigError(
+                f"runtime.ray_address: no Ray cluster answers at {runtime.ray_address}: {error}. Start one there, or "
+                "leave the field out to have a cluster on this machine"
+            ) from error
+        yield runner
+
+
+def _knock(address: str) -> None:
+    """Asks whether anybody listens there: Ray itself tries for more than ten minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname is not None and place.port is not None:
+        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_S).close()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keeps the handler of SIGTERM, by which a flow is cancelled: Ray puts one of its own in its place."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+async def _state_of(task: Task[..., Any], reference: Any) -> State[Any]:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        state: State[Any] = await asyncio.wrap_future(reference.future())
+        return state
+    except asyncio.CancelledError:
+        ray.cancel(reference)
+        raise
+    except RayError as error:
+        raise StillhouseError(
+            f"{task.name}: the Ray worker of one of its shards was killed, {_TRIES} times, as happens where memory "
+            f"runs out: {error} Give each worker more memory, or set runtime.shard_size lower, and run the same "
+            "command again: finished shards are kept"
+        ) from error

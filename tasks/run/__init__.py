@@ -1,0 +1,1 @@
+"""A flow run: what its tasks share, how it reports its progress, and how it ends."""

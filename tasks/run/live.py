@@ -1,0 +1,124 @@
+"""Rollouts under way on the flow run's page and as curves in MLflow.
+
+Prefect is spoken to in a thread of its own, every few seconds and with the latest state only: a slow server holds no
+rollout up, and one that does not answer costs a warning.
+"""
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self, cast
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from stillhouse.progress.state import RolloutProgress
+from stillhouse.progress.text import counted, lines_of
+from stillhouse.tracking import TrackedRun
+
+_EVERY_S: Final = 5.0
+_PATIENCE_S: Final = 10.0
+"""Longest wait for Prefect when the rollouts are done."""
+_logger = logging.getLogger("stillhouse.progress.state")
+
+
+class LivePage:
+    """A `RolloutWatcher` that publishes the latest state every few seconds, and the last one when the block ends.
+
+    Enter it inside a flow run: the artifact belongs to that run.
+
+    Args:
+        record: the run in MLflow that gets the curves; their step is in seconds.
+        every_s: seconds between two states published.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, record: TrackedRun, *, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._record = record
+        self._every_s = every_s
+        self._clock = clock
+        self._started = clock()
+        self._latest: tuple[str, RolloutProgress] | None = None
+        self._published: tuple[str, RolloutProgress] | None = None
+        self._artifact: UUID | None = None
+        self._warned = False
+        self._ended = threading.Event()
+        # A thread starts without the context that tells Prefect which flow run it belongs to.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._publish_all,), name="live-page", daemon=True)
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `stillhouse.progress.state.RolloutWatcher`."""
+        self._latest = (stage, state)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(_PATIENCE_S)
+
+    def _publish_all(self) -> None:
+        while True:
+            ended = self._ended.wait(self._every_s)
+            latest = self._latest
+            if latest is not None and latest != self._published:
+                self._published = latest
+                self._to_mlflow(*latest)
+                self._to_prefect(*latest)
+            if ended:
+                return
+
+    def _to_mlflow(self, stage: str, state: RolloutProgress) -> None:
+        figures = {f"{stage}/{name}": value for name, value in metrics_of(state).items()}
+        self._record.log_metrics(figures, step=round(self._clock() - self._started))
+
+    def _to_prefect(self, stage: str, state: RolloutProgress) -> None:
+        percent = 100.0 * state.done / state.total if state.total else 0.0
+        try:
+            if self._artifact is None:
+                # Typed as a coroutine as well, for callers inside an event loop: this thread has none.
+                self._artifact = cast(UUID, create_progress_artifact(percent, stage, _table(stage, state)))
+            else:
+                update_progress_artifact(self._artifact, percent, _table(stage, state))
+        # Whatever Prefect's client or its server raises, the rollouts it watches go on.
+        except Exception as error:
+            if not self._warned:
+                told = "the flow run's page does not show how rollouts stand: %s: %s. They go on"
+                _logger.warning(told, type(error).__name__, error)
+            self._warned = True
+
+
+def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
+    """The state's figures by name; None where nobody knows."""
+    projected = state.usd_projected
+    return {
+        "done": state.done,
+        "failed": state.failed,
+        "rows_per_s": state.rows_per_s,
+        "tokens_per_s": state.tokens_per_s,
+        "in_flight": state.in_flight,
+        "limit": state.limit,
+        "requests_per_minute": state.requests_per_minute,
+        "tokens_per_minute": state.tokens_per_minute,
+        "rate_limited": state.num_rate_limited,
+        "retries": sum(state.retries.values()),
+        "usd": state.usd,
+        "usd_projected": None if projected is None else projected.mean,
+        "eta_s": state.eta_s,
+    }
+
+
+def _table(stage: str, state: RolloutProgress) -> str:
+    rows = [("done", counted(state)), *lines_of(state)]
+    # What an endpoint says of itself may hold the table's own characters.
+    cells = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join([f"| {stage} | |", "| --- | --- |", *cells])

@@ -1,0 +1,79 @@
+"""What the page of a flow run shows beside its log: where it is tracked, its dataset, what it found.
+
+Each is there as soon as it is known. How rollouts stand is the business of `tasks.run.live`.
+"""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.settings import PREFECT_UI_URL
+
+from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
+from stillhouse.report.markdown import table
+from stillhouse.types import Artifact
+from tasks.run.run import Run
+from tasks.run.summary import SUMMARY_COLUMNS
+
+
+def show_tracking(run: Run) -> None:
+    """Links the run in MLflow."""
+    if (page := run.record.pages.run) is not None:
+        run.pages["MLflow run"] = page
+        create_link_artifact(page, "MLflow run", key="mlflow-run", description="Parameters, metrics and files")
+
+
+def show_dataset(dataset: Artifact, run: Run) -> None:
+    """Puts a dataset's card and funnel on the page and its report into MLflow, and notes where they are."""
+    folder = Path(dataset.uri)
+    run.record.log_dataset("dataset", dataset.uri, dataset.fingerprint, "training", dataset.num_rows)
+    for name in (CARD_FILE, REPORT_FILE):
+        run.record.log_artifact(folder / name, "dataset")
+    if (page := run.record.pages.file(f"dataset/{REPORT_FILE}")) is not None:
+        run.pages["Report with rows to read"] = page
+    # Without the front matter, which speaks to the hub.
+    card = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)[2]
+    shown = create_markdown_artifact(card, key="dataset-card", description="What the dataset holds")
+    run.pages["Card of the dataset"] = _address(shown)
+    funnel = create_table_artifact(
+        _funnel(dataset), key="dataset-funnel", description="How many rows each step of the selection leaves"
+    )
+    run.pages["What each filter left"] = _address(funnel)
+
+
+def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, str]) -> None:
+    """Puts the closing table on the page, and what to open or to type to see more.
+
+    Args:
+        run: whose page.
+        summary: rows under `tasks.run.summary.SUMMARY_COLUMNS`.
+        pages: addresses and commands by purpose.
+    """
+    # A reason that a person gave may have several lines.
+    rows = [[cell.replace("\n", " ") for cell in row] for row in summary]
+    # This page needs no way to itself.
+    told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
+    if (report := run.record.pages.file("report/report.html")) is not None:
+        told["report in MLflow"] = report
+    links = "\n".join(f"- {_as_link(purpose, line)}" for purpose, line in told.items())
+    create_markdown_artifact(
+        f"{table(SUMMARY_COLUMNS, rows)}\n{links}\n", key="summary", description=f"Summary of {run.name}"
+    )
+
+
+def _funnel(dataset: Artifact) -> list[dict[str, object]]:
+    steps = dataset.facts["funnel"]
+    first = steps[0][1]
+    return [{"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps]
+
+
+def _as_link(purpose: str, line: str) -> str:
+    # A whole address would run over the edge of the page.
+    return f"[{purpose}]({line})" if line.startswith("http") else f"{purpose}: `{line}`"
+
+
+def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
+    # Typed as a coroutine as well, for callers inside an event loop: flows are none.
+    return f"{PREFECT_UI_URL.value()}/artifacts/artifact/{artifact}"

@@ -1,0 +1,156 @@
+"""Where progress goes: to a terminal when one listens, else into the flow run's log, a line now and then."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from stillhouse.errors import StillhouseError
+from stillhouse.progress.state import Fact, Progress, RolloutProgress, RolloutWatcher, add_up_rollouts
+from stillhouse.progress.text import counted, facts_text, lines_of
+
+_LOG_EVERY_S = 15.0
+_STALE_S = 5.0
+"""A part heard of twice a second that has been silent for so long is over, whatever rate it had last."""
+_logger = logging.getLogger("stillhouse.progress.state")
+
+
+class Listener(Progress, RolloutWatcher, Protocol):
+    """Shows any stage."""
+
+
+class LogProgress:
+    """Writes a line per stage at most every few seconds, and one when it is done."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, float] = {}
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        """See `Progress.update`."""
+        if self._is_due(stage, finished=done == total):
+            _logger.info("%s: %s/%s %s", stage, done, "?" if total is None else total, facts_text(facts))
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `RolloutWatcher.update_rollouts`."""
+        if self._is_due(stage, finished=state.done == state.total):
+            shown = "; ".join(f"{name} {text}" for name, text in lines_of(state))
+            _logger.info("%s: %s; %s", stage, counted(state), shown)
+
+    def _is_due(self, stage: str, *, finished: bool) -> bool:
+        now = time.monotonic()
+        if not finished and now - self._written.get(stage, float("-inf")) < _LOG_EVERY_S:
+            return False
+        self._written[stage] = now
+        return True
+
+
+_listener: Listener = LogProgress()
+
+
+def show_progress_with(listener: Listener) -> None:
+    """Sends the progress of every stage of this process to `listener`."""
+    global _listener
+    _listener = listener
+
+
+def progress() -> Listener:
+    """The listener of this process."""
+    return _listener
+
+
+class _Stage:
+    """A stage of rollouts that runs in several parts at once.
+
+    Args:
+        name: the stage shown.
+        total: rollouts of all parts, those that have not started included.
+        watchers: hear of the sum.
+    """
+
+    def __init__(self, name: str, total: int, watchers: Sequence[RolloutWatcher]) -> None:
+        self._name = name
+        self._total = total
+        self._watchers = watchers
+        self._heard: dict[str, tuple[RolloutProgress, float]] = {}
+        self._newest: RolloutProgress | None = None
+        self._lock = threading.Lock()
+
+    def take(self, part: str, state: RolloutProgress, now: float) -> None:
+        """Tells the watchers the new sum; in turn, so that none hears an older one after it."""
+        with self._lock:
+            self._heard[part] = (state, now)
+            # A part that has asked nobody yet knows of no limit.
+            if state.limit > 0 or self._newest is None:
+                self._newest = state
+            states = [known if now - heard < _STALE_S else _at_rest(known) for known, heard in self._heard.values()]
+            told = add_up_rollouts(states, total=self._total, newest=self._newest)
+            for watcher in self._watchers:
+                watcher.update_rollouts(self._name, told)
+
+    def saved(self) -> str:
+        """What all parts together have finished, in a sentence."""
+        with self._lock:
+            states = [state for state, _ in self._heard.values()]
+        finished = sum(state.done - state.failed for state in states)
+        return (
+            f"Saved: {finished} of {self._total} finished, in all shards of the stage {self._name!r} together, and "
+            "every answer that came in"
+        )
+
+
+def _at_rest(state: RolloutProgress) -> RolloutProgress:
+    return replace(state, rows_per_s=0.0, tokens_per_s=0.0)
+
+
+_stages: dict[str, _Stage] = {}
+
+
+@contextmanager
+def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
+    """While entered, the parts called `name` are shown as one stage of `total` rollouts, also to `watchers`.
+
+    Raises:
+        StillhouseError: that of the block, with what all parts together have saved.
+    """
+    stage = _stages[name] = _Stage(name, total, [progress(), *watchers])
+    try:
+        yield
+    except StillhouseError as error:
+        raise type(error)(f"{str(error).rstrip('.')}. {stage.saved()}") from error
+    finally:
+        del _stages[name]
+
+
+class PartProgress:
+    """One part of a stage of rollouts; alone, or with the others while `rollout_stage` is entered.
+
+    Args:
+        stage: name shown, whatever the part calls itself.
+        part: tells this part from the others.
+        total: rollouts of this part.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, stage: str, part: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stage = _stages.get(stage) or _Stage(stage, total, [progress()])
+        self._part = part
+        self._total = total
+        self._clock = clock
+        # Seen from the start, since a model that has to be loaded first takes a while.
+        self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0))
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
+        self._stage.take(self._part, replace(state, total=self._total), self._clock())
+
+    def finish(self, usd: float) -> None:
+        """The part was sampled where nobody could be heard, for so much money."""
+        self._stage.take(self._part, RolloutProgress(done=self._total, total=self._total, usd=usd), self._clock())
+
+    def skip(self) -> None:
+        """The part's result was at hand."""
+        done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
+        self._stage.take(self._part, done, self._clock())

@@ -1,0 +1,178 @@
+"""One flow run: what its tasks need to know of it, what it has done so far, and its record in MLflow."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import prefect.runtime
+from pydantic import BaseModel, ConfigDict
+
+from stillhouse.config import BudgetConfig, DistillConfig, RuntimeConfig, TrackingConfig, parse_config
+from stillhouse.evaluation.promotion import Decision
+from stillhouse.store import ArtifactStore, canonical_json
+from stillhouse.store.atomic import write_atomic
+from stillhouse.tracking import TrackedRun, start_run
+from stillhouse.tracking.origin import FLOW_RUN_TAG
+from stillhouse.types import JsonObject
+from tasks.remote.flow_runs import has_ended
+
+
+class RunContext(BaseModel):
+    """What a task may know of the run it belongs to. Never part of a cache key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    """Names this attempt in the process: what its tasks share, a budget for one, is found by it."""
+    runtime: RuntimeConfig
+    tracking: TrackingConfig
+    budget: BudgetConfig
+    mlflow_run_id: str | None
+    """The parent of the nested runs that stages open; None without tracking."""
+    journal_part: str | None = None
+    """Folder of the journal of a shard that runs on another machine; None takes the store's."""
+
+    @property
+    def store(self) -> ArtifactStore:
+        """The store named in the config."""
+        return ArtifactStore(self.runtime.store, self.runtime.scratch)
+
+    @property
+    def journal(self) -> Path:
+        """Folder of the journal that answers go to."""
+        return self.store.root if self.journal_part is None else Path(self.journal_part)
+
+    def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
+        """A new MLflow run for one stage, nested below this one. Use it as a context manager."""
+        return start_run(
+            self.tracking,
+            self.store.root,
+            name,
+            parent_run_id=self.mlflow_run_id,
+            params=params or None,
+            tags=_prefect_tags(),
+            started_at=started_at,
+            shared_url=self.store.url,
+        )
+
+    def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
+        """As `open_nested_run`, but a stage that was killed and runs again in `work_dir` goes on with its run."""
+        note = work_dir / "mlflow_run.json"
+        if note.exists():
+            known = json.loads(note.read_bytes())
+            record = TrackedRun(known["uri"], known["run_id"], name, self.store.root)
+            record.resume()
+            return record
+        record = self.open_nested_run(name, params)
+        if record.run_id is not None:
+            write_atomic(note, canonical_json({"uri": record.uri, "run_id": record.run_id}))
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """A line of the run's list of stages."""
+
+    name: str
+    result: Any
+    cached: bool
+    seconds: float
+
+
+@dataclass(slots=True)
+class Run:
+    """A flow run under way."""
+
+    name: str
+    config: DistillConfig
+    context: RunContext
+    record: TrackedRun
+    """The parent run in MLflow."""
+    stages: list[StageOutcome] = field(default_factory=list)
+    pages: dict[str, str] = field(default_factory=dict)
+    """Addresses of what was made so far, by purpose, for whoever is asked about it."""
+    decision: Decision | None = None
+    """Who is the champion, once that was decided; None where it is not asked."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    noted: Callable[[], None] = lambda: None
+    """Called after each stage."""
+
+    def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
+        """Adds a finished stage, with the wall time this run spent on it.
+
+        A stage that ran and opened no MLflow run of its own gets a nested one with its figures. A stage that is noted
+        again, in the rounds towards a target, keeps one line: its last result, and the seconds of all.
+        """
+        known = [stage for stage in self.stages if stage.name == name]
+        self.stages = [stage for stage in self.stages if stage.name != name]
+        self.stages.append(
+            StageOutcome(
+                name,
+                result,
+                cached and all(stage.cached for stage in known),
+                seconds + sum(stage.seconds for stage in known),
+            )
+        )
+        run_id = result.facts.get("mlflow_run_id")
+        if run_id is None and not cached:
+            with self.context.open_nested_run(name, {}, started_at=time.time() - seconds) as record:
+                record.log_metrics(
+                    {key: value for key, value in result.facts.items() if isinstance(value, int | float)}
+                )
+                run_id = record.run_id
+        tag = "stillhouse." + name.replace(" ", "_")
+        self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
+        self.noted()
+
+
+def start(config: DistillConfig | JsonObject, name: str) -> Run:
+    """A run with its parent run in MLflow, which the caller ends.
+
+    Args:
+        config: of the flow. Flows take it as it comes, an object where a deployment or the UI started it: Prefect's own
+            check of parameters takes each key `$ref`, as JSON schemas have it, for one of its blocks.
+        name: of the run.
+
+    Raises:
+        ConfigError: `config` holds a wrong key or value.
+        StoreError: the store cannot be made, or is on object storage that cannot be reached or refuses.
+    """
+    if isinstance(config, dict):
+        config = parse_config(config, origin="the flow's parameter config")
+    store = ArtifactStore(config.runtime.store, config.runtime.scratch)
+    store.make()
+    if store.remote is not None:
+        # Hours of work are not to be lost for the name of a bucket.
+        store.check()
+    record = start_run(
+        config.tracking,
+        store.root,
+        name,
+        params=config.model_dump(mode="json"),
+        tags=_prefect_tags(),
+        shared_url=store.url,
+    )
+    record.end_orphaned(has_ended)
+    context = RunContext(
+        run_id=uuid4().hex,
+        runtime=config.runtime,
+        tracking=config.tracking,
+        budget=config.budget,
+        mlflow_run_id=record.run_id,
+    )
+    return Run(name=name, config=config, context=context, record=record)
+
+
+def _prefect_tags() -> dict[str, str]:
+    flow_run = prefect.runtime.flow_run
+    if flow_run.id is None:
+        return {}
+    tags = {FLOW_RUN_TAG: str(flow_run.id), "prefect.flow_run_name": str(flow_run.name)}
+    if flow_run.ui_url is not None:
+        tags["prefect.flow_run_url"] = str(flow_run.ui_url)
+    return tags

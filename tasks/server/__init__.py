@@ -1,0 +1,1 @@
+"""Prefect's server on this machine: its settings, login and the temporary server of a run."""

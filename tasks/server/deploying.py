@@ -1,0 +1,56 @@
+"""What `deployments/prefect.yaml` says, with the configs in it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.utilities.templating import apply_values
+
+from stillhouse.config import load_config
+from stillhouse.errors import ConfigError
+from stillhouse.types import JsonObject
+
+
+def read_configs(folder: str, overrides: Sequence[str] = ()) -> dict[str, JsonObject]:
+    """Every config below a folder by the stem of its file; a build step of `prefect.yaml`.
+
+    Defaults are written out, so that Prefect's form shows the value that each field has.
+
+    Args:
+        folder: of YAML files, also in folders of its own.
+        overrides: `section.key=value`, applied to each of them.
+
+    Raises:
+        ConfigError: a file is no config, two have one stem, or there is none.
+    """
+    configs: dict[str, JsonObject] = {}
+    for path in sorted(Path(folder).rglob("*.yaml")):
+        if path.stem in configs:
+            raise ConfigError(
+                f"{path}: {folder} holds another config of that name; deployments are named by it, rename one"
+            )
+        configs[path.stem] = load_config(path, overrides).model_dump(mode="json")
+    if not configs:
+        raise ConfigError(
+            f"{Path(folder).absolute()}: expected configs (*.yaml), saw none; deploy from the project's root"
+        )
+    return configs
+
+
+def read_deployments(prefect_file: Path, root: Path) -> list[JsonObject]:
+    """The deployments of a Prefect file, their placeholders filled as `prefect deploy` does.
+
+    Args:
+        prefect_file: whose build steps are all `read_configs`.
+        root: the project, where the steps' folders begin.
+
+    Raises:
+        ConfigError: as `read_configs`.
+    """
+    body = yaml.safe_load(prefect_file.read_text(encoding="utf-8"))
+    values: dict[str, Any] = {}
+    for step in body["build"]:
+        options = step["tasks.server.deploying.read_configs"]
+        values[options["id"]] = read_configs(str(root / options["folder"]), options.get("overrides", ()))
+    return [apply_values(entry, values) for entry in body["deployments"]]

@@ -1,0 +1,89 @@
+"""`python -m tasks.server.prefect_server`: a Prefect server that answers those who log in, and no page of another site.
+
+Prefect's own command asks for a login only where one is set, answers to any `Host`, and lets pages of every origin call
+it: a page that somebody on this machine opens could start runs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection
+
+from tasks.server.environment import set_defaults
+from tasks.server.login import kept_login, login_file
+
+
+def serve(host: str, port: int, names: Collection[str] = (), *, webserver_only: bool = False) -> None:
+    """Serves until told to stop, with the login and the origins that the settings name.
+
+    Args:
+        host: address to listen on.
+        port: to listen on.
+        names: by which the server is called, besides IP addresses, `localhost` and, beyond loopback, the machine's.
+        webserver_only: leaves schedules, automations and events to a process of their own.
+    """
+    import uvicorn
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+
+    from stillhouse.http.own_origin import OwnOriginOnly, names_of
+
+    server = get_current_settings().server
+    app = create_app(final=True, webserver_only=webserver_only)
+    uvicorn.run(
+        OwnOriginOnly(app, names_of(host, names), server.api.cors_allowed_origins.split(",")),
+        host=host,
+        port=port,
+        timeout_keep_alive=server.api.keepalive_timeout,
+        ws_ping_interval=server.api.websocket_ping_interval,
+        ws_ping_timeout=server.api.websocket_ping_timeout,
+        log_level=server.logging_level.lower(),
+        lifespan="on",
+    )
+
+
+def own_origins(host: str, port: int) -> str:
+    """The origins of a server's own pages, as Prefect's setting of those that may call it has them."""
+    names = {"127.0.0.1", "localhost", f"[{host}]" if ":" in host else host}
+    return ",".join(sorted(f"http://{name}:{port}" for name in names))
+
+
+def main() -> None:
+    """Serves on the address of the command line, with the login of the environment or else that of PREFECT_HOME."""
+    options = _options()
+    set_defaults()
+    login = os.environ.get("PREFECT_SERVER_API_AUTH_STRING") or os.environ.get("PREFECT_API_AUTH_STRING")
+    login = login or kept_login()
+    os.environ["PREFECT_SERVER_API_AUTH_STRING"] = login
+    # Services of the server call its API too.
+    os.environ.setdefault("PREFECT_API_AUTH_STRING", login)
+    os.environ.setdefault("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", own_origins(options.host, options.port))
+    _say_how_to_log_in(f"http://{options.host}:{options.port}", is_kept=login_file().exists() and login == kept_login())
+    serve(options.host, options.port, options.allowed_hosts, webserver_only=options.no_services)
+
+
+def _say_how_to_log_in(url: str, *, is_kept: bool) -> None:
+    password = f"is the content of {login_file()}" if is_kept else "is that of the environment, NAME:PASSWORD"
+    home = f"PREFECT_HOME={login_file().parent} " if is_kept else ""
+    sys.stdout.write(
+        f"Prefect's pages: {url}\nThe password that they ask for {password}\n"
+        f"A run shows up there as: {home}PREFECT_API_URL={url}/api stillhouse distill CONFIG.yaml\n"
+    )
+    sys.stdout.flush()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.server.prefect_server", description="Serve Prefect's API and pages."
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=4200)
+    parser.add_argument("--no-services", action="store_true", help="leave schedules and automations to another process")
+    parser.add_argument(
+        "--allowed-hosts", type=lambda text: text.split(","), default=(), help="names it is called by: a,b"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

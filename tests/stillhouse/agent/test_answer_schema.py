@@ -1,0 +1,95 @@
+from typing import Any
+
+import pytest
+
+from stillhouse.agent.answer_schema import AnswerSchema
+from stillhouse.errors import ConfigError
+from stillhouse.types import Message
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "kind": {"enum": ["a", "b"]},
+    },
+    "required": ["items"],
+    "additionalProperties": False,
+    "$defs": {"item": {"type": "object", "properties": {"price": {"type": "number", "minimum": 0}}}},
+}
+
+
+def problem(content: Any, schema: dict[str, Any] = SCHEMA, **keys: Any) -> str | None:
+    answer: Message = {"role": "assistant", "content": content, **keys}  # type: ignore[typeddict-item]
+    return AnswerSchema(schema).problem(answer)
+
+
+def test_an_answer_that_meets_the_schema_has_no_problem() -> None:
+    assert problem('{"items": [{"price": 2}], "kind": "a"}') is None
+    assert problem([{"type": "text", "text": '{"items":'}, {"type": "text", "text": " []}"}]) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"items": [{"price": 1}, {"price": "2"}]}', ["at $.items[1].price", 'saw "2"', '{"type":"number"}']),
+        ('{"items": [{"price": -1}]}', ["at $.items[0].price", "saw -1", '{"minimum":0}']),
+        ('{"items": [], "kind": "c"}', ["at $.kind", 'saw "c"', '{"enum":["a","b"]}']),
+        ("{}", ["at $:", "'items' is a required property", '{"required":["items"]}']),
+        ('{"items": [], "more": 1}', ["at $:", "'more'", '{"additionalProperties":false}']),
+        ("```json\n{}\n```", ["not JSON", "```json"]),
+        ('{"items": [', ["not JSON", "line 1 column"]),
+        ('{"items": [NaN]}', ["not JSON"]),
+        ("", ["the answer is empty"]),
+        (None, ["the answer is empty"]),
+    ],
+)
+def test_a_problem_names_place_value_and_what_was_expected(content: Any, told: list[str]) -> None:
+    said = problem(content)
+    assert said is not None
+    assert all(part in said for part in told), said
+
+
+def test_of_many_problems_the_first_are_told_and_the_rest_counted() -> None:
+    said = problem('{"items": [' + ", ".join(['{"price": "x"}'] * 9) + "]}")
+    assert said is not None
+    assert said.count("$.items[") == 5
+    assert said.endswith("and 4 more")
+
+
+def test_of_a_choice_of_schemas_the_closest_miss_is_told() -> None:
+    schema = {"anyOf": [{"type": "object", "properties": {"n": {"type": "integer"}}}, {"type": "null"}]}
+    assert "at $.n" in str(problem('{"n": "one"}', schema))
+
+
+def test_a_huge_value_is_shown_in_part() -> None:
+    assert len(str(problem('{"items": [{"price": "' + "x" * 10_000 + '"}]}'))) < 500
+
+
+def test_a_refusal_is_quoted() -> None:
+    assert 'refusal: "I cannot."' in str(problem(None, refusal="I cannot."))
+
+
+def test_an_answer_nested_beyond_measure_is_a_problem_not_a_crash() -> None:
+    nested: dict[str, Any] = {"type": "array", "items": {"$ref": "#"}}
+    assert problem("[" * 900 + "]" * 900, nested) == "the answer is nested too deeply to be checked"
+    assert "not JSON" in str(problem("[" * 100_000, nested))
+
+
+def test_a_correction_says_what_is_wrong_and_shows_the_schema() -> None:
+    message = AnswerSchema({"type": "integer"}).correction("the answer is empty")
+    assert message["role"] == "user"
+    assert "the answer is empty" in str(message["content"])
+    assert '{"type":"integer"}' in str(message["content"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "objekt"}, r"\$\.type"),
+        ({"properties": {"a": {"$ref": "https://example.org/schema.json"}}}, "https://example.org"),
+        ({"properties": {"a": {"$ref": "#/$defs/missing"}}}, "#/\\$defs/missing"),
+    ],
+)
+def test_a_schema_that_cannot_be_checked_against_is_a_config_error(schema: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        AnswerSchema(schema)

@@ -1,0 +1,227 @@
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated_provider import completion
+from stillhouse.agent.conversation import Conversation
+from stillhouse.agent.loop import REFUSAL, AgentRules, Ending, run_agent
+from stillhouse.config import RolloutsConfig
+from stillhouse.inference.completion import Completion, ToolChoice, read_completion
+from stillhouse.tools import Toolbox, ToolResult
+from stillhouse.tools.calculator import calculator
+from stillhouse.types import StopReason
+
+NUMBER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+
+
+def said(body: dict[str, Any]) -> Completion:
+    return read_completion(json.dumps(body).encode(), {}, latency_s=0.1, model="m", record_tokens=False)
+
+
+class Played:
+    """What came of a script: the conversation, how it ended, the calls that ran, and how each turn was asked for."""
+
+    def __init__(self, answers: list[dict[str, Any]], **config: Any) -> None:
+        self.conversation = Conversation([{"role": "user", "content": "go"}])
+        self.calls: list[Any] = []
+        self.asked: list[tuple[int, ToolChoice]] = []
+        self._toolbox = Toolbox([calculator])
+        self._answers = answers
+        settings = {"closing_answer": False, **config}
+        rules = AgentRules.of(RolloutsConfig.model_validate(settings), has_tools=True)
+        self.ending: Ending = asyncio.run(
+            run_agent(self.conversation, rules, complete=self._complete, call_tool=self._call_tool)
+        )
+
+    @property
+    def stop(self) -> StopReason:
+        return self.ending.stop_reason
+
+    @property
+    def roles(self) -> list[str]:
+        return [message["role"] for message in self.conversation.messages]
+
+    async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
+        self.asked.append((turn, tool_choice))
+        return said(self._answers[turn])
+
+    async def _call_tool(self, turn: int, index: int, name: str, arguments: str) -> ToolResult:
+        self.calls.append((turn, index, name, arguments))
+        # Later calls end first.
+        await asyncio.sleep(0.01 / (index + 1))
+        return await self._toolbox.call(name, arguments)
+
+
+def sums(*expressions: str) -> dict[str, Any]:
+    return completion(tool_calls=[("calculator", json.dumps({"expression": text})) for text in expressions])
+
+
+def test_it_ends_when_the_model_answers() -> None:
+    played = Played([sums("1+1"), sums("2+2"), completion("four")])
+    assert played.stop is StopReason.ANSWERED
+    assert played.roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    messages = played.conversation.messages
+    assert [message["content"] for message in messages if message["role"] == "tool"] == ["2", "4"]
+    assert len(played.conversation.turns) == 3
+    assert [(turn, index) for turn, index, *_ in played.calls] == [(0, 0), (1, 0)]
+    assert played.asked == [(0, "auto"), (1, "auto"), (2, "auto")]
+
+
+def test_calls_of_one_turn_run_together_and_answer_in_order() -> None:
+    played = Played([sums("1", "2", "3"), completion("done")])
+    replies = [one for one in played.conversation.messages if one["role"] == "tool"]
+    assert [(one["tool_call_id"], one["content"]) for one in replies] == [
+        ("call_0", "1"),
+        ("call_1", "2"),
+        ("call_2", "3"),
+    ]
+    assert len(played.calls) == 3
+
+
+def test_without_a_closing_answer_the_calls_of_the_last_turn_are_left_unanswered() -> None:
+    played = Played([sums("1"), sums("2")], max_turns=2)
+    assert played.stop is StopReason.MAX_TURNS
+    assert played.conversation.messages[-1]["tool_calls"]
+    assert len(played.calls) == 1
+
+
+def test_a_closing_answer_follows_the_refusal_of_the_last_turns_calls() -> None:
+    played = Played([sums("1"), sums("2", "3"), completion("five")], max_turns=2, closing_answer=True)
+    assert played.stop is StopReason.ANSWERED
+    assert played.roles == ["user", "assistant", "tool", "assistant", "tool", "tool", "assistant"]
+    assert [one["content"] for one in played.conversation.messages[4:]] == [REFUSAL, REFUSAL, "five"]
+    assert [one["tool_call_id"] for one in played.conversation.messages[4:6]] == ["call_0", "call_1"]
+    assert played.asked == [(0, "auto"), (1, "auto"), (2, "none")]
+    assert len(played.calls) == 1
+    turns = played.conversation.turns
+    assert [(turn.num_refused_calls, turn.num_tool_errors) for turn in turns] == [(0, 0), (2, 0), (0, 0)]
+
+
+def test_a_closing_turn_that_calls_tools_all_the_same_is_the_last() -> None:
+    played = Played([sums("1"), sums("2")], max_turns=1, closing_answer=True)
+    assert played.stop is StopReason.MAX_TURNS
+    assert played.roles == ["user", "assistant", "tool", "assistant"]
+    assert played.conversation.messages[-1]["tool_calls"]
+    assert played.calls == []
+
+
+def test_an_answer_within_the_turns_is_not_asked_for_again() -> None:
+    played = Played([sums("1"), completion("one")], max_turns=2, closing_answer=True)
+    assert (played.stop, len(played.asked)) == (StopReason.ANSWERED, 2)
+
+
+def test_the_policy_max_turns_asks_on_until_the_turns_are_used_up() -> None:
+    answers = [completion("one"), sums("1+1"), completion("two"), completion("three")]
+    played = Played(answers, max_turns=4, termination_policy="max_turns", continue_message="And then?")
+    assert played.stop is StopReason.ANSWERED
+    assert played.roles == ["user", "assistant", "user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [one["content"] for one in played.conversation.messages if one["role"] == "user"][1:] == ["And then?"] * 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("length", StopReason.LENGTH),
+        ("max_tokens", StopReason.LENGTH),
+        ("model_length", StopReason.LENGTH),
+        ("content_filter", StopReason.CONTENT_FILTER),
+        ("content_filter: RECITATION", StopReason.CONTENT_FILTER),
+        ("SAFETY", StopReason.CONTENT_FILTER),
+    ],
+)
+def test_a_completion_that_was_cut_ends_it_even_with_a_call(reason: str, expected: StopReason) -> None:
+    body = completion("half", tool_calls=[("calculator", '{"expr')], finish_reason=reason)
+    played = Played([body], max_turns=1, closing_answer=True)
+    assert played.stop is expected
+    assert played.calls == []
+    assert played.conversation.turns[0].finish_reason == reason
+
+
+@pytest.mark.parametrize("reason", ["eos", "end_turn", "brand-new"])
+def test_a_finish_reason_nobody_knows_is_a_regular_end_and_is_kept(reason: str) -> None:
+    called = {**sums("1")}
+    called["choices"][0]["finish_reason"] = reason
+    played = Played([called, completion("one", finish_reason=reason)])
+    assert played.stop is StopReason.ANSWERED
+    assert len(played.calls) == 1
+    assert [turn.finish_reason for turn in played.conversation.turns] == [reason, reason]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "1+'}},
+        {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": {"expression": "1"}}},
+        {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": ""}},
+        {"id": "c", "type": "function", "function": {"arguments": "{}"}},
+        {"id": "c", "type": "function"},
+        "calculator(1)",
+    ],
+)
+def test_a_broken_call_is_answered_with_an_error_and_counted(broken: Any) -> None:
+    played = Played([completion(message={"tool_calls": [broken]}), completion("sorry")])
+    assert played.stop is StopReason.ANSWERED
+    reply = played.conversation.messages[2]
+    assert reply["role"] == "tool"
+    assert "error" in json.loads(reply["content"] or "")
+    assert [turn.num_tool_errors for turn in played.conversation.turns] == [1, 0]
+    assert played.conversation.messages[1]["tool_calls"] == [broken]
+
+
+def test_an_answer_that_misses_the_schema_is_corrected() -> None:
+    played = Played([completion('{"sum": "five"}'), completion('{"sum": 5}')], response_schema=NUMBER)
+    assert played.ending == Ending(StopReason.ANSWERED)
+    correction = played.conversation.messages[2]
+    assert correction["role"] == "user"
+    assert all(part in str(correction["content"]) for part in ("$.sum", '"five"', '"type":"integer"', '"required"'))
+
+
+def test_after_the_last_correction_the_rollout_is_invalid_and_says_why() -> None:
+    answers = [completion("five"), completion('{"total": 5}'), completion('{"sum": 5.5}')]
+    played = Played(answers, response_schema=NUMBER, max_corrections=2)
+    assert played.stop is StopReason.INVALID
+    assert played.ending.error is not None
+    assert played.ending.error["kind"] == "invalid"
+    assert "$.sum" in played.ending.error["message"]
+    assert len(played.asked) == 3
+
+
+def test_corrections_are_turns_and_end_with_them() -> None:
+    played = Played([completion("five")], response_schema=NUMBER, max_turns=1)
+    assert (played.stop, played.roles) == (StopReason.INVALID, ["user", "assistant"])
+
+
+def test_a_closing_answer_has_to_meet_the_schema_as_well() -> None:
+    options: dict[str, Any] = {"response_schema": NUMBER, "max_turns": 1, "closing_answer": True}
+    assert Played([sums("2+3"), completion('{"sum": 5}')], **options).stop is StopReason.ANSWERED
+    assert Played([sums("2+3"), completion("five")], **options).stop is StopReason.INVALID
+
+
+def test_only_the_final_answer_decides_under_the_policy_max_turns() -> None:
+    options: dict[str, Any] = {"response_schema": NUMBER, "termination_policy": "max_turns", "max_corrections": 0}
+    assert Played([completion("hm"), completion('{"sum": 5}')], max_turns=2, **options).stop is StopReason.ANSWERED
+    assert Played([completion('{"sum": 5}'), completion("hm")], max_turns=2, **options).stop is StopReason.INVALID
+
+
+def test_what_was_said_stays_when_a_callable_raises() -> None:
+    conversation = Conversation([{"role": "user", "content": "go"}])
+
+    async def complete(turn: int, tool_choice: ToolChoice) -> Completion:
+        if turn:
+            raise OSError("gone")
+        return said(sums("1"))
+
+    async def call_tool(turn: int, index: int, name: str, arguments: str) -> ToolResult:
+        return ToolResult("1", None, 0.0)
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(run_agent(conversation, AgentRules(max_turns=5), complete=complete, call_tool=call_tool))
+    assert len(conversation.messages) == 3
+    assert len(conversation.turns) == 1
+
+
+def test_a_rollout_without_tools_has_no_closing_answer() -> None:
+    assert not AgentRules.of(RolloutsConfig(), has_tools=False).closing_answer
+    assert AgentRules.of(RolloutsConfig(), has_tools=True).closing_answer

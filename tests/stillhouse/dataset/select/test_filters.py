@@ -1,0 +1,156 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stillhouse.config import DatasetConfig
+from stillhouse.dataset.select.filters import FILTERS, drop_bits, limits_of, passes, wanted_scores
+from stillhouse.dataset.select.labels import arrow_batch, label_frame, labels_of_rows
+from stillhouse.dataset.select.reasons import reasons_in
+from stillhouse.types import StopReason
+
+Row = dict[str, Any]
+
+
+def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
+    measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1}
+    config = DatasetConfig(labels=measured, duplicates={"near": True}, filters=filters)
+    labels = label_frame(arrow_batch(labels_of_rows([row])), wanted_scores(config))
+    return [reason.value for reason in reasons_in(int(drop_bits(labels, limits_of(config, longest))[0]))]
+
+
+STRICT: dict[str, Any] = {
+    "keep_unverified": False, "max_tool_errors": 0, "min_turns": 2, "max_turns": 2, "min_answer_chars": 10,
+    "max_answer_chars": 10, "max_tokens": 50, "languages": ["en"], "drop_refusals": True, "max_repetition": 0.5,
+    "min_compression_ratio": 0.5, "drop_private": ["email", "secret"], "min_scores": {"reward": 0.5, "judge/tone": 0.5},
+    "max_scores": {"reward": 0.5}, "min_student_nll": 1.0, "max_student_nll": 1.0, "min_student_pass_rate": 0.5,
+    "max_student_pass_rate": 0.5, "duplicates": "near", "contamination_ngrams": 9,
+}  # fmt: skip
+AT_THE_LIMITS: Row = {
+    "language": "en", "repetition": 0.5, "compression_ratio": 0.5, "private_data": ["phone"], "objections": [],
+    "scores": '{"reward": 0.5, "other": null}', "judge": '{"scores": {"judge/tone": 0.5}}', "student_nll": 1.0,
+    "student_pass_rate": 0.5, "contamination": ['{"ngram": 8}'],
+}  # fmt: skip
+"""What the strict limits just allow."""
+
+
+def test_a_good_row_has_no_reason_at_the_very_limits(make_row: Callable[..., Row]) -> None:
+    assert reasons(make_row(**AT_THE_LIMITS), **STRICT) == []
+
+
+def test_what_was_not_measured_drops_nothing(make_row: Callable[..., Row]) -> None:
+    unknown = {"num_tokens": None, "num_supervised_tokens": None, "answer_chars": None, "turns": None}
+    assert reasons(make_row(**unknown), **STRICT) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "filters", "expected"),
+    [
+        *(({"stop_reason": stop.value}, {}, [stop.value]) for stop in StopReason if stop is not StopReason.ANSWERED),
+        ({"has_answer": False}, {}, ["no_answer"]),
+        ({"has_answer": None}, {}, ["no_answer"]),
+        ({"verified": False}, {}, ["wrong"]),
+        ({"verified": False}, {"drop_wrong": False}, []),
+        ({"verified": None}, {}, []),
+        ({"verified": None}, {"keep_unverified": False}, ["unverified"]),
+        ({"verified": False}, {"keep_unverified": False, "drop_wrong": False}, []),
+        ({"num_tool_errors": 2}, {"max_tool_errors": 2}, []),
+        ({"num_tool_errors": 3}, {"max_tool_errors": 2}, ["tool_errors"]),
+        ({"turns": 1}, {"min_turns": 2}, ["too_few_turns"]),
+        ({"turns": 3}, {"max_turns": 2}, ["too_many_turns"]),
+        ({"answer_chars": 9}, {"min_answer_chars": 10}, ["answer_too_short"]),
+        ({"answer_chars": 11}, {"max_answer_chars": 10}, ["answer_too_long"]),
+        ({"format_problem": "no JSON"}, {}, ["format"]),
+        ({"format_problem": "no JSON"}, {"check_format": False}, []),
+        ({"refusal": "I cannot"}, {"drop_refusals": True}, ["refusal"]),
+        ({"refusal": "I cannot"}, {}, []),
+        ({"language": "de"}, {"languages": ["en", "fr"]}, ["language"]),
+        ({"language": "de"}, {}, []),
+        ({"language": None}, {"languages": ["en"]}, []),
+        ({"repetition": 0.51}, {"max_repetition": 0.5}, ["repetitive"]),
+        ({"compression_ratio": 0.49}, {"min_compression_ratio": 0.5}, ["compressible"]),
+        ({"private_data": ["ip", "email"]}, {"drop_private": ["email"]}, ["private"]),
+        ({"private_data": ["ip", "email"]}, {"drop_private": ["card"]}, []),
+        ({"private_data": ["email"]}, {}, []),
+        ({"objections": ["too sweet"]}, {}, ["objection"]),
+        ({"scores": '{"a": 0.4, "b": 1}'}, {"min_scores": {"a": 0.5, "b": 0.5}}, ["score_low"]),
+        ({"scores": '{"a": null}'}, {"min_scores": {"a": 0.5}}, []),
+        ({"scores": '{"a": 0.6}'}, {"max_scores": {"a": 0.5}}, ["score_high"]),
+        ({"judge": '{"scores": {"judge/tone": 0.2}}'}, {"min_scores": {"judge/tone": 0.5}}, ["score_low"]),
+        ({"judge": '{"scores": null, "verdict": null}'}, {"min_scores": {"judge/tone": 0.5}}, []),
+        ({"contamination": ['{"ngram": 13}', '{"ngram": 8}']}, {"contamination_ngrams": 13}, ["contaminated"]),
+        ({"contamination": ['{"ngram": 8}']}, {"contamination_ngrams": 9}, []),
+        ({"contamination": ['{"ngram": 8}']}, {}, ["contaminated"]),
+        ({"contamination": ['{"ngram": 8}']}, {"contamination_ngrams": None}, []),
+        ({"num_tokens": None, "template_problem": "no"}, {}, ["template_error"]),
+        ({"num_tokens": 101}, {}, ["too_long"]),
+        ({"num_tokens": 51}, {"max_tokens": 50}, ["too_long"]),
+        ({"num_tokens": 101}, {"max_tokens": 200}, ["too_long"]),
+        ({"num_supervised_tokens": 0}, {}, ["nothing_supervised"]),
+        ({"student_nll": 0.9}, {"min_student_nll": 1.0}, ["too_easy"]),
+        ({"student_nll": 1.1}, {"max_student_nll": 1.0}, ["too_hard"]),
+        ({"student_pass_rate": 0.9}, {"max_student_pass_rate": 0.8}, ["too_easy"]),
+        ({"student_pass_rate": 0.1}, {"min_student_pass_rate": 0.2, "max_student_nll": 1.0}, ["too_hard"]),
+        ({"duplicate_kind": "exact", "duplicate_source": "v1"}, {"duplicates": "exact"}, ["duplicate"]),
+        ({"duplicate_kind": "near", "duplicate_source": "v1"}, {"duplicates": "exact"}, []),
+        ({"duplicate_kind": "near", "duplicate_source": "v1"}, {"duplicates": "near"}, ["near_duplicate"]),
+        ({"duplicate_kind": "exact", "duplicate_source": "v1"}, {}, []),
+        ({"duplicate_kind": "exact", "duplicate_of": "other"}, {"duplicates": "near"}, []),
+        (
+            {"stop_reason": "max_turns", "has_answer": False, "verified": False, "num_tool_errors": 1},
+            {"max_tool_errors": 0},
+            ["max_turns", "no_answer", "wrong", "tool_errors"],
+        ),
+    ],
+)  # fmt: skip
+def test_each_reason_is_given_and_all_are_given(
+    change: Row, filters: dict[str, Any], expected: list[str], make_row: Callable[..., Row]
+) -> None:
+    assert reasons(make_row(**change), **filters) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdict", "verifier", "expected"),
+    [
+        ("false", "judge", ["wrong"]),
+        ("true", "judge", []),
+        ("null", "judge", ["unverified"]),
+        ("true", "exact", ["wrong"]),
+    ],
+)
+def test_the_judges_verdict_counts_where_it_is_the_verifier(
+    verdict: str, verifier: str, expected: list[str], make_row: Callable[..., Row]
+) -> None:
+    row = make_row(
+        verifier=verifier, verified=None if verifier == "judge" else False, judge=f'{{"verdict": {verdict}}}'
+    )
+    assert reasons(row, keep_unverified=False) == expected
+
+
+def test_no_limit_on_tokens_without_one_in_config_or_student(make_row: Callable[..., Row]) -> None:
+    assert reasons(make_row(num_tokens=10**9), longest=None) == []
+
+
+def test_every_filter_is_shown_to_drop() -> None:
+    assert len({one.reason for one in FILTERS}) == len(FILTERS)
+
+
+def test_rows_pass_alike_however_pandas_holds_them(make_row: Callable[..., Row]) -> None:
+    rows = [
+        make_row("a", **AT_THE_LIMITS),
+        make_row("b", verified=None, scores='{"reward": 0.1}'),
+        make_row("c", verified=False, private_data=["email"], num_tokens=None),
+        make_row("d", objections=["no"], contamination=['{"ngram": 9}']),
+    ]
+    config = DatasetConfig(filters={"min_scores": {"reward": 0.5}, "contamination_ngrams": 9})
+    backed_by_arrow = labels_of_rows(rows)
+    for labels in (backed_by_arrow, pd.DataFrame(rows), pd.DataFrame(rows).convert_dtypes()):
+        assert passes(labels, config, 100).tolist() == [True, False, False, False]
+
+
+def test_passes_keeps_the_index_and_takes_no_rows(make_row: Callable[..., Row]) -> None:
+    labels = labels_of_rows([make_row("a"), make_row("b", verified=False)]).set_index(np.array([7, 3]))
+    assert passes(labels, DatasetConfig(), None).to_dict() == {7: True, 3: False}
+    assert passes(labels_of_rows([]), DatasetConfig(), None).tolist() == []

@@ -1,0 +1,276 @@
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.inference.batch import BatchClient, BatchPace
+from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.failures import FailureKind, RequestFailed
+
+PACE = BatchPace(gather_s=0.05, poll_s=0.05)
+
+CHILD = """
+import asyncio, json, sys
+from pathlib import Path
+from stillhouse.inference.batch import BatchClient, BatchPace
+from stillhouse.inference.completion import Sampling
+from stillhouse.inference.endpoint import Endpoint
+
+async def main(url, folder, questions):
+    client = BatchClient(Endpoint(url, "m", "m", "key"), Path(folder), pace=BatchPace(gather_s=0.1, poll_s=0.1))
+    async def ask(index, question):
+        said = await client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, index))
+        return said.message["content"]
+    answers = await asyncio.gather(*(ask(*pair) for pair in enumerate(questions)))
+    await client.aclose()
+    print(json.dumps(answers))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3])))
+"""
+
+
+def ask_all(
+    url: str,
+    folder: Path,
+    questions: Sequence[str],
+    *,
+    pace: BatchPace = PACE,
+    price: Price | None = None,
+    seed: int | None = 7,
+    during: Callable[[], None] = lambda: None,
+) -> list[Completion | BaseException]:
+    async def main() -> list[Completion | BaseException]:
+        client = BatchClient(Endpoint(url, "m", "m", "key", price), folder, pace=pace)
+        tasks = [
+            asyncio.create_task(
+                client.complete([{"role": "user", "content": question}], [], Sampling(1.0, 1.0, 50, seed))
+            )
+            for question in questions
+        ]
+        await asyncio.sleep(0.01)
+        during()
+        try:
+            async with asyncio.timeout(20):
+                return await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await client.aclose()
+
+    return asyncio.run(main())
+
+
+def failure_of(answer: Any) -> Any:
+    assert isinstance(answer, RequestFailed)
+    return answer.failure
+
+
+def texts(answers: Sequence[Any]) -> list[str]:
+    return [answer.message["content"] for answer in answers]
+
+
+def test_requests_asked_together_are_one_batch_and_each_gets_its_own_answer(batch_server: Any, tmp_path: Path) -> None:
+    batch_server.finish.set()
+    answers = ask_all(batch_server.url, tmp_path, ["a", "b", "c"])
+    assert texts(answers) == [f"answer to {question}\u2028end" for question in "abc"]
+    assert len(batch_server.batches) == 1
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_an_answer_carries_its_usage_its_request_and_its_cost_at_the_price_of_a_batch(
+    batch_server: Any, tmp_path: Path
+) -> None:
+    batch_server.finish.set()
+    (answer,) = ask_all(batch_server.url, tmp_path, ["a"], price=Price(2.0, 8.0).half())
+    assert isinstance(answer, Completion)
+    assert answer.turn.usage == {"prompt_tokens": 10, "completion_tokens": 20}
+    assert answer.turn.cost_usd == pytest.approx((10 * 1.0 + 20 * 4.0) / 1e6)
+    assert answer.turn.request_id is not None
+    assert answer.turn.request_id.startswith("req-")
+
+
+def test_a_batch_holds_no_more_requests_than_it_may(batch_server: Any, tmp_path: Path) -> None:
+    batch_server.finish.set()
+    pace = BatchPace(gather_s=0.05, poll_s=0.05, max_requests=2)
+    answers = ask_all(batch_server.url, tmp_path, ["a", "b", "c", "d", "e"], pace=pace)
+    assert texts(answers) == [f"answer to {question}\u2028end" for question in "abcde"]
+    sizes = [len(batch_server.files[batch["input_file_id"]].splitlines()) for batch in batch_server.batches]
+    assert sorted(sizes) == [1, 2, 2]
+
+
+def test_a_file_is_no_larger_than_it_may_be(batch_server: Any, tmp_path: Path) -> None:
+    batch_server.finish.set()
+    pace = BatchPace(gather_s=0.05, poll_s=0.05, max_bytes=2000)
+    answers = ask_all(batch_server.url, tmp_path, ["x" * 500 + str(index) for index in range(6)], pace=pace)
+    assert not any(isinstance(answer, BaseException) for answer in answers)
+    sizes = [len(batch_server.files[batch["input_file_id"]]) for batch in batch_server.batches]
+    assert len(sizes) == 3
+    assert max(sizes) <= 2000
+
+
+def test_equal_requests_without_a_seed_are_each_answered(batch_server: Any, tmp_path: Path) -> None:
+    batch_server.finish.set()
+    answers = ask_all(batch_server.url, tmp_path, ["a", "a"], seed=None)
+    assert len(texts(answers)) == 2
+    assert batch_server.asked == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (400, {"message": "bad", "type": "invalid_request_error"}, FailureKind.PERMANENT),
+        (400, {"message": "flagged", "code": "content_filter"}, FailureKind.CONTENT),
+        (429, {"message": "slow", "code": "rate_limit_exceeded"}, FailureKind.RATE),
+        (429, {"message": "no money", "code": "insufficient_quota"}, FailureKind.QUOTA),
+        (500, {"message": "oops"}, FailureKind.TRANSIENT),
+    ],
+)
+def test_an_error_in_a_line_is_the_failure_it_would_be_over_http(
+    batch_server: Any, tmp_path: Path, status: int, error: dict[str, Any], kind: FailureKind
+) -> None:
+    well = batch_server.line
+
+    def line(asked: dict[str, Any]) -> dict[str, Any]:
+        row = well(asked)
+        if asked["body"]["messages"][-1]["content"] == "b":
+            row["response"] = {"status_code": status, "request_id": "r", "body": {"error": error}}
+            row["error"] = {"code": "failed", "message": "see response"}
+        return row
+
+    batch_server.line = line
+    batch_server.finish.set()
+    good, bad = ask_all(batch_server.url, tmp_path, ["a", "b"])
+    assert isinstance(good, Completion)
+    assert failure_of(bad).kind is kind
+
+
+def test_of_an_expired_batch_the_answers_are_kept_and_the_rest_may_be_asked_again(
+    batch_server: Any, tmp_path: Path
+) -> None:
+    well = batch_server.line
+
+    def line(asked: dict[str, Any]) -> dict[str, Any] | None:
+        question = asked["body"]["messages"][-1]["content"]
+        if question == "b":
+            error = {"code": "batch_expired", "message": "This request could not be executed in time."}
+            return {"id": "r", "custom_id": asked["custom_id"], "response": None, "error": error}
+        return None if question == "c" else well(asked)
+
+    batch_server.line = line
+    batch_server.ends_as = "expired"
+    batch_server.finish.set()
+    first, told, missing = ask_all(batch_server.url, tmp_path, ["a", "b", "c"])
+    assert isinstance(first, Completion)
+    assert failure_of(told).kind is FailureKind.TRANSIENT
+    assert failure_of(missing).kind is FailureKind.TRANSIENT
+    assert "expired" in failure_of(missing).message
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("ends_as", "errors", "kind"),
+    [
+        ("cancelled", [], FailureKind.PERMANENT),
+        ("failed", [{"code": "token_limit_exceeded", "message": "too much enqueued"}], FailureKind.RATE),
+        ("failed", [{"code": "model_not_found", "message": "no such model"}], FailureKind.PERMANENT),
+        ("failed", [{"code": "billing_hard_limit_reached", "message": "no money"}], FailureKind.QUOTA),
+    ],
+)
+def test_the_end_of_a_whole_batch_is_the_failure_of_each_request(
+    batch_server: Any, tmp_path: Path, ends_as: str, errors: list[dict[str, str]], kind: FailureKind
+) -> None:
+    batch_server.line = lambda asked: None
+    batch_server.ends_as, batch_server.errors = ends_as, errors
+    batch_server.finish.set()
+    for answer in ask_all(batch_server.url, tmp_path, ["a", "b"]):
+        assert failure_of(answer).kind is kind
+
+
+def test_a_refused_key_is_told_as_such_and_leaves_no_note(batch_server: Any, tmp_path: Path) -> None:
+    batch_server.refuse_create = (401, {"error": {"message": "Incorrect API key"}})
+    (answer,) = ask_all(batch_server.url, tmp_path, ["a"])
+    assert failure_of(answer).kind is FailureKind.AUTH
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_batch_whose_creation_was_not_confirmed_is_found_and_not_created_twice(
+    batch_server: Any, tmp_path: Path
+) -> None:
+    batch_server.lose_create_answer = True
+    batch_server.finish.set()
+    answers = ask_all(batch_server.url, tmp_path, ["a", "b"])
+    assert len(texts(answers)) == 2
+    assert len(batch_server.batches) == 1
+
+
+def test_who_stops_waiting_leaves_the_answer_to_the_next_run(batch_server: Any, tmp_path: Path) -> None:
+    async def give_up() -> None:
+        client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
+        asking = asyncio.create_task(client.complete([{"role": "user", "content": "a"}], [], Sampling(1.0, 1.0, 50, 7)))
+        while not batch_server.batches:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        await client.aclose()
+
+    asyncio.run(give_up())
+    batch_server.finish.set()
+    assert texts(ask_all(batch_server.url, tmp_path, ["a", "b"])) == ["answer to a\u2028end", "answer to b\u2028end"]
+    assert batch_server.asked == ["a", "b"]
+
+
+def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_server: Any, tmp_path: Path) -> None:
+    well = batch_server.line
+    batch_server.line = lambda asked: None
+    batch_server.finish.set()
+
+    async def main() -> str:
+        client = BatchClient(Endpoint(batch_server.url, "m", "m", "key"), tmp_path, pace=PACE)
+        messages: list[Any] = [{"role": "user", "content": "a"}]
+        with pytest.raises(RequestFailed):
+            await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
+        batch_server.line = well
+        said = await client.complete(messages, [], Sampling(1.0, 1.0, 50, 7))
+        await client.aclose()
+        return str(said.message["content"])
+
+    assert asyncio.run(main()) == "answer to a\u2028end"
+
+
+def test_a_foreign_file_among_the_notes_does_not_end_the_run(batch_server: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    batch_server.finish.set()
+    assert len(texts(ask_all(batch_server.url, tmp_path, ["a"]))) == 1
+
+
+@pytest.mark.parametrize("moment", ["created but not told", "in progress"])
+def test_a_killed_run_attaches_to_its_batch_and_pays_for_nothing_twice(
+    batch_server: Any, tmp_path: Path, moment: str
+) -> None:
+    questions = ["a", "b", "c"]
+    command = [sys.executable, "-c", CHILD, batch_server.url, str(tmp_path), json.dumps(questions)]
+    if moment == "created but not told":
+        batch_server.answer_create.clear()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        deadline = time.monotonic() + 60
+        while not batch_server.batches or (moment == "in progress" and b"batch-0" not in notes(tmp_path)):
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.kill()
+    assert (b"batch-0" in notes(tmp_path)) is (moment == "in progress")
+    batch_server.answer_create.set()
+    batch_server.finish.set()
+    again = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert json.loads(again.stdout) == [f"answer to {question}\u2028end" for question in questions]
+    assert batch_server.asked == questions
+    assert not list(tmp_path.glob("*.json"))
+
+
+def notes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("*.json"))

@@ -1,0 +1,143 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
+from stillhouse.errors import ConfigError
+from stillhouse.inference.budget import price_of, require_prices
+from stillhouse.inference.budget.prices import read_listed
+from stillhouse.inference.endpoint import Endpoint, Price
+
+LISTED = {
+    "data": [
+        {"id": "other", "pricing": {"prompt": "1", "completion": "1"}},
+        {
+            "id": "m",
+            "pricing": {
+                "prompt": "0.0000025",
+                "completion": "0.00001",
+                "request": "0.002",
+                "image": "0",
+                "input_cache_read": "0.00000025",
+                "internal_reasoning": "0.00002",
+            },
+        },
+    ]
+}
+
+
+def found(url: str, **teacher: Any) -> Price | None:
+    config = TeacherConfig(model="m", base_url=url, **teacher)
+    return asyncio.run(price_of(Endpoint(url, "m", "m", "key"), config))
+
+
+@pytest.fixture
+def prices_file(tmp_path: Path) -> str:
+    path = tmp_path / "prices.yaml"
+    path.write_text("m: {prompt: 7, completion: 8}")
+    return str(path)
+
+
+def test_the_config_goes_before_the_endpoint_and_the_endpoint_before_the_file(
+    model_server: Any, prices_file: str
+) -> None:
+    model_server.body = LISTED
+    stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
+    assert found(model_server.url, prices_file=prices_file, **stated) == Price(1.0, 2.0)
+    listed = found(model_server.url, prices_file=prices_file)
+    assert listed is not None
+    assert listed.prompt == pytest.approx(2.5)
+    assert model_server.keys == ["Bearer key"]
+
+
+def test_the_file_is_asked_where_the_endpoint_lists_no_price(model_server: Any, prices_file: str) -> None:
+    model_server.body = {"data": [{"id": "m", "object": "model"}]}
+    assert found(model_server.url, prices_file=prices_file) == Price(7.0, 8.0)
+
+
+def test_a_list_is_asked_for_once(model_server: Any) -> None:
+    model_server.body = LISTED
+    assert found(model_server.url) == found(model_server.url)
+    assert len(model_server.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(500, {}), (401, {"error": "key"}), (200, b"<html>"), (200, []), (200, {"data": None})]
+)
+def test_an_endpoint_without_a_list_leaves_the_price_unknown(model_server: Any, status: int, body: Any) -> None:
+    model_server.status, model_server.body = status, body
+    assert found(model_server.url) is None
+
+
+def test_an_endpoint_that_is_not_there_leaves_the_price_unknown() -> None:
+    assert found("http://127.0.0.1:9/v1") is None
+
+
+def test_a_list_that_could_not_be_read_is_asked_for_again(model_server: Any) -> None:
+    model_server.status = 503
+    assert found(model_server.url) is None
+    model_server.status, model_server.body = 200, LISTED
+    assert found(model_server.url) is not None
+
+
+def test_the_batch_endpoint_takes_half_of_any_price(model_server: Any, prices_file: str) -> None:
+    assert found(model_server.url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
+
+
+def test_a_file_with_a_mistake_is_told_also_where_the_price_is_known(model_server: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("m: 1")
+    stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        found(model_server.url, prices_file=str(tmp_path / "bad.yaml"), **stated)
+
+
+def test_openrouters_form_is_read_with_cache_reasoning_and_request() -> None:
+    price = read_listed(LISTED, "m")
+    assert price is not None
+    assert (price.prompt, price.completion, price.request) == (pytest.approx(2.5), pytest.approx(10.0), 0.002)
+    assert (price.cached_prompt, price.reasoning) == (pytest.approx(0.25), pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(
+    "pricing",
+    [
+        {"prompt": "-1", "completion": "-1"},
+        {"prompt": "0.1"},
+        {"prompt": "free", "completion": "free"},
+        {"prompt": None, "completion": "nan"},
+    ],
+)
+def test_a_listed_price_that_is_none_is_unknown(pricing: dict[str, Any]) -> None:
+    assert read_listed({"data": [{"id": "m", "pricing": pricing}]}, "m") is None
+
+
+def test_a_free_model_costs_nothing_and_that_is_known() -> None:
+    price = read_listed({"data": [{"id": "m", "pricing": {"prompt": "0", "completion": "0"}}]}, "m")
+    assert price == Price(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "rollouts", "field"),
+    [
+        (BudgetConfig(max_usd=1.0), RolloutsConfig(), "budget.max_usd"),
+        (BudgetConfig(), RolloutsConfig(max_rollout_usd=0.1), "rollouts.max_rollout_usd"),
+    ],
+)
+def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: RolloutsConfig, field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.prices_file"):
+        require_prices(Endpoint("u", "m", "m"), budget, rollouts)
+    require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
+
+
+def test_caps_without_money_need_no_price() -> None:
+    require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
+
+
+def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section(tmp_path: Path) -> None:
+    judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
+    with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
+        require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
+    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent"):
+        asyncio.run(price_of(judge, TeacherConfig(prices_file=str(tmp_path / "absent"))))

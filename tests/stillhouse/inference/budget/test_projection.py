@@ -1,0 +1,45 @@
+import random
+
+import pytest
+
+from stillhouse.inference.budget.projection import Series, student_t
+
+
+def series_of(*figures: float) -> Series:
+    series = Series()
+    for figure in figures:
+        series.add(figure)
+    return series
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(19, 2.093024), (29, 2.045230), (60, 2.000298), (1000, 1.962339)])
+def test_the_quantile_of_student_is_that_of_the_tables(freedom: int, quantile: float) -> None:
+    assert student_t(0.95, freedom) == pytest.approx(quantile, abs=2e-5)
+
+
+def test_a_projection_adds_what_is_to_come_to_what_was_spent() -> None:
+    projected = series_of(*[100.0, 200.0] * 10).project(120)
+    assert projected.estimate == pytest.approx(120 * 150)
+    # s = 50 * sqrt(20 / 19); half = t * s * 100 * sqrt(1 / 100 + 1 / 20)
+    assert projected.high - projected.estimate == pytest.approx(2.093024 * 51.2989 * 24.4949, rel=1e-4)
+    assert projected.estimate - projected.low == pytest.approx(projected.high - projected.estimate)
+
+
+def test_equal_figures_leave_no_doubt() -> None:
+    projected = series_of(*[0.25] * 20).project(120)
+    assert projected.low == projected.high == pytest.approx(30.0)
+
+
+def test_when_all_is_done_the_projection_is_what_was_spent() -> None:
+    projected = series_of(*map(float, range(30))).project(30)
+    assert projected.low == projected.high == pytest.approx(sum(range(30)))
+
+
+def test_the_interval_holds_the_true_total_about_as_often_as_it_says() -> None:
+    rng = random.Random(0)
+    held = 0
+    for _ in range(400):
+        figures = [rng.gauss(500.0, 100.0) for _ in range(200)]
+        interval = series_of(*figures[:20]).project(200)
+        held += interval.low <= sum(figures) <= interval.high
+    assert 0.92 <= held / 400 <= 0.98

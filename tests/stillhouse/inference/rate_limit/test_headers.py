@@ -1,0 +1,84 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from stillhouse.inference.rate_limit.headers import Allowance, RateLimits, read_limits, retry_after
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def test_answers_without_such_headers_state_nothing() -> None:
+    assert read_limits({"content-type": "application/json", "retry-after": "1"}, NOW) is None
+
+
+def test_openais_form_is_read() -> None:
+    headers = {
+        "x-ratelimit-limit-requests": "600",
+        "x-ratelimit-remaining-requests": "599",
+        "x-ratelimit-reset-requests": "100ms",
+        "x-ratelimit-limit-tokens": "150000",
+        "x-ratelimit-remaining-tokens": "149984",
+        "x-ratelimit-reset-tokens": "6m0s",
+    }
+    assert read_limits(headers, NOW) == RateLimits(Allowance(600, 599, 0.1), Allowance(150_000, 149_984, 360))
+
+
+def test_anthropics_form_is_read() -> None:
+    headers = {
+        "anthropic-ratelimit-requests-limit": "50",
+        "anthropic-ratelimit-requests-remaining": "0",
+        "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:30Z",
+        "anthropic-ratelimit-tokens-limit": "40000",
+        "anthropic-ratelimit-tokens-remaining": "39000",
+        "anthropic-ratelimit-tokens-reset": "2026-01-01T11:59:00Z",
+    }
+    assert read_limits(headers, NOW) == RateLimits(Allowance(50, 0, 30), Allowance(40_000, 39_000, 0))
+
+
+def test_openrouters_form_is_read() -> None:
+    reset_ms = int((NOW.timestamp() + 20) * 1000)
+    headers = {"x-ratelimit-limit": "20", "x-ratelimit-remaining": "0", "x-ratelimit-reset": str(reset_ms)}
+    assert read_limits(headers, NOW) == RateLimits(Allowance(20, 0, 20), None)
+
+
+def test_a_days_allowance_is_no_rate() -> None:
+    reset_ms = int((NOW.timestamp() + 3600) * 1000)
+    headers = {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "7", "x-ratelimit-reset": str(reset_ms)}
+    assert read_limits(headers, NOW) is None
+
+
+@pytest.mark.parametrize("written", ["", "many", "-5", "nan", "inf"])
+def test_numbers_that_are_none_state_nothing(written: str) -> None:
+    assert read_limits({"x-ratelimit-limit-requests": written}, NOW) is None
+
+
+def test_a_limit_without_the_rest_is_read() -> None:
+    assert read_limits({"x-ratelimit-limit-tokens": "1000"}, NOW) == RateLimits(None, Allowance(1000, None, None))
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("1s", 1), ("1m30.5s", 90.5), ("1h2m", 3720), ("20ms", 0.02), ("7", 7), ("soon", None), ("3 parsecs", None)],
+)
+def test_resets_are_read_in_all_their_forms(written: str, seconds: float | None) -> None:
+    limits = read_limits({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": written}, NOW)
+    assert limits is not None
+    assert limits.requests == Allowance(9, None, seconds)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "inf"}, None),
+    ],
+)
+def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, NOW) == seconds

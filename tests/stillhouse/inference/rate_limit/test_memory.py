@@ -1,0 +1,68 @@
+import logging
+from pathlib import Path
+
+import orjson
+import pytest
+
+from stillhouse.inference.rate_limit.memory import Memory
+from stillhouse.inference.rate_limit.values import Learnt
+
+LEARNT = Learnt(in_flight=24, requests_per_second=10.0)
+
+
+def memory(path: Path, name: str = "a", at: float = 1000.0) -> Memory:
+    return Memory(path, name, wall_clock=lambda: at)
+
+
+def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
+    memory(tmp_path / "store" / "limits.json").save(LEARNT)
+    assert memory(tmp_path / "store" / "limits.json", at=2000.0).load() == LEARNT
+
+
+def test_each_endpoint_has_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    memory(path, "a").save(LEARNT)
+    memory(path, "b").save(Learnt(in_flight=3))
+    assert memory(path, "a").load() == LEARNT
+    assert memory(path, "b").load() == Learnt(in_flight=3)
+    assert memory(path, "c").load() is None
+
+
+@pytest.mark.parametrize("at", [1000.0 + 7 * 3600, 10.0])
+def test_what_is_old_or_of_the_future_is_forgotten(tmp_path: Path, at: float) -> None:
+    memory(tmp_path / "limits.json").save(LEARNT)
+    assert memory(tmp_path / "limits.json", at=at).load() is None
+
+
+def test_a_file_does_not_grow_by_endpoints_that_are_gone(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    for number in range(5):
+        memory(path, str(number), at=1000.0 + number * 4 * 3600).save(LEARNT)
+    assert sorted(orjson.loads(path.read_bytes())) == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"{",
+        b"\xff\xfe",
+        orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"unknown": 1}}}),
+        orjson.dumps({"a": {"saved_at": "noon", "learnt": {}}}),
+        orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"in_flight": "many"}}}),
+        orjson.dumps({"a": {"saved_at": 1000.0, "learnt": {"requests_per_second": -1.0}}}),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_ignored_and_told(
+    tmp_path: Path, written: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "limits.json").write_bytes(written)
+    with caplog.at_level(logging.WARNING):
+        assert memory(tmp_path / "limits.json").load() is None
+    assert "limits.json" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING):
+        memory(tmp_path / "file" / "limits.json").save(LEARNT)
+    assert "could not be kept" in caplog.text

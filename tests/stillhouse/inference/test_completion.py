@@ -1,0 +1,178 @@
+import dataclasses
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.simulated_provider import completion
+from stillhouse.inference.completion import Completion, decode_completion, encode_completion, read_completion
+from stillhouse.inference.failures import FailureKind, RequestFailed
+from stillhouse.inference.rate_limit.headers import RateLimits
+
+
+def read(body: Any, *, record_tokens: bool = False, headers: dict[str, str] | None = None) -> Completion:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return read_completion(content, headers or {}, latency_s=1.25, model="asked", record_tokens=record_tokens)
+
+
+def test_a_message_is_kept_as_it_was_written_less_its_nulls() -> None:
+    extra = {
+        "reasoning": "hm",
+        "reasoning_content": "hm",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
+        "audio": None,
+        "annotations": [],
+    }
+    said = read(completion("4", message=extra)).message
+    assert said == {
+        "role": "assistant",
+        "content": "4",
+        "reasoning": "hm",
+        "reasoning_content": "hm",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "id": None}],
+        "annotations": [],
+    }
+
+
+def test_arguments_are_kept_to_the_letter_and_an_empty_list_of_calls_is_none() -> None:
+    arguments = '{"expression":  "1+1" , }'
+    assert read(completion(tool_calls=[("calculator", arguments)])).message["tool_calls"][0]["function"] == {
+        "name": "calculator",
+        "arguments": arguments,
+    }
+    assert "tool_calls" not in read(completion("4", message={"tool_calls": []})).message
+
+
+def test_the_facts_of_a_turn_are_those_the_endpoint_reported() -> None:
+    body = completion("4")
+    body["usage"] = {
+        "prompt_tokens": 11,
+        "completion_tokens": 3,
+        "cost": 0.0025,
+        "completion_tokens_details": {"reasoning_tokens": 2},
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+    body["provider"] = "Somebody"
+    turn = read(body, headers={"x-request-id": "req-1"}).turn
+    assert turn.usage == {"prompt_tokens": 11, "completion_tokens": 3, "reasoning_tokens": 2, "cached_tokens": 8}
+    assert (turn.cost_usd, turn.provider, turn.request_id) == (0.0025, "Somebody", "req-1")
+    assert (turn.finish_reason, turn.latency_s, turn.model) == ("stop", 1.25, "simulated-1")
+
+
+def test_what_was_not_reported_is_unknown_not_zero() -> None:
+    turn = read(completion("4", completion_tokens=None)).turn
+    assert turn.usage == {}
+    assert (turn.cost_usd, turn.provider, turn.prompt_ids) == (None, None, None)
+
+
+def with_tokens(ids: list[int] | None, logprobs: list[float] | None) -> dict[str, Any]:
+    body = completion("4")
+    body["prompt_token_ids"] = [1, 2, 3]
+    body["choices"][0]["token_ids"] = ids
+    body["choices"][0]["logprobs"] = None if logprobs is None else {"content": [{"logprob": p} for p in logprobs]}
+    return body
+
+
+def test_token_ids_and_logprobs_are_kept_when_asked_for() -> None:
+    turn = read(with_tokens([4, 5], [-0.5, -0.25]), record_tokens=True).turn
+    assert (turn.prompt_ids, turn.completion_ids, turn.sampling_logprobs) == ([1, 2, 3], [4, 5], [-0.5, -0.25])
+    assert read(with_tokens([4, 5], [-0.5, -0.25])).turn.completion_ids is None
+    assert read(with_tokens(None, None), record_tokens=True).turn.completion_ids is None
+
+
+def test_logprobs_that_do_not_belong_to_the_token_ids_are_dropped_and_the_answer_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = read(with_tokens([4, 5], [-0.5]), record_tokens=True)
+    assert (said.turn.completion_ids, said.turn.sampling_logprobs) == ([4, 5], None)
+    assert said.message["content"] == "4"
+    assert "2 token ids but 1 log-probabilities" in caplog.text
+
+
+def test_logprobs_without_token_ids_are_kept_as_openai_gives_them() -> None:
+    turn = read(with_tokens(None, [-0.5, -0.25]), record_tokens=True).turn
+    assert (turn.completion_ids, turn.sampling_logprobs) == (None, [-0.5, -0.25])
+
+
+@pytest.mark.parametrize("logprobs", ["none", {"content": "none"}, {"content": [{"token": "a"}]}, {"content": [1]}])
+def test_logprobs_of_no_known_form_are_left_out(logprobs: Any) -> None:
+    body = with_tokens([4], None)
+    body["choices"][0]["logprobs"] = logprobs
+    assert read(body, record_tokens=True).turn.sampling_logprobs is None
+
+
+def test_a_refusal_or_reasoning_alone_is_an_answer_even_without_usage() -> None:
+    for key, value in (("refusal", "I cannot."), ("reasoning_details", [{"data": "opaque"}])):
+        assert read(completion(None, completion_tokens=None, message={key: value})).message == {
+            "role": "assistant",
+            key: value,
+        }
+
+
+def test_facts_of_the_wrong_type_are_unknown() -> None:
+    body = completion("4")
+    body |= {"model": 7, "provider": {"name": "x"}, "id": None}
+    body["choices"][0]["finish_reason"] = None
+    turn = read(body).turn
+    assert (turn.model, turn.provider, turn.request_id, turn.finish_reason) == ("asked", None, None, "unknown")
+
+
+def test_what_headers_said_of_limits_is_not_journaled() -> None:
+    said = read(completion("4"))
+    limited = dataclasses.replace(said, limits=RateLimits())
+    assert encode_completion(limited) == encode_completion(said)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b'{"choices": [{"mess', "transient", 200),
+        (b"", "transient", 200),
+        (b"[]", "transient", 200),
+        ({"choices": None}, "transient", 200),
+        ({"choices": []}, "transient", 200),
+        ({"choices": [{"finish_reason": "stop", "message": None}]}, "transient", 200),
+        ({"error": {"message": "Rate limited", "code": 429}}, "rate", 429),
+        ({"error": {"message": "No credits", "code": 402}}, "quota", 402),
+        ({"error": {"message": "Upstream", "code": 502}}, "transient", 502),
+        ({"error": "something"}, "transient", 200),
+        ({"choices": [{"error": {"message": "Upstream", "code": 500}, "finish_reason": "error"}]}, "transient", 500),
+        (completion("half", finish_reason="error"), "transient", 200),
+        (completion("", completion_tokens=0), "transient", 200),
+        (completion(None, completion_tokens=None), "transient", 200),
+    ],
+)
+def test_a_200_without_a_completion_is_a_failure(body: Any, kind: str, status: int) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        read(body)
+    assert caught.value.failure.kind is FailureKind(kind)
+    assert caught.value.failure.status == status
+
+
+def test_an_empty_message_that_may_be_all_there_was_is_an_answer() -> None:
+    assert read(completion("", completion_tokens=1)).message == {"role": "assistant", "content": ""}
+    assert read(completion("", completion_tokens=9, finish_reason="length")).turn.finish_reason == "length"
+    thought = completion("", completion_tokens=90)
+    thought["usage"]["completion_tokens_details"] = {"reasoning_tokens": 89}
+    assert read(thought).message["content"] == ""
+
+
+@pytest.mark.parametrize("num_tokens", [None, 0, 9])
+def test_an_empty_message_of_which_more_was_sampled_was_lost(num_tokens: int | None) -> None:
+    with pytest.raises(RequestFailed, match="empty message"):
+        read(completion("", completion_tokens=num_tokens))
+
+
+def test_a_completion_cut_inside_a_character_is_kept() -> None:
+    body = json.dumps(completion("MARK", finish_reason="length")).replace("MARK", "smile \\ud83d").encode()
+    said = read(body)
+    assert said.message["content"] == "smile ?"
+    assert decode_completion(encode_completion(said)) == said
+
+
+def test_the_journal_gives_back_an_equal_completion() -> None:
+    said = read(with_tokens([4, 5], [-0.1234567890123456789, -1e-30]), record_tokens=True)
+    again = decode_completion(encode_completion(said))
+    assert again == said
+    assert orjson.dumps(again) == orjson.dumps(said)

@@ -1,0 +1,93 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stillhouse.inference.failures import FailureKind, classify
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def body(message: str = "no", **error: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **error}}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "kind"),
+    [
+        (429, body(code="rate_limit_exceeded"), "rate"),
+        (429, "slow down", "rate"),
+        (529, body(type="overloaded_error"), "rate"),
+        (503, body(status="RESOURCE_EXHAUSTED"), "rate"),
+        (503, body(), "transient"),
+        (500, "<html>oops</html>", "transient"),
+        (502, "", "transient"),
+        (408, body(), "transient"),
+        (200, body("Provider returned error"), "transient"),
+        (429, body(code="insufficient_quota"), "quota"),
+        (429, body(type="insufficient_quota"), "quota"),
+        (402, body("Insufficient credits", code=402), "quota"),
+        (429, body("Rate limit exceeded: free-models-per-day"), "quota"),
+        (429, body("Rate limit reached on requests per day (RPD): Limit 200, Used 200"), "quota"),
+        (429, body("Rate limit reached on tokens per day (TPD): Limit 9, Used 9"), "quota"),
+        (401, body(code="invalid_api_key"), "auth"),
+        (403, body("country not supported"), "auth"),
+        (403, body("flagged", metadata={"reasons": ["violence"]}), "content"),
+        (400, body(code="content_filter"), "content"),
+        (400, body(code="content_policy_violation"), "content"),
+        (400, body("unsupported parameter"), "permanent"),
+        (404, body(code="model_not_found"), "permanent"),
+        (413, "too large", "permanent"),
+        (422, {"message": "bad field", "object": "error"}, "permanent"),
+    ],
+)
+def test_kind_follows_status_and_type(status: int, answer: Any, kind: str) -> None:
+    failure = classify(status, {}, answer, NOW)
+    assert failure.kind is FailureKind(kind)
+    assert failure.status == status
+    assert failure.message.startswith(f"HTTP {status}: ")
+    assert not failure.context_overflow
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        body(code="context_length_exceeded"),
+        body(type="exceed_context_size_error"),
+        body("This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
+        body("prompt is too long: 210000 tokens > 200000 maximum"),
+        body("the request exceeds the available context size"),
+        {"object": "error", "message": "This model's maximum context length is 4096", "code": 400},
+    ],
+)
+def test_a_context_that_is_too_long_is_told_from_other_bad_requests(answer: Any) -> None:
+    failure = classify(400, {}, answer, NOW)
+    assert failure.kind is FailureKind.PERMANENT
+    assert failure.context_overflow
+
+
+def test_what_an_upstream_provider_said_is_kept() -> None:
+    answer = body("Provider returned error", metadata={"raw": "upstream is down", "provider_name": "X"})
+    assert "upstream is down" in classify(502, {}, answer, NOW).message
+
+
+def test_a_failure_becomes_a_record() -> None:
+    assert classify(500, {}, "oops", NOW).record() == {"kind": "transient", "message": "HTTP 500: oops", "status": 500}
+
+
+@pytest.mark.parametrize(
+    ("answer", "headers", "scope"),
+    [
+        (body("Rate limit reached for m on requests per min (RPM): Limit 3, Used 3"), {}, "requests"),
+        (body("Rate limit reached for m on tokens per min (TPM): Limit 9, Used 9"), {}, "tokens"),
+        (body("slow", type="tokens_per_minute_exceeded"), {}, "tokens"),
+        (body("too many requests at once", code="rate_limit_exceeded"), {}, "concurrency"),
+        (body("Too many concurrent requests"), {}, "concurrency"),
+        (body("Overloaded", type="overloaded_error"), {}, "concurrency"),
+        (body("slow down"), {"x-ratelimit-limit-requests": "9", "x-ratelimit-remaining-requests": "0"}, "requests"),
+        (body("slow down"), {"x-ratelimit-limit-tokens": "9", "x-ratelimit-remaining-tokens": "0"}, "tokens"),
+        (body("slow down"), {}, None),
+    ],
+)
+def test_a_refusal_tells_what_there_was_too_much_of(answer: Any, headers: dict[str, str], scope: str | None) -> None:
+    assert classify(429, headers, answer, NOW).scope == scope

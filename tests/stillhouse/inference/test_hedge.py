@@ -1,0 +1,149 @@
+import asyncio
+from collections.abc import Coroutine
+
+import pytest
+
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.hedge import Hedging
+from stillhouse.types import Turn
+
+OVERDUE_S = 0.05
+
+
+def answer(name: str) -> Completion:
+    return Completion({"role": "assistant", "content": name}, Turn("stop", {}, 0.1, "m"))
+
+
+def warm(*, num_answers: int = 320, latency_s: float = 0.001) -> Hedging:
+    hedging = Hedging(enabled=True, least_s=OVERDUE_S)
+    for _ in range(num_answers):
+        hedging.note(latency_s)
+    return hedging
+
+
+class Sends:
+    """What is sent, and what became of it."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    async def send(self, name: str, seconds: float, *, fails: bool = False) -> Completion:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        if fails:
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, f"{name} failed"))
+        return answer(name)
+
+
+def race(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) -> tuple[str, list[str]]:
+    """Who answered, and who was given up."""
+    sends = Sends()
+
+    def send_copy() -> Coroutine[None, None, Completion]:
+        return sends.send("copy", copy[0], fails=copy[1])
+
+    async def main() -> Completion:
+        answer = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
+        await asyncio.sleep(0)
+        assert answer.by_copy is (answer.completion.message["content"] == "copy")
+        return answer.completion
+
+    completion = asyncio.run(main())
+    return str(completion.message["content"]), sends.cancelled
+
+
+def test_nothing_is_overdue_before_latencies_are_known() -> None:
+    hedging = warm(num_answers=15)
+    assert hedging.overdue_s is None
+    assert race(hedging, (3 * OVERDUE_S, False), (0.0, False)) == ("first", [])
+    assert hedging.num_copies == 0
+
+
+def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are() -> None:
+    hedging = warm(num_answers=10)
+
+    async def main() -> Completion:
+        asyncio.get_running_loop().call_later(2.5 * OVERDUE_S, lambda: [hedging.note(0.001) for _ in range(20)])
+        sends = Sends()
+        return (await hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 0.0))).completion
+
+    assert asyncio.run(asyncio.wait_for(main(), 10)).message["content"] == "copy"
+
+
+def test_overdue_is_five_times_the_slowest_percent_and_never_less_than_the_bound() -> None:
+    assert warm(latency_s=0.001).overdue_s == OVERDUE_S
+    hedging = warm(latency_s=1.0)
+    assert hedging.overdue_s == 5.0
+    for _ in range(4):
+        hedging.note(9.0)
+    for _ in range(28):
+        hedging.note(1.0)
+    assert hedging.overdue_s == 45.0
+
+
+def test_an_answer_in_time_is_asked_once() -> None:
+    hedging = warm()
+    assert race(hedging, (0.0, False), (0.0, False)) == ("first", [])
+    assert hedging.num_copies == 0
+
+
+def test_a_silent_request_is_overtaken_by_its_copy_and_given_up() -> None:
+    hedging = warm()
+    assert race(hedging, (30.0, False), (0.0, False)) == ("copy", ["first"])
+    assert hedging.num_copies == 1
+
+
+def test_a_slow_answer_that_comes_before_the_copys_is_taken() -> None:
+    assert race(warm(), (2 * OVERDUE_S, False), (30.0, False)) == ("first", ["copy"])
+
+
+def test_a_copy_that_fails_changes_nothing() -> None:
+    assert race(warm(), (3 * OVERDUE_S, False), (0.0, True)) == ("first", [])
+
+
+def test_a_copy_that_fails_is_followed_by_another() -> None:
+    hedging = warm()
+    assert race(hedging, (4.5 * OVERDUE_S, False), (0.0, True)) == ("first", [])
+    assert hedging.num_copies == 4
+
+
+def test_where_the_first_fails_the_copy_decides() -> None:
+    assert race(warm(), (2 * OVERDUE_S, True), (2 * OVERDUE_S, False)) == ("copy", [])
+
+
+def test_the_failure_of_both_is_a_failure() -> None:
+    with pytest.raises(RequestFailed, match="failed"):
+        race(warm(), (3 * OVERDUE_S, True), (0.0, True))
+
+
+def test_copies_are_a_small_share_of_all_requests() -> None:
+    hedging = warm(num_answers=200)
+    slow = [race(hedging, (2 * OVERDUE_S, False), (0.0, False))[0] for _ in range(12)]
+    assert hedging.num_copies == 10
+    assert slow == ["copy"] * 10 + ["first"] * 2
+
+
+def test_one_who_is_cancelled_from_outside_ends_with_both_given_up() -> None:
+    sends, hedging = Sends(), warm()
+
+    async def main() -> None:
+        task = asyncio.create_task(hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 30.0)))
+        await asyncio.sleep(2 * OVERDUE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sorted(sends.cancelled) == ["copy", "first"]
+
+
+def test_switched_off_nothing_is_ever_overdue() -> None:
+    hedging = Hedging(enabled=False, least_s=OVERDUE_S)
+    for _ in range(320):
+        hedging.note(0.001)
+    assert hedging.overdue_s is None

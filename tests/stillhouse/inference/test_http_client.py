@@ -1,0 +1,166 @@
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.http_client import HttpClient
+from stillhouse.tools.calculator import calculator
+
+SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
+
+
+def ask(url: str, *, sampling: Sampling = SAMPLING, tools: list[Any] | None = None, timeout_s: float = 5) -> Completion:
+    async def main() -> Completion:
+        client = HttpClient(Endpoint(url, "m", "m", "the-key"), timeout_s=timeout_s)
+        try:
+            return await client.complete([{"role": "user", "content": "hi"}], tools or [], sampling)
+        finally:
+            await client.aclose()
+
+    return asyncio.run(main())
+
+
+def failure_of(call: Callable[[], Completion]) -> Failure:
+    with pytest.raises(RequestFailed) as caught:
+        call()
+    return caught.value.failure
+
+
+def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
+    seen: list[Asked] = []
+
+    def script(asked: Asked) -> Reply:
+        seen.append(asked)
+        return Reply(completion("hello"))
+
+    with SimulatedProvider(script) as provider:
+        said = ask(provider.url, tools=[calculator.schema])
+        ask(provider.url, sampling=Sampling(0.0, 1.0, 8, None, record_tokens=True))
+    assert said.message["content"] == "hello"
+    assert seen[0].authorization == "Bearer the-key"
+    assert seen[0].body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 32,
+        "seed": 7,
+        "tools": [calculator.schema],
+    }
+    assert seen[1].body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "max_tokens": 8,
+        "logprobs": True,
+        "return_token_ids": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "status"),
+    [
+        (error(429, "slow", headers={"retry-after": "3"}), "rate", 429),
+        (error(401, "bad key", code="invalid_api_key"), "auth", 401),
+        (error(402, "no credit"), "quota", 402),
+        (error(429, "no credit", code="insufficient_quota"), "quota", 429),
+        (error(500, "oops"), "transient", 500),
+        (Reply(b"<html>bad gateway</html>", 502), "transient", 502),
+        (error(400, "too long", code="context_length_exceeded"), "permanent", 400),
+        (error(404, "no such model", code="model_not_found"), "permanent", 404),
+        (Reply({"error": {"message": "limited", "code": 429}}), "rate", 429),
+        (Reply({"choices": None}), "transient", 200),
+        (Reply(b'{"choices": [{"message": {"content": "hal'), "transient", 200),
+        (Reply(completion("x"), fault="cut"), "transient", None),
+        (Reply(completion("x"), fault="reset"), "transient", None),
+        (Reply(completion("x"), fault="hang"), "stall", None),
+    ],
+)
+def test_faults_are_told_apart_and_tried_once(reply: Reply, kind: str, status: int | None) -> None:
+    with SimulatedProvider(lambda asked: reply) as provider:
+        failure = failure_of(lambda: ask(provider.url, timeout_s=0.5))
+        assert len(provider.ledger) == 1
+    assert failure.kind is FailureKind(kind)
+    assert failure.status == status
+    assert not failure.unreachable
+
+
+def test_retry_after_reaches_the_failure() -> None:
+    with SimulatedProvider(lambda asked: error(429, "slow", headers={"Retry-After": "3"})) as provider:
+        assert failure_of(lambda: ask(provider.url)).retry_after_s == 3.0
+
+
+def test_an_endpoint_that_is_not_there_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    failure = failure_of(lambda: ask(f"http://127.0.0.1:{port}/v1"))
+    assert failure.unreachable
+    assert failure.kind is FailureKind.TRANSIENT
+
+
+@pytest.mark.parametrize("url", ["nowhere/v1", "ftp://127.0.0.1/v1"])
+def test_an_address_that_is_none_is_unreachable(url: str) -> None:
+    assert failure_of(lambda: ask(url)).unreachable
+
+
+def test_a_moved_endpoint_is_not_followed_with_the_key_but_named() -> None:
+    moved = Reply(b"", 308, {"location": "https://elsewhere.example/v1/chat/completions"})
+    with SimulatedProvider(lambda asked: moved) as provider:
+        failure = failure_of(lambda: ask(provider.url))
+        assert len(provider.ledger) == 1
+    assert failure.kind is FailureKind.PERMANENT
+    assert "https://elsewhere.example/v1/chat/completions" in failure.message
+
+
+def test_a_thousand_requests_are_in_flight_at_once() -> None:
+    async def main(url: str) -> None:
+        client = HttpClient(Endpoint(url, "m", "m"), timeout_s=30)
+        try:
+            asked = (client.complete([{"role": "user", "content": str(index)}], [], SAMPLING) for index in range(1000))
+            await asyncio.gather(*asked)
+        finally:
+            await client.aclose()
+
+    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=3.0)) as provider:
+        asyncio.run(main(provider.url))
+        assert provider.peak_in_flight == 1000
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with SimulatedProvider(lambda asked: Reply(completion("direct"))) as provider:
+        assert ask(provider.url).message["content"] == "direct"
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 1_000_000, "completion_tokens": 500_000}, 4.0),
+        ({"prompt_tokens": 1_000_000, "completion_tokens": 500_000, "cost": 0.5}, 0.5),
+        ({"prompt_tokens": 1_000_000}, None),
+    ],
+    ids=["by the price", "as the endpoint says", "unknown"],
+)
+def test_cost_is_what_the_endpoint_says_else_by_price_else_unknown(
+    usage: dict[str, Any], expected: float | None
+) -> None:
+    async def main(url: str) -> Completion:
+        endpoint = Endpoint(url, "m", "m", "key", price=Price(prompt=2.0, completion=4.0))
+        client = HttpClient(endpoint, timeout_s=5)
+        try:
+            return await client.complete([{"role": "user", "content": "hi"}], [], SAMPLING)
+        finally:
+            await client.aclose()
+
+    with SimulatedProvider(lambda asked: Reply({**completion("hello"), "usage": usage})) as provider:
+        assert asyncio.run(main(provider.url)).turn.cost_usd == expected

@@ -1,0 +1,393 @@
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stillhouse.errors import StoreError
+from stillhouse.inference import Journal, open_journal
+from stillhouse.store import digest
+
+KEY = digest("rollout")
+ASKED = digest("request")
+
+
+def test_what_was_put_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "journal.sqlite3"
+    with Journal(path) as journal:
+        asyncio.run(journal.put_completion(KEY, 0, ASKED, b"answer"))
+        asyncio.run(journal.put_tool_result(KEY, 0, 1, ASKED, b"result"))
+        asyncio.run(journal.put_trajectory(KEY, b"trajectory"))
+    with Journal(path) as journal:
+        assert journal.completion(KEY, 0, ASKED) == b"answer"
+        assert journal.tool_result(KEY, 0, 1, ASKED) == b"result"
+        assert journal.trajectory(KEY) == b"trajectory"
+        assert journal.completion(KEY, 1, ASKED) is None
+        assert journal.completion(KEY, 0, digest("another request")) is None
+        assert journal.tool_result(KEY, 0, 0, ASKED) is None
+        assert journal.trajectory(digest("another rollout")) is None
+
+
+def test_the_first_answer_at_a_place_holds_for_everybody(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as one, Journal(tmp_path / "j") as two:
+        assert asyncio.run(one.put_completion(KEY, 0, ASKED, b"first")) == b"first"
+        assert asyncio.run(two.put_completion(KEY, 0, ASKED, b"second")) == b"first"
+        assert one.completion(KEY, 0, ASKED) == b"first"
+
+
+def test_answers_that_come_together_share_a_commit(tmp_path: Path) -> None:
+    async def put_many(journal: Journal) -> None:
+        await asyncio.gather(*(journal.put_completion(KEY, turn, ASKED, b"x" * 200) for turn in range(2000)))
+
+    with Journal(tmp_path / "j") as journal:
+        started = time.perf_counter()
+        asyncio.run(put_many(journal))
+        elapsed = time.perf_counter() - started
+        assert journal.completion(KEY, 1999, ASKED) is not None
+    # One fsync each would take 2,000 times a millisecond or more on any disk that honours it.
+    assert elapsed < 1.5
+
+
+def test_an_answer_whose_reader_was_cancelled_is_kept(tmp_path: Path) -> None:
+    async def put_and_leave(journal: Journal) -> None:
+        task = asyncio.create_task(journal.put_completion(KEY, 0, ASKED, b"paid"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with Journal(tmp_path / "j") as journal:
+        asyncio.run(put_and_leave(journal))
+    with Journal(tmp_path / "j") as journal:
+        assert journal.completion(KEY, 0, ASKED) == b"paid"
+
+
+def test_processes_that_write_at_once_do_not_harm_the_file(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import asyncio, sys
+        from pathlib import Path
+        from stillhouse.inference import Journal
+        from stillhouse.store import digest
+        async def main():
+            with Journal(Path(sys.argv[1])) as journal:
+                for start in range(0, 200, 20):
+                    await asyncio.gather(*(
+                        journal.put_completion(digest(n), 0, digest("q"), sys.argv[2].encode())
+                        for n in range(start, start + 20)))
+        asyncio.run(main())
+    """)
+    children = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "j"), name]) for name in ("one", "two", "three")
+    ]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    with Journal(tmp_path / "j") as journal:
+        stored = [journal.completion(digest(n), 0, digest("q")) for n in range(200)]
+    assert all(body in (b"one", b"two", b"three") for body in stored)
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        assert connection.execute("SELECT count(*) FROM completion").fetchone() == (200,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_full_disk_is_an_error_that_keeps_what_was_saved(tmp_path: Path) -> None:
+    # A limit on file size makes write() fail as a full disk does.
+    program = textwrap.dedent("""
+        import asyncio, resource, sys
+        from pathlib import Path
+        from stillhouse.errors import StoreError
+        from stillhouse.inference import Journal
+        from stillhouse.store import digest
+        async def main():
+            with Journal(Path(sys.argv[1])) as journal:
+                await journal.put_completion(digest(0), 0, digest("q"), b"kept")
+                resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+                try:
+                    await asyncio.gather(*(
+                        journal.put_completion(digest(n), 0, digest("q"), b"x" * 50_000) for n in range(1, 20)))
+                except StoreError as error:
+                    print(error)
+        asyncio.run(main())
+    """)
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "j")], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert f"journal {tmp_path / 'j'}: cannot be written: " in told
+    assert "Free some space" in told
+    with Journal(tmp_path / "j") as journal:
+        assert journal.completion(digest(0), 0, digest("q")) == b"kept"
+
+
+def test_of_answers_that_come_together_those_that_still_fit_on_the_disk_are_kept(tmp_path: Path) -> None:
+    async def put_many(journal: Journal) -> list[object]:
+        puts = [journal.put_completion(digest(n), 0, ASKED, b"x" * size) for n, size in enumerate([900_000, 10, 20])]
+        return list(await asyncio.gather(*puts, return_exceptions=True))
+
+    with Journal(tmp_path / "j") as journal:
+        pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
+        journal._connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+        results = asyncio.run(put_many(journal))
+        assert isinstance(results[0], StoreError)
+        assert results[1:] == [b"x" * 10, b"x" * 20]
+    with Journal(tmp_path / "j") as journal:
+        assert journal.completion(digest(2), 0, ASKED) == b"x" * 20
+        assert journal.completion(digest(0), 0, ASKED) is None
+
+
+def test_a_file_where_a_folder_is_needed_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"store/journal\.sqlite3: cannot be opened"), open_journal(tmp_path / "store"):
+        pass
+
+
+def test_collections_of_a_store_share_its_journal_and_the_last_one_closes_it(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as one:
+        with open_journal(str(tmp_path)) as other:
+            assert other is one
+        assert asyncio.run(one.claim(digest(1)))
+    with pytest.raises(RuntimeError, match="is closed"):
+        asyncio.run(one.claim(digest(2)))
+    with open_journal(tmp_path) as again:
+        assert again is not one
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text("prompt,answer\n" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        Journal(tmp_path / "j")
+
+
+def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    Journal(tmp_path / "j").close()
+    connection = sqlite3.connect(tmp_path / "j")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="it has version 99"):
+        Journal(tmp_path / "j")
+
+
+def test_places_that_differ_in_one_thing_are_kept_apart(tmp_path: Path) -> None:
+    async def put_all(journal: Journal) -> None:
+        await journal.put_completion(KEY, 1, ASKED, b"completion")
+        for turn in (1, 12):
+            for call_index in (0, 1, 12):
+                await journal.put_tool_result(KEY, turn, call_index, ASKED, f"{turn} {call_index}".encode())
+        await journal.put_tool_result(KEY, 1, 0, digest("another call"), b"another")
+
+    with Journal(tmp_path / "j") as journal:
+        asyncio.run(put_all(journal))
+        assert journal.completion(KEY, 1, ASKED) == b"completion"
+        assert journal.completion(KEY, 0, ASKED) is None
+        assert journal.tool_result(KEY, 12, 1, ASKED) == b"12 1"
+        assert journal.tool_result(KEY, 1, 12, ASKED) == b"1 12"
+        assert journal.tool_result(KEY, 1, 0, digest("another call")) == b"another"
+        assert journal.trajectory(KEY) is None
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        rows = connection.execute("SELECT hex(rollout_key), turn, call_index, body FROM tool_result").fetchall()
+        assert (KEY.upper(), 12, 12, b"12 12") in rows
+
+
+@pytest.mark.parametrize(("key", "turn"), [("ab", 0), (KEY, -1), (KEY, 1_000_000), (KEY + "00", 0)])
+def test_what_has_no_place_is_refused_with_what_was_expected(tmp_path: Path, key: str, turn: int) -> None:
+    with Journal(tmp_path / "j") as journal, pytest.raises(ValueError, match="digests of 64 hexadecimal digits"):
+        asyncio.run(journal.put_completion(key, turn, ASKED, b""))
+
+
+_PUTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.binary(max_size=3000)), max_size=30)
+
+
+@settings(max_examples=15, deadline=None)
+@given(puts=_PUTS, num_loops=st.integers(1, 3))
+def test_whatever_is_put_at_once_everybody_is_told_the_first(
+    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, int, bytes]], num_loops: int
+) -> None:
+    """Puts at few places, from several loops over two journals, against a dictionary that keeps what came first."""
+    path = tmp_path_factory.mktemp("journal") / "j"
+    told: list[tuple[tuple[int, int], bytes]] = []
+
+    async def put_all(journal: Journal, share: list[tuple[int, int, bytes]]) -> None:
+        stored = await asyncio.gather(
+            *(journal.put_completion(digest(number), turn, ASKED, body) for number, turn, body in share)
+        )
+        told.extend(((number, turn), body) for (number, turn, _), body in zip(share, stored, strict=True))
+
+    with Journal(path) as one, Journal(path) as two:
+        shares = [puts[index::num_loops] for index in range(num_loops)]
+        threads = [
+            threading.Thread(target=asyncio.run, args=(put_all((one, two)[index % 2], share),))
+            for index, share in enumerate(shares)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(told) == len(puts)
+    with Journal(path) as journal:
+        for (number, turn), body in told:
+            assert journal.completion(digest(number), turn, ASKED) == body
+            assert (number, turn, body) in puts
+
+
+def test_an_answer_that_comes_alone_does_not_wait_for_company(tmp_path: Path) -> None:
+    async def put_some(journal: Journal) -> list[float]:
+        waits = []
+        for turn in range(20):
+            await asyncio.sleep(0.02)
+            started = time.perf_counter()
+            await journal.put_completion(KEY, turn, ASKED, b"x")
+            waits.append(time.perf_counter() - started)
+        return waits
+
+    with Journal(tmp_path / "j") as journal:
+        assert min(asyncio.run(put_some(journal))) < 0.004
+
+
+VERSION_1 = """
+CREATE TABLE completion (
+    rollout_key BLOB NOT NULL, turn INTEGER NOT NULL, request_digest BLOB NOT NULL, body BLOB NOT NULL,
+    UNIQUE (rollout_key, turn, request_digest));
+CREATE TABLE tool_result (
+    rollout_key BLOB NOT NULL, turn INTEGER NOT NULL, call_index INTEGER NOT NULL, call_digest BLOB NOT NULL,
+    body BLOB NOT NULL, UNIQUE (rollout_key, turn, call_index, call_digest));
+CREATE TABLE trajectory (rollout_key BLOB NOT NULL UNIQUE, body BLOB NOT NULL);
+PRAGMA user_version = 1;
+"""
+
+
+def _write_version_1(path: Path, count: int) -> None:
+    asked = bytes.fromhex(ASKED)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+        for number in range(count):
+            key = bytes.fromhex(digest(number))
+            connection.execute("INSERT INTO completion VALUES (?, ?, ?, ?)", (key, 3, asked, b"c%d" % number))
+            connection.execute("INSERT INTO tool_result VALUES (?, ?, ?, ?, ?)", (key, 3, 11, asked, b"r%d" % number))
+            connection.execute("INSERT INTO trajectory VALUES (?, ?)", (key, b"t%d" % number))
+        connection.commit()
+
+
+def test_answers_of_a_version_1_journal_are_found_again(tmp_path: Path) -> None:
+    _write_version_1(tmp_path / "j", 50)
+    with Journal(tmp_path / "j") as journal:
+        for number in range(50):
+            assert journal.completion(digest(number), 3, ASKED) == b"c%d" % number
+            assert journal.tool_result(digest(number), 3, 11, ASKED) == b"r%d" % number
+            assert journal.trajectory(digest(number)) == b"t%d" % number
+        assert asyncio.run(journal.put_completion(digest(7), 3, ASKED, b"other")) == b"c7"
+        assert asyncio.run(journal.put_completion(digest(7), 4, ASKED, b"new")) == b"new"
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (151,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_journals_that_open_a_version_1_file_together_agree(tmp_path: Path) -> None:
+    _write_version_1(tmp_path / "j", 200)
+    program = "import sys; from pathlib import Path; from stillhouse.inference.journal import Journal; "
+    program += f"print(Journal(Path(sys.argv[1])).trajectory({digest(199)!r}))"
+    children = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "j")], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [child.communicate(timeout=60)[0] for child in children] == ["b't199'\n"] * 3
+
+
+ACKNOWLEDGING = textwrap.dedent("""
+    import asyncio, os, sys
+    from pathlib import Path
+    from stillhouse.inference.journal import Journal
+    from stillhouse.store import digest
+    async def roll(journal, name):
+        assert await journal.claim(digest(name))
+        for turn in range(3):
+            await journal.put_completion(digest(name), turn, digest("q"), f"{name} {turn}".encode() * 50)
+            os.write(1, f"{name} {turn}\\n".encode())
+        await journal.put_trajectory(digest(name), name.encode())
+        os.write(1, f"{name} done\\n".encode())
+    async def main():
+        with Journal(Path(sys.argv[1])) as journal:
+            for wave in range(10_000):
+                await asyncio.gather(*(roll(journal, f"{sys.argv[2]}.{wave}.{index}") for index in range(20)))
+    asyncio.run(main())
+""")
+
+
+def _kill_and_check(path: Path, life: int, after_s: float) -> int:
+    command = [sys.executable, "-c", ACKNOWLEDGING, str(path), str(life)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(after_s)
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged = (first + child.stdout.read()).decode().splitlines()
+    with Journal(path) as journal:
+        for line in acknowledged:
+            name, what = line.split()
+            if what == "done":
+                assert journal.trajectory(digest(name)) == name.encode()
+            else:
+                assert journal.completion(digest(name), int(what), digest("q")) == line.encode() * 50
+        assert all(asyncio.run(journal.claim(digest(name))) for name in {line.split()[0] for line in acknowledged})
+    return len(acknowledged)
+
+
+def test_what_was_acknowledged_before_kill_9_is_there_and_its_claims_are_not(tmp_path: Path) -> None:
+    moments = random.Random(3)
+    counts = [_kill_and_check(tmp_path / "j", life, moments.uniform(0.0, 0.2)) for life in range(4)]
+    assert sum(counts) > 20
+    with closing(sqlite3.connect(tmp_path / "j")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.slow
+def test_thirty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    moments = random.Random(4)
+    for life in range(30):
+        _kill_and_check(tmp_path / "j", life, moments.uniform(0.0, 0.5))
+
+
+@pytest.mark.slow
+def test_a_million_rows_open_at_once_and_answer_as_quickly_as_few(tmp_path: Path) -> None:
+    def fill(journal: Journal, numbers: range) -> None:
+        connection = journal._connection
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO entry (place, body) "
+            "VALUES (CAST(? || '1000000000000' || zeroblob(32) AS BLOB), zeroblob(100))",
+            ((bytes.fromhex(digest(number)),) for number in numbers),
+        )
+        connection.execute("UPDATE entry SET digest = digest_of(place, body) WHERE digest IS NULL")
+        connection.execute("COMMIT")
+
+    def look_up(journal: Journal, count: int) -> float:
+        drawn = random.Random(5).sample(range(count), 2000)
+        started = time.process_time()
+        for number in drawn:
+            assert journal.completion(digest(number), 0, "00" * 32) is not None
+            assert journal.trajectory(digest(number)) is None
+        return time.process_time() - started
+
+    with Journal(tmp_path / "few") as few, Journal(tmp_path / "many") as many:
+        fill(few, range(10_000))
+        for start in range(0, 1_000_000, 100_000):
+            fill(many, range(start, start + 100_000))
+    started = time.perf_counter()
+    with Journal(tmp_path / "few") as few, Journal(tmp_path / "many") as many:
+        assert time.perf_counter() - started < 1.0
+        look_up(many, 1_000_000)
+        assert min(look_up(many, 1_000_000) for _ in range(3)) < 4 * min(look_up(few, 10_000) for _ in range(3))
+
+
+def test_a_closed_journal_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.close()
+    journal.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        asyncio.run(journal.put_trajectory(KEY, b""))

@@ -1,0 +1,147 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import psutil
+import pytest
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import ConfigError, EndpointError
+from stillhouse.inference.local_server import served_model
+
+T = TypeVar("T")
+RUNTIME = RuntimeConfig(device="cpu", num_threads=1)
+
+
+def servers() -> list[psutil.Process]:
+    """Server processes started by this process."""
+    return [child for child in psutil.Process().children() if "stillhouse.serving" in child.cmdline()]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_server_behind() -> Iterator[None]:
+    before = {child.pid for child in servers()}
+    yield
+    assert {child.pid for child in servers()} == before
+
+
+def test_users_at_the_same_time_share_one_server_and_the_last_one_stops_it() -> None:
+    before = len(servers())
+    urls: list[str] = []
+    inside, leave = threading.Barrier(4), threading.Barrier(4)
+
+    def use() -> None:
+        with served_model("embedded:student", RUNTIME) as url:
+            urls.append(url)
+            inside.wait(120)
+            leave.wait(120)
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    inside.wait(120)
+    assert len(set(urls)) == 1
+    assert len(servers()) == before + 1
+    assert httpx.get(f"{urls[0]}/models").json()["data"][0]["id"] == "embedded:student"
+    leave.wait(120)
+    for thread in threads:
+        thread.join(30)
+    assert len(servers()) == before
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{urls[0]}/models")
+
+
+@pytest.mark.slow
+def test_asyncio_callers_share_it_too_and_a_dead_server_is_replaced() -> None:
+    async def enter(stack: ExitStack) -> str:
+        return await asyncio.to_thread(stack.enter_context, served_model("embedded:student", RUNTIME))
+
+    async def use() -> None:
+        with ExitStack() as stack:
+            first, second = await asyncio.gather(enter(stack), enter(stack))
+            assert first == second
+            [child] = [child for child in servers() if first.rsplit(":", 1)[1].removesuffix("/v1") in str(ports(child))]
+            child.kill()
+            child.wait(10)
+            third = await enter(stack)
+            assert httpx.get(f"{third}/models").status_code == 200
+
+    asyncio.run(use())
+
+
+def ports(process: psutil.Process) -> list[int]:
+    return [connection.laddr.port for connection in process.net_connections("tcp") if connection.status == "LISTEN"]
+
+
+def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EndpointError, match="tokenizer") as caught, served_model(str(tmp_path), RUNTIME):
+        pass
+    assert str(tmp_path) in str(caught.value)
+    assert "ended with code 1" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_server_that_takes_too_long_is_ended() -> None:
+    with (
+        pytest.raises(EndpointError, match=r"within 0\.2 s"),
+        served_model("embedded:student", RUNTIME, start_timeout_s=0.2),
+    ):
+        pass
+
+
+def test_an_interrupt_while_it_starts_leaves_no_server() -> None:
+    def interrupt(signal_number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt), served_model("embedded:student", RUNTIME):
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_an_unknown_name_starts_nothing() -> None:
+    with pytest.raises(ConfigError, match="nobody"), served_model("embedded:nobody", RUNTIME):
+        pass
+
+
+def test_the_server_ends_when_its_parent_is_killed() -> None:
+    code = (
+        "from stillhouse.config import RuntimeConfig\n"
+        "from stillhouse.inference.local_server import served_model\n"
+        "with served_model('embedded:student', RuntimeConfig(device='cpu', num_threads=1)):\n"
+        "    input()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
+        children = wait_for(lambda: psutil.Process(parent.pid).children())
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait(10)
+    assert wait_for(lambda: not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE)
+
+
+def wait_for(condition: Callable[[], T]) -> T:
+    """The first true value of `condition` within half a minute."""
+    deadline = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def test_it_imports_no_torch() -> None:
+    code = (
+        "import sys, stillhouse.inference.local_server\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,179 @@
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from stillhouse.config import BudgetConfig
+from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError
+from stillhouse.inference import Controller, Endpoint, RolloutStats
+from stillhouse.inference.budget import Budget, Spend
+from stillhouse.inference.completion import Completion
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.hedge import Hedging
+from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize
+from stillhouse.inference.retry import Effects, Requester, backoff_s
+from stillhouse.types import TokenUsage, Turn
+
+USAGE: TokenUsage = {"prompt_tokens": 7, "completion_tokens": 2}
+ANSWER = Completion({"role": "assistant", "content": "hi"}, Turn("stop", USAGE, 0.1, "m"))
+TRANSIENT = Failure(FailureKind.TRANSIENT, "HTTP 500: oops", 500)
+REFUSED = Failure(FailureKind.TRANSIENT, "refused", unreachable=True)
+LIMITED = Failure(FailureKind.RATE, "HTTP 429: slow", 429, retry_after_s=0.0)
+
+
+class Scripted:
+    """A requester whose attempts go as scripted, in a world that only writes down how long it was to wait."""
+
+    def __init__(self, *script: Failure | Completion, max_attempts: int = 3, max_budget_tokens: int = 10**6) -> None:
+        self.script = list(script)
+        self.waits: list[float] = []
+        self.slots_while_asleep: list[int] = []
+        self.stats = RolloutStats()
+        self.controller = Controller(RateControl(2, Caps(2)))
+        self.effects = Effects(sleep=self.sleep, rng=random.Random(0))
+        self.budget = Budget(BudgetConfig(max_tokens=max_budget_tokens), None)
+        self.requester = Requester(
+            Endpoint("http://here/v1", "m", "m"),
+            self.controller,
+            self.budget,
+            max_attempts=max_attempts,
+            hedging=Hedging(enabled=False),
+            stats=self.stats,
+            effects=self.effects,
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.slots_while_asleep.append(self.controller.snapshot().in_flight)
+
+    async def send(self) -> Completion:
+        step = self.script.pop(0)
+        if isinstance(step, Failure):
+            raise RequestFailed(step)
+        return step
+
+    @contextlib.contextmanager
+    def asleep(self) -> Iterator[None]:
+        yield
+
+    def ask(self) -> Completion:
+        size = RequestSize(prompt_characters=100, max_tokens=50)
+        return asyncio.run(self.requester.ask(self.send, size=size, continuing=False, asleep=self.asleep))
+
+
+def test_full_jitter_grows_to_a_minute_and_respects_retry_after() -> None:
+    rng = random.Random(0)
+    for attempt, cap in [(1, 1), (2, 2), (4, 8), (7, 60), (5000, 60)]:
+        waits = [backoff_s(attempt, None, rng) for _ in range(300)]
+        assert 0 <= min(waits) < 0.2 * cap
+        assert 0.8 * cap < max(waits) <= cap
+    assert min(backoff_s(1, 5.0, rng) for _ in range(50)) == 5.0
+    assert backoff_s(1, 3600.0, rng) == 60.0
+
+
+def test_passing_failures_are_tried_again_with_the_slot_free() -> None:
+    scripted = Scripted(TRANSIENT, Failure(FailureKind.STALL, "hung"), ANSWER)
+    assert scripted.ask() is ANSWER
+    assert len(scripted.waits) == 2
+    assert scripted.slots_while_asleep == [0, 0]
+    assert scripted.stats.retries == {FailureKind.TRANSIENT: 1, FailureKind.STALL: 1}
+    assert (scripted.stats.num_requests, scripted.stats.num_completions) == (3, 1)
+
+
+def test_attempts_end() -> None:
+    scripted = Scripted(*[TRANSIENT] * 3)
+    with pytest.raises(RequestFailed, match="oops"):
+        scripted.ask()
+    assert scripted.script == []
+
+
+def test_being_rate_limited_costs_no_attempt() -> None:
+    scripted = Scripted(*[LIMITED] * 4, TRANSIENT, TRANSIENT, ANSWER)
+    assert scripted.ask() is ANSWER
+    assert scripted.stats.num_rate_limited == 4
+    assert len(scripted.waits) == 2
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMANENT, FailureKind.CONTENT])
+def test_what_will_not_pass_is_not_tried_again(kind: FailureKind) -> None:
+    scripted = Scripted(Failure(kind, "HTTP 400: no", 400), ANSWER)
+    with pytest.raises(RequestFailed):
+        scripted.ask()
+    assert scripted.script == [ANSWER]
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (Failure(FailureKind.AUTH, "HTTP 401: bad key", 401), AuthenticationError),
+        (Failure(FailureKind.QUOTA, "HTTP 402: no credit", 402), QuotaError),
+        (Failure(FailureKind.PERMANENT, "HTTP 404: no such model", 404), EndpointError),
+    ],
+)
+def test_what_concerns_every_request_stops_the_run_at_once(failure: Failure, error: type[EndpointError]) -> None:
+    with pytest.raises(error, match="http://here/v1") as caught:
+        Scripted(failure).ask()
+    assert failure.message in str(caught.value)
+
+
+def test_a_404_after_answers_concerns_one_request() -> None:
+    scripted = Scripted(ANSWER, Failure(FailureKind.PERMANENT, "HTTP 404: hm", 404))
+    scripted.ask()
+    with pytest.raises(RequestFailed):
+        scripted.ask()
+
+
+def test_nobody_there_on_every_try_stops_the_run() -> None:
+    with pytest.raises(EndpointError, match=r"http://here/v1: cannot be reached after 3 tries.*Check that the server"):
+        Scripted(REFUSED, REFUSED, REFUSED).ask()
+
+
+def test_an_endpoint_that_answered_in_between_is_there() -> None:
+    with pytest.raises(RequestFailed):
+        Scripted(REFUSED, TRANSIENT, REFUSED).ask()
+
+
+def test_an_endpoint_that_goes_away_after_answers_stops_the_run() -> None:
+    scripted = Scripted(ANSWER, REFUSED, REFUSED, REFUSED)
+    scripted.ask()
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        scripted.ask()
+
+
+def test_an_endpoint_that_never_answers_well_stops_the_run_before_all_prompts_are_spent() -> None:
+    scripted = Scripted(*[TRANSIENT] * 100, max_attempts=1)
+    for _ in range(19):
+        with pytest.raises(RequestFailed):
+            scripted.ask()
+    with pytest.raises(EndpointError, match="the first 20 requests to model 'm' all failed"):
+        scripted.ask()
+
+
+@pytest.mark.parametrize(
+    ("script", "counted", "possibly"),
+    [
+        ([ANSWER], Spend(1, 9, None), Spend(0, 0, None)),
+        ([TRANSIENT, ANSWER], Spend(2, 9, None), Spend(0, 0, None)),
+        ([REFUSED, ANSWER], Spend(2, 9, None), Spend(0, 0, None)),
+        ([Failure(FailureKind.STALL, "hung"), ANSWER], Spend(2, 223, None), Spend(1, 214, None)),
+        ([Failure(FailureKind.TRANSIENT, "cut", 200), ANSWER], Spend(2, 223, None), Spend(1, 214, None)),
+    ],
+    ids=["answered", "refused", "nobody there", "silent", "cut on the way back"],
+)
+def test_what_a_request_may_have_cost_is_counted(
+    script: list[Failure | Completion], counted: Spend, possibly: Spend
+) -> None:
+    scripted = Scripted(*script)
+    scripted.ask()
+    snapshot = scripted.budget.snapshot()
+    assert (snapshot.counted, snapshot.possibly_billed) == (counted, possibly)
+    assert snapshot.reserved.requests == 0
+
+
+def test_a_request_that_the_budget_does_not_hold_is_not_sent() -> None:
+    scripted = Scripted(ANSWER, max_budget_tokens=60)
+    with pytest.raises(BudgetReached, match=r"budget\.max_tokens"):
+        scripted.ask()
+    assert scripted.script == [ANSWER]

@@ -1,0 +1,287 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stillhouse.config import PromptsConfig
+from stillhouse.interop import Converted, Options, convert
+from stillhouse.prompts import load_prompts
+from stillhouse.prompts.load import LoadedPrompts
+from stillhouse.store.records import read_jsonl, read_trajectories
+from stillhouse.types import JsonObject, StopReason, Trajectory
+
+Write = Callable[..., Path]
+USER = {"role": "user", "content": "What is 2 + 2?"}
+FOUR = {"role": "assistant", "content": "4"}
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+class Result:
+    """What a conversion left, read by those who will read it."""
+
+    def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
+        folder = source.parent / "out"
+        self.account: Converted = convert(source, folder, form, Options(**options))
+        self.loaded: LoadedPrompts = load_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
+        self.trajectories: list[Trajectory] = _if_there(folder / "trajectories.jsonl", read_trajectories)
+        self.unmapped: list[JsonObject] = _if_there(folder / "unmapped.jsonl", read_jsonl)
+        known = {prompt.id for prompt in self.loaded.prompts}
+        assert {trajectory.prompt_id for trajectory in self.trajectories} <= known
+
+    @property
+    def beside(self) -> Any:
+        """Metadata of the only prompt."""
+        (beside,) = self.loaded.metadata.values()
+        return beside
+
+    def listed(self, key: str) -> list[Any]:
+        return [row["value"] for row in self.unmapped if row["key"] == key]
+
+
+def _if_there(file: Path, read: Callable[[Path], Any]) -> list[Any]:
+    return list(read(file)) if file.exists() else []
+
+
+def test_rows_of_rnow_that_end_with_the_user_are_prompts(tmp_path: Path, write: Write) -> None:
+    row = {
+        "messages": [USER],
+        "rewards": ["accuracy"],
+        "tools": ["add"],
+        "docker": "python:3.11-slim",
+        "docker_env": {"HF_TOKEN": "hf_very_secret"},
+        "metadata": {"answer": "4"},
+        "variables": {"unit": "m"},
+    }
+    result = Result(write(tmp_path / "train.jsonl", row))
+    assert result.account.form == "rnow-jsonl"
+    assert (result.loaded.prompts[0].tools, result.beside.expected_answer) == (["add"], "4")
+    assert result.beside.metadata == {
+        "rewards": ["accuracy"],
+        "docker": "python:3.11-slim",
+        "variables": {"unit": "m"},
+    }
+    assert result.trajectories == []
+    assert result.listed("docker_env") == [["HF_TOKEN"]]
+    assert result.listed("docker") == ["python:3.11-slim"]
+    assert all("secret" not in file.read_text() for file in (tmp_path / "out").iterdir())
+
+
+def test_rows_that_its_script_wrote_name_teacher_and_turns(tmp_path: Path, write: Write) -> None:
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "browse", "arguments": '{"url": "u"}'}}]
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"error": "no route"}'},
+        FOUR,
+    ]
+    about = {"teacher": "openai/gpt-4o-mini", "turns": 2, "expected_answer": "4"}
+    result = Result(
+        write(tmp_path / "train.jsonl", {"messages": [USER, *said], "metadata": about, "tools": ["browse"]})
+    )
+    (trajectory,) = result.trajectories
+    assert trajectory.model == "openai/gpt-4o-mini"
+    assert [turn.num_tool_errors for turn in trajectory.turns] == [1, 0]
+    assert result.beside.expected_answer == "4"
+    assert result.beside.metadata == {}
+    assert result.listed("tools") == ["browse"]
+
+
+def test_rows_of_roll_keep_answers_and_say_how_they_are_verified(tmp_path: Path, write: Write) -> None:
+    messages = [{"role": "system", "content": "你是一个数学助手。"}, {"role": "user", "content": "3x + 5 = 14"}]
+    row = {
+        "id": "0",
+        "source": "math_dataset",
+        "difficulty": 0,
+        "prompt": "3x + 5 = 14",
+        "messages": json.dumps(messages),
+        "tag": "math_rule",
+        "ground_truth": "3",
+    }
+    code = {"id": "1", "prompt": "Write f", "tag": "KodCode", "test_cases": '[{"assert_code": "assert f() == 1"}]'}
+    judged = {"id": "2", "prompt": "Write a poem", "tag": "llm_judge", "ground_truth": "a poem"}
+    result = Result(write(tmp_path / "roll.jsonl", row, code, judged, {"messages": "[", "tag": "x"}))
+    assert result.account.form == "roll-jsonl"
+    math, python, judge = (result.loaded.metadata[prompt.id] for prompt in result.loaded.prompts)
+    assert result.loaded.prompts[0].messages == messages
+    assert (math.expected_answer, math.tag, math.verifier) == ("3", "math_rule", "math")
+    assert math.metadata == {"id": "0", "source": "math_dataset", "difficulty": 0}
+    assert (python.verifier, python.metadata["test_cases"]) == ("python", [{"assert_code": "assert f() == 1"}])
+    assert judge.verifier == "judge"
+    assert result.account.rows_left_out == 1
+    (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
+    assert told["place"].endswith("roll.jsonl, line 4")
+    assert "expected messages to be a list" in told["value"]
+
+
+def test_rows_of_openai_bring_their_schemas(tmp_path: Path, write: Write) -> None:
+    call = {"name": "add", "arguments": '{"a": 2, "b": 2}'}
+    calls = [{"id": "c1", "type": "function", "function": call}, {"id": "c2", "type": "function", "function": call}]
+    said = [
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+        {"role": "tool", "tool_call_id": "c2", "content": "4"},
+        FOUR,
+    ]
+    row = {
+        "messages": [{"role": "developer", "content": "Add."}, USER, *said],
+        "tools": [ADD],
+        "parallel_tool_calls": True,
+    }
+    result = Result(write(tmp_path / "chat.jsonl", row))
+    assert result.account.form == "openai"
+    (trajectory,) = result.trajectories
+    assert trajectory.tools == [ADD]
+    assert result.loaded.prompts[0].tools == ["add"]
+    assert [message["role"] for message in result.loaded.prompts[0].messages] == ["system", "user"]
+    assert trajectory.messages[2:] == said
+    assert result.listed("parallel_tool_calls") == [True]
+
+
+def test_the_deprecated_functions_of_openai_are_tools(tmp_path: Path, write: Write) -> None:
+    said = [
+        {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": "{}"}},
+        {"role": "function", "name": "add", "content": "4"},
+        FOUR,
+    ]
+    result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, *said], "functions": [ADD["function"]]}))
+    (trajectory,) = result.trajectories
+    (call,) = trajectory.messages[1]["tool_calls"]
+    assert call == {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    assert trajectory.messages[2]["tool_call_id"] == "call_0"
+    assert trajectory.tools == [ADD]
+
+
+OTHER = {"role": "user", "content": "And 3 + 3?"}
+SIX = {"role": "assistant", "content": "6"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "num_prompt", "num_turns"), [((None, None), 1, 2), ((1, 1), 1, 2), ((0, 1), 3, 1), ((0, None), 3, 1)]
+)
+def test_turns_of_weight_0_are_context(
+    tmp_path: Path, write: Write, weights: tuple[int | None, int | None], num_prompt: int, num_turns: int
+) -> None:
+    said = [
+        message if weight is None else {**message, "weight": weight}
+        for message, weight in zip((FOUR, SIX), weights, strict=True)
+    ]
+    result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, said[0], OTHER, said[1]]}))
+    assert len(result.loaded.prompts[0].messages) == num_prompt
+    (trajectory,) = result.trajectories
+    assert len(trajectory.turns) == num_turns
+    assert trajectory.messages == [USER, FOUR, OTHER, SIX]
+
+
+def test_turns_before_one_of_weight_0_are_listed(tmp_path: Path, write: Write) -> None:
+    result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, FOUR, OTHER, {**SIX, "weight": 0}, USER, FOUR]}))
+    (trajectory,) = result.trajectories
+    assert len(trajectory.turns) == 1
+    assert result.listed("messages") == [[FOUR]]
+
+
+def test_one_torn_file_of_many_costs_itself_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(3):
+        pq.write_table(pa.Table.from_pylist([DISTILABEL]), folder / f"train-{number}.parquet")
+    whole = (folder / "train-0.parquet").read_bytes()
+    (folder / "train-0.parquet").write_bytes(whole[:-20])
+    result = Result(folder)
+    assert (result.account.files, result.account.rows, result.account.rows_left_out) == (3, 3, 1)
+    (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
+    assert told["place"].endswith("train-0.parquet")
+    assert "cannot be read as Parquet" in told["value"]
+
+
+def test_a_row_without_a_turn_to_train_on_is_left_out(tmp_path: Path, write: Write) -> None:
+    excluded = {"messages": [USER, FOUR, OTHER, {**SIX, "weight": 0}]}
+    result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, FOUR]}, excluded))
+    assert (result.account.rows, result.account.rows_left_out, len(result.trajectories)) == (2, 1, 1)
+    assert any("nothing to train on" in row["reason"] for row in result.unmapped)
+
+
+DISTILABEL = {
+    "instruction": USER["content"],
+    "system_prompt": "Be brief.",
+    "generation": "4",
+    "model_name": "Qwen/Qwen3-32B",
+    "expected_answer": "4",
+    "distilabel_metadata": {
+        "raw_output_text_generation_0": "4",
+        "statistics_text_generation_0": {"input_tokens": 20, "output_tokens": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".arrow"])
+def test_rows_of_distilabel_from_every_file_it_writes(tmp_path: Path, write: Write, ending: str) -> None:
+    source = tmp_path / f"train{ending}"
+    failed = {**DISTILABEL, "instruction": "Hi", "generation": None}
+    if ending == ".jsonl":
+        write(source, DISTILABEL, failed)
+    elif ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist([DISTILABEL, failed]), source)
+    else:
+        table = pa.Table.from_pylist([DISTILABEL, failed])
+        with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    result = Result(source)
+    assert result.account.form == "distilabel"
+    (trajectory,) = result.trajectories
+    assert trajectory.messages == [{"role": "system", "content": "Be brief."}, USER, FOUR]
+    assert trajectory.model == "Qwen/Qwen3-32B"
+    assert trajectory.turns[0].usage == {"prompt_tokens": 20, "completion_tokens": 2}
+    assert (result.beside.expected_answer, result.beside.metadata) == ("4", {})
+    assert (result.account.failed, result.account.rows_left_out) == (1, 1)
+    assert result.listed("distilabel_metadata") == [["raw_output_text_generation_0"]] * 2
+
+
+def test_grouped_answers_are_samples_of_one_prompt(tmp_path: Path, write: Write) -> None:
+    row = {
+        "messages": [USER],
+        "generation": ["4", "<think>\ncarry\n</think>\n\nfour", None],
+        "model_name": "m",
+        "ratings": [5, 1, 0],
+        "distilabel_metadata": {"statistics_chat_0": {"input_tokens": [9, 9, 9], "output_tokens": [1, 5, 0]}},
+    }
+    result = Result(write(tmp_path / "rows.jsonl", row), include_failed=True)
+    assert [trajectory.sample_index for trajectory in result.trajectories] == [0, 1, 2]
+    first, second, third = result.trajectories
+    assert first.turns[0].usage == {"prompt_tokens": 9, "completion_tokens": 1}
+    assert second.messages[-1] == {"role": "assistant", "content": "four", "reasoning_content": "carry"}
+    assert (third.stop_reason, third.turns) == (StopReason.ERROR, [])
+    assert result.listed("ratings") == [[5, 1, 0]]
+    assert (result.account.failed, result.account.rows_left_out) == (1, 0)
+
+
+def test_conversations_of_distilabel_hold_their_answers(tmp_path: Path, write: Write) -> None:
+    formatted = {"instruction": USER["content"], "generation": "4", "prompt_id": "x", "messages": [USER, FOUR]}
+    magpie = {"conversation": [OTHER, SIX, USER, FOUR], "model_name": "m", "response": "five"}
+    result = Result(write(tmp_path / "rows.jsonl", formatted, magpie))
+    one, two = result.trajectories
+    assert (one.messages, len(one.turns)) == ([USER, FOUR], 1)
+    assert (two.messages, len(two.turns)) == ([OTHER, SIX, USER, FOUR], 2)
+    # Only what says something else is listed.
+    assert result.listed("generation") == ["five"]
+    assert result.listed("instruction") == []
+
+
+def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) -> None:
+    good = json.dumps({"messages": [USER, FOUR]})
+    result = Result(write(tmp_path / "chat.jsonl", f"{good}\n\n[1]\n{good[:30]}\n{good}\n{good[:40]}"))
+    assert (result.account.rows, result.account.rows_left_out, len(result.trajectories)) == (5, 3, 2)
+    assert [row["place"].rpartition(" ")[2] for row in result.unmapped] == ["3", "4", "6"]
+    assert "may be cut off" in result.unmapped[2]["value"]
+
+
+def test_every_row_is_written_or_listed(tmp_path: Path, write: Write) -> None:
+    rows: list[Any] = [{"messages": [USER, FOUR]}, {"messages": []}, {"messages": [{"role": "user"}]}, {"tools": [1]}]
+    rows += [{"messages": [USER], "metadata": 3}, {"messages": [USER], "tools": [{"name": "x"}]}, {"messages": [[]]}]
+    rows += [{"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": 1}}]}]}]
+    result = Result(write(tmp_path / "chat.jsonl", *rows), "openai")
+    assert (result.account.rows, result.account.rows_left_out) == (len(rows), len(rows) - 1)
+    left_out = {row["place"] for row in result.unmapped}
+    assert len(left_out) == len(rows) - 1

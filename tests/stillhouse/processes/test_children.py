@@ -1,0 +1,138 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stillhouse.processes.children import GuardedProcess
+
+CHILD = """
+import subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(grandchild.pid, flush=True)
+time.sleep(60)
+"""
+PARENT = """
+import os, sys, time
+from stillhouse.processes.children import GuardedProcess
+child = GuardedProcess("guarded_child", [])
+print(child.pid, child.lines.readline().strip(), flush=True)
+time.sleep(60)
+"""
+STARTER = """
+import subprocess, sys, time
+from stillhouse.processes.children import name_starter
+name_starter()
+worker = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, start_new_session=True)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+WORKER = """
+import time
+from stillhouse.processes.children import die_with_starter
+die_with_starter()
+print("ready", flush=True)
+time.sleep(60)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(*pids: int) -> None:
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose modules the children of this process and theirs can run."""
+    known = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}" if known else str(tmp_path))
+    (tmp_path / "guarded_child.py").write_text(CHILD)
+    return tmp_path
+
+
+def test_a_child_that_is_still_importing_goes_with_its_parent(modules: Path) -> None:
+    (modules / "guarded_child.py").write_text("import slow_library\n")
+    (modules / "slow_library.py").write_text("import time\nprint(0, flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[0])
+        assert is_alive(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_until_gone(child)
+
+
+def test_a_killed_parent_takes_the_whole_group_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child, grandchild = map(int, parent.stdout.readline().split())
+        assert is_alive(child)
+        assert is_alive(grandchild)
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_until_gone(child, grandchild)
+
+
+def test_leaving_the_block_stops_the_whole_group() -> None:
+    with GuardedProcess("guarded_child", []) as child:
+        grandchild = int(child.lines.readline())
+        assert child.poll() is None
+    wait_until_gone(child.pid, grandchild)
+
+
+def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
+    (tmp_path / "guarded_brief.py").write_text("print('done')")
+    child = GuardedProcess("guarded_brief", [])
+    assert child.lines.read() == "done\n"
+    assert child.wait(10) == 0
+    child.stop()
+    child.stop()
+
+
+def test_a_worker_in_a_session_of_its_own_dies_with_its_starter() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER, WORKER], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        worker = int(starter.stdout.readline())
+        assert is_alive(worker)
+        starter.kill()
+    wait_until_gone(worker)
+
+
+def test_a_worker_whose_starter_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STILLHOUSE_STARTER", "1")
+    worker = subprocess.run([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, check=False)
+    assert (worker.returncode, worker.stdout) == (-signal.SIGKILL, b"")
+
+
+def test_a_wait_for_the_end_that_is_broken_off_ends_in_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "guarded_stubborn.py").write_text(STUBBORN)
+
+    def lose_patience(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    child = GuardedProcess("guarded_stubborn", [], grace_s=60)
+    assert child.lines.readline() == "ready\n"
+    before = signal.signal(signal.SIGALRM, lose_patience)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        child.stop()
+    signal.signal(signal.SIGALRM, before)
+    assert child.poll() == -signal.SIGKILL

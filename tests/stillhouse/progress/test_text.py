@@ -1,0 +1,79 @@
+from dataclasses import replace
+
+import pytest
+
+from stillhouse.progress.state import RolloutProgress, UsdRange
+from stillhouse.progress.text import counted, dollars, duration, facts_text, lines_of, short
+
+BUSY = RolloutProgress(
+    done=312,
+    total=2000,
+    failed=3,
+    num_replayed=100,
+    rows_per_s=4.1,
+    tokens_per_s=12_345.0,
+    in_flight=31,
+    limit=32,
+    limit_reason="cut from 40: 429",
+    requests_per_minute=500.0,
+    tokens_per_minute=90_000.0,
+    num_rate_limited=7,
+    retries={"transient": 2, "stall": 1},
+    usd=0.42,
+    usd_projected=UsdRange(2.51, 2.7, 2.9),
+)
+
+
+def test_everything_a_person_asks_for_is_said() -> None:
+    assert dict(lines_of(BUSY)) == {
+        "speed": "4.1 rows/s, 12.3k tokens/s, 7 min left, 100 were at hand",
+        "limit": "31 of 32 in flight, 500 requests/min, 90.0k tokens/min",
+        "reason": "cut from 40: 429",
+        "trouble": "3 failed, 7 refused with 429, retried 1 stall, 2 transient",
+        "cost": "$0.4200 spent, $2.70 projected ($2.51 to $2.90)",
+    }
+
+
+def test_facts_carry_their_units() -> None:
+    facts = {"teacher_kl": 0.12345, "rows_per_s": 2.0, "learning_rate": 0.0, "eta_s": 59.6, "limit": 8, "note": "a b"}
+    assert facts_text(facts) == "teacher kl 0.123, 2 rows/s, lr 0.0e+00, 1 min left, limit 8, note a b"
+
+
+def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:
+    told = dict(lines_of(RolloutProgress(done=0, total=None)))
+    assert told["cost"] == "price unknown"
+    assert told["trouble"] == "none"
+    assert "left" not in told["speed"]
+    assert told["limit"] == "nobody asked yet"
+    assert dict(lines_of(RolloutProgress(done=1, total=2, usd=0.0)))["cost"] == "$0.00 spent"
+
+
+def test_what_is_done_has_cost_what_it_cost() -> None:
+    done = replace(BUSY, done=2000)
+    assert dict(lines_of(done))["cost"] == "$0.4200 spent"
+
+
+def test_an_unknown_total_is_a_question_mark() -> None:
+    assert counted(BUSY) == "312/2,000"
+    assert counted(RolloutProgress(done=5, total=None)) == "5/?"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.7, "1 min"), (3570, "1 h 00 min"), (7620, "2 h 07 min"), (273_600, "3 d 04 h")],
+)
+def test_a_duration_is_as_exact_as_a_person_wants_it(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (4.14, "4.1"), (12.0, "12"), (812.4, "812"), (4321, "4,321"), (12_345, "12.3k"), (1_234_567, "1.2M")],
+)
+def test_a_number_is_short(number: float, text: str) -> None:
+    assert short(number) == text
+
+
+@pytest.mark.parametrize(("usd", "text"), [(0.00123, "$0.0012"), (0.0, "$0.00"), (1234.5, "$1,234.50")])
+def test_small_sums_are_not_rounded_away(usd: float, text: str) -> None:
+    assert dollars(usd) == text

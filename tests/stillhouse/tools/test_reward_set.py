@@ -1,0 +1,191 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import ToolsConfig
+from stillhouse.errors import ConfigError
+from stillhouse.tools import RewardArgs, Rewards, RewardSet, reward
+from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
+
+TRAJECTORY = Trajectory(
+    rollout_key="key",
+    prompt_id="prompt",
+    sample_index=2,
+    messages=[{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
+    tools=[],
+    turns=[],
+    stop_reason=StopReason.ANSWERED,
+    model="m",
+)
+METADATA = PromptMetadata("prompt", expected_answer="4", tag="sums", verifier="exact", metadata={"weight": 0.5})
+
+Score = Callable[[RewardSet], Rewards]
+
+
+@pytest.fixture
+def score() -> Score:
+    return lambda book: asyncio.run(book.score(TRAJECTORY, METADATA))
+
+
+@reward
+def right(args: RewardArgs, messages: list[Message]) -> float:
+    return messages[-1]["content"] == args.expected_answer
+
+
+@reward
+async def weighted(args: RewardArgs, messages: list[Message]) -> float:
+    await asyncio.sleep(0)
+    return args.metadata["weight"]
+
+
+@reward(precondition=True)
+def answered(args: RewardArgs, messages: list[Message]) -> float:
+    return args.stop_reason is StopReason.ANSWERED
+
+
+@reward(precondition=True)
+def polite(args: RewardArgs, messages: list[Message]) -> float:
+    return "please" in messages[-1]["content"]
+
+
+@reward
+def broken(args: RewardArgs, messages: list[Message]) -> float:
+    raise ConnectionError("the judge is down")
+
+
+@reward(timeout_s=0.05)
+async def slow(args: RewardArgs, messages: list[Message]) -> float:
+    await asyncio.sleep(30)
+    return 1.0
+
+
+@reward
+def generous(args: RewardArgs, messages: list[Message]) -> float:
+    return 7
+
+
+@reward
+def not_a_number(args: RewardArgs, messages: list[Message]) -> float:
+    return float("nan")
+
+
+@reward(precondition=True)
+def broken_precondition(args: RewardArgs, messages: list[Message]) -> float:
+    return 1 / 0
+
+
+def test_the_total_is_the_mean_of_the_rewards_that_are_no_precondition(score: Score) -> None:
+    assert score(RewardSet([right, weighted, answered])) == Rewards(
+        0.75, {"answered": 1.0, "right": 1.0, "weighted": 0.5}, {}
+    )
+
+
+def test_a_precondition_of_zero_makes_the_total_zero_and_spares_the_rest(score: Score) -> None:
+    assert score(RewardSet([right, polite, answered])) == Rewards(0.0, {"polite": 0.0, "answered": 1.0}, {})
+
+
+def test_preconditions_alone_make_the_total(score: Score) -> None:
+    assert score(RewardSet([answered])).total == 1.0
+
+
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        (broken, "ConnectionError: the judge is down"),
+        (slow, "did not return within 0.05 s"),
+        (generous, "returned 7; expected a number from 0 to 1"),
+        (not_a_number, "returned nan; expected a number from 0 to 1"),
+        (broken_precondition, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_reward_that_fails_leaves_the_trajectory_unverified(score: Score, failing: object, told: str) -> None:
+    scored = score(RewardSet([right, failing]))  # type: ignore[list-item]
+    assert scored.total is None
+    assert scored.values["right"] == 1.0
+    assert scored.values[failing.name] is None  # type: ignore[attr-defined]
+    assert scored.errors == {failing.name: told}  # type: ignore[attr-defined]
+
+
+def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(score: Score) -> None:
+    assert score(RewardSet([broken_precondition, polite])).total == 0.0
+
+
+def test_without_rewards_a_trajectory_is_unverified(score: Score) -> None:
+    assert score(RewardSet.from_config(ToolsConfig())) == Rewards(None, {}, {})
+
+
+def test_a_trajectory_without_metadata_can_be_scored() -> None:
+    @reward
+    def knows_nothing(args: RewardArgs, messages: list[Message]) -> float:
+        return args.metadata == {} and args.expected_answer is None and args.tag is None
+
+    assert asyncio.run(RewardSet([knows_nothing]).score(TRAJECTORY, None)).total == 1.0
+
+
+def test_a_reward_is_still_a_function() -> None:
+    args = RewardArgs({}, "4", None, StopReason.ANSWERED, {}, "", "", 0)
+    assert right(args, TRAJECTORY.messages) is True
+
+
+REWARDS = """
+import os
+from stillhouse.tools import RewardArgs, reward
+from stillhouse.types import StopReason
+
+@reward(sandbox=True)
+async def sandboxed(args: RewardArgs, messages: list[dict]) -> float:
+    assert args.stop_reason is StopReason.ANSWERED and args.expected_answer == messages[-1]["content"]
+    assert args.environment == {"NAMED": "n"} and "SECRET" not in os.environ
+    return args.metadata["weight"]
+
+@reward(sandbox=True, precondition=True, timeout_s=0.3)
+def endless(args: RewardArgs, messages: list[dict]) -> float:
+    while True:
+        pass
+"""
+
+
+@pytest.mark.usefixtures("jail")
+def test_rewards_of_a_file_run_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s")
+    monkeypatch.setenv("NAMED", "n")
+    path = tmp_path / "rewards.py"
+    path.write_text(REWARDS)
+
+    async def score() -> tuple[list[str], Rewards]:
+        async with RewardSet.from_config(ToolsConfig(rewards_file=str(path), environment=("NAMED",))) as book:
+            return book.names, await book.score(TRAJECTORY, METADATA)
+
+    names, scored = asyncio.run(score())
+    assert names == ["endless", "sandboxed"]
+    assert scored == Rewards(None, {"endless": None, "sandboxed": 0.5}, {"endless": "did not return within 0.3 s"}), (
+        json.dumps(scored.errors)
+    )
+
+
+IMPORTS = "from stillhouse.tools import RewardArgs, reward\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nowhere_to_be_found\n", "line 2: cannot be loaded: ModuleNotFoundError"),
+        ("x = 1\n", "has no function under @reward"),
+        ("@reward\ndef f(messages) -> float: ...\n", r"line 2\): expected the parameters \(args: RewardArgs"),
+        ("@reward\ndef f(args: RewardArgs, messages): ...\n", r"line 2\): its result needs the type hint"),
+        ("@reward(timeout_s=0)\ndef f(): ...\n", r"timeout_s=0.*above 0"),
+    ],
+)
+def test_a_file_of_rewards_that_does_not_load_is_named_with_its_reason(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "rewards.py"
+    path.write_text(IMPORTS + text)
+    with pytest.raises(ConfigError, match=told):
+        RewardSet.from_config(ToolsConfig(rewards_file=str(path)))
+
+
+def test_a_missing_file_of_rewards_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.py: no such file; tools\.rewards_file must name a Python file"):
+        RewardSet.from_config(ToolsConfig(rewards_file="nowhere.py"))

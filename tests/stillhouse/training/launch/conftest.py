@@ -1,0 +1,101 @@
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.training.job import TrainJob
+
+NewJob = Callable[[Path], TrainJob]
+_FLOW = """
+import signal, sys
+from pathlib import Path
+from stillhouse.progress.state import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launch.launch import train
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
+"""
+
+
+@pytest.fixture(scope="module")
+def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig) -> NewJob:
+    config = SftConfig(
+        num_epochs=20, batch_size=4, learning_rate=1e-3, checkpoint_every_steps=5, log_every_steps=3, seed=3
+    )
+
+    def make(folder: Path) -> TrainJob:
+        return TrainJob(
+            method="sft",
+            student_ref=tiny_model,
+            student=full_student,
+            sft=config,
+            dataset_folder=dataset_folder,
+            work_dir=folder / "work",
+            output_dir=folder / "student",
+            runtime=runtime,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lora_job(sft_job: NewJob) -> NewJob:
+    student = StudentConfig(parameters="lora", lora_rank=4, lora_dropout=0.1, dtype="float32", max_length=512)
+    return lambda folder: sft_job(folder).model_copy(update={"student": student})
+
+
+@pytest.fixture(scope="module")
+def on_policy_job(
+    full_student: StudentConfig,
+    prompts_file: Path,
+    metadata_file: Path,
+    calculator: ToolsConfig,
+    runtime: RuntimeConfig,
+) -> NewJob:
+    config = OnPolicyConfig(
+        num_steps=6,
+        prompts_per_step=4,
+        max_tokens=64,
+        max_turns=5,
+        learning_rate=1e-3,
+        schedule="linear",
+        checkpoint_every_steps=2,
+        log_every_steps=3,
+    )
+
+    def make(folder: Path) -> TrainJob:
+        return TrainJob(
+            method="on_policy",
+            student_ref="embedded:student",
+            student=full_student,
+            on_policy=config,
+            prompts_file=prompts_file,
+            metadata_file=metadata_file,
+            teacher_ref="embedded:teacher",
+            tools=calculator,
+            work_dir=folder / "work",
+            output_dir=folder / "student",
+            runtime=runtime,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def start_flow() -> Callable[[TrainJob], "subprocess.Popen[bytes]"]:
+    """Starts a process that trains, and returns once there is a checkpoint. Told to end, it does so with 7."""
+
+    def start(job: TrainJob) -> subprocess.Popen[bytes]:
+        described = job.output_dir.with_suffix(".json")
+        described.write_text(job.model_dump_json())
+        flow = subprocess.Popen([sys.executable, "-c", _FLOW, str(described)])
+        while not any((job.work_dir / "checkpoints").glob("step-*")):
+            assert flow.poll() is None
+            time.sleep(0.05)
+        return flow
+
+    return start

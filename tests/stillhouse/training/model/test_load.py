@@ -1,0 +1,67 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from stillhouse.config import StudentConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+
+LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
+CPU = torch.device("cpu")
+ALONE = Ranks.single(CPU)
+INPUTS = torch.tensor([[5, 6, 7, 8]])
+
+
+def logits(student: Student) -> torch.Tensor:
+    with torch.no_grad():
+        return student.causal_lm(input_ids=INPUTS).logits
+
+
+def disturb(student: Student) -> None:
+    with torch.no_grad():
+        for _, parameter in student.trained_parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+
+
+def test_start_of_a_new_adapter_depends_on_the_seed(tiny_model: str):
+    first, again, other = (load_student(tiny_model, LORA, CPU, seed) for seed in (0, 0, 1))
+    one, same, different = (dict(student.trained_parameters()) for student in (first, again, other))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], different[name]) for name in one)
+
+
+def test_full_training_keeps_float32_weights_and_computes_in_the_config_type(tiny_model: str):
+    config = StudentConfig(parameters="full", dtype="bfloat16")
+    student = load_student(tiny_model, config, CPU, seed=0)
+    assert all(p.dtype is torch.float32 for _, p in student.trained_parameters())
+    with student.precision():
+        assert student.causal_lm(input_ids=INPUTS).logits.dtype is torch.bfloat16
+
+
+def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_path: Path):
+    first = load_student(tiny_model, LORA, CPU, seed=0)
+    disturb(first)
+    first.save(tmp_path / "first", ALONE)
+    second = load_student(str(tmp_path / "first"), LORA, CPU, seed=5)
+    assert second.base_ref == tiny_model
+    torch.testing.assert_close(logits(second), logits(first), rtol=0, atol=0)
+    assert [name for name, _ in second.trained_parameters()] == [name for name, _ in first.trained_parameters()]
+    second.save(tmp_path / "second", ALONE)
+    assert f'"base_model_name_or_path": "{tiny_model}"' in (tmp_path / "second" / "adapter_config.json").read_text()
+
+
+def test_missing_model_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        load_student(str(tmp_path / "nowhere"), LORA, CPU, seed=0)
+
+
+def test_weights_that_are_cut_off_are_refused_by_name(tiny_model: str, tmp_path: Path):
+    shutil.copytree(tiny_model, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"student model .*cut' cannot be loaded"):
+        load_student(str(tmp_path / "cut"), LORA, CPU, seed=0)

@@ -1,0 +1,80 @@
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+
+from stillhouse.config import StudentConfig
+from stillhouse.training.model.load import load_student
+from stillhouse.training.monitoring.flops import ModelFlops, model_flops
+
+
+def flops_of(model: PreTrainedModel) -> ModelFlops:
+    return model_flops(model.base_model, model.get_output_embeddings(), model.config)
+
+
+def without_weights(config: Any) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def test_costs_of_a_published_model_are_those_of_its_shape():
+    shape = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+    config = Qwen3Config(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, **shape)
+    model = without_weights(config)
+    full = flops_of(model)
+    # Qwen3-0.6B has 440 million weights in its blocks and 156 million in its head.
+    assert full.per_input == pytest.approx(6 * 0.440e9, rel=1e-2)
+    assert full.per_target == 6 * 1024 * 151_936
+    model.requires_grad_(False)
+    frozen = flops_of(model)
+    assert (frozen.per_input, frozen.per_target) == (full.per_input * 4 / 6, full.per_target * 4 / 6)
+    # A token of a row of 2,048 attends to 1,024.5 on average: 0.23 GFLOP forward, and twice that backward.
+    attention = (full.of_step([2048], 0) - 2048 * full.per_input) / 2048
+    assert attention == pytest.approx(3 * 4 * 28 * 2048 * 1024.5)
+
+
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+def test_linear_layers_cost_what_torch_counts(tiny_model: str, parameters: str):
+    config = StudentConfig.model_validate({"parameters": parameters, "dtype": "float32", "lora_rank": 4})
+    student = load_student(tiny_model, config, torch.device("cpu"), seed=0)
+    # Otherwise torch leaves out the gradient by the first layer's inputs, which nobody asks for.
+    student.causal_lm.enable_input_require_grads()
+    inputs = torch.randint(100, (2, 30), generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter:
+        student.causal_lm(input_ids=inputs, use_cache=False).logits.sum().backward()
+    counts = counter.get_flop_counts()["Global"]
+    counted = sum(count for op, count in counts.items() if str(op) in ("aten.mm", "aten.addmm"))
+    flops = model_flops(student.causal_lm.base_model, student.head, student.causal_lm.config)
+    assert flops.per_input * 60 + flops.per_target * 60 == counted
+
+
+def test_attention_costs_what_it_sees():
+    costs = ModelFlops(per_input=0.0, per_target=0.0, per_pair=1.0, windows=(None, 3, 100))
+    lengths = (1, 2, 3, 7, 20)
+    pairs = sum(
+        sum(key <= query and query - key < (window or 10**9) for query in range(length) for key in range(length))
+        for window in costs.windows
+        for length in lengths
+    )
+    assert costs.of_step(lengths, 5) == pairs
+
+
+def test_windows_are_those_of_the_layers():
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    small |= {"num_hidden_layers": 2, "vocab_size": 100}
+    mixed = Qwen3Config(**small, layer_types=["sliding_attention", "full_attention"], use_sliding_window=True)
+    assert flops_of(without_weights(mixed)).windows == (mixed.sliding_window, None)
+    assert flops_of(without_weights(MistralConfig(**small, sliding_window=64))).windows == (64, 64)
+    assert flops_of(without_weights(Qwen3Config(**small))).windows == (None, None)
+
+
+def test_of_many_experts_only_those_a_token_goes_to_count():
+    small = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    small |= {"num_hidden_layers": 1, "vocab_size": 100, "moe_intermediate_size": 16}
+    costs = [
+        flops_of(without_weights(Qwen3MoeConfig(**small, num_experts=8, num_experts_per_tok=chosen))).per_input
+        for chosen in (1, 3)
+    ]
+    assert costs[1] - costs[0] == 2 * 6 * (3 * 16 * 32)

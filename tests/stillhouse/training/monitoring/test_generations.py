@@ -1,0 +1,160 @@
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from stillhouse.config import StudentConfig, ToolsConfig
+from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.model.load import load_student
+from stillhouse.training.model.student import Student
+from stillhouse.training.monitoring.generations import Generations, GreedySampling
+from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.types import JsonObject, Prompt, PromptMetadata
+
+NUM_PROMPTS = 6
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[JsonObject]] = {}
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
+        self.tables.setdefault(file, []).extend(rows)
+
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def student() -> Student:
+    """Knows how to call the calculator and answers some prompts right."""
+    config = StudentConfig(parameters="full", dtype="float32", max_length=512)
+    return load_student("embedded:student", config, torch.device("cpu"), seed=0)
+
+
+@pytest.fixture
+def random_calculator(tmp_path: Path) -> ToolsConfig:
+    """A tool of the user's that draws from Python's generator."""
+    file = tmp_path / "tools.py"
+    file.write_text(
+        "import random\n"
+        "from stillhouse.tools import tool\n\n"
+        "@tool\n"
+        "def calculator(expression: str) -> str:\n"
+        '    """Draws a number.\n\n    Args:\n        expression: ignored.\n    """\n'
+        "    return str(random.randint(1, 9))\n"
+    )
+    return ToolsConfig(file=str(file))
+
+
+def generations(
+    student: Student,
+    tools: ToolsConfig,
+    prompts: list[Prompt],
+    metadata: dict[str, PromptMetadata],
+    work_dir: Path,
+    listener: Heard,
+) -> Generations:
+    sampler = Sampler(student.tokenizer, Toolbox.from_config(tools), GreedySampling(max_tokens=48, max_turns=3), 512)
+    some = prompts[:NUM_PROMPTS]
+    return Generations(student, sampler, some, metadata, every_steps=10, work_dir=work_dir, listener=listener)
+
+
+def rows_of(work_dir: Path) -> list[JsonObject]:
+    return [json.loads(line) for line in (work_dir / "generations.jsonl").read_text().splitlines()]
+
+
+def test_answers_are_verified_counted_and_kept_to_be_read(
+    student: Student,
+    calculator: ToolsConfig,
+    prompts: list[Prompt],
+    metadata: dict[str, PromptMetadata],
+    tmp_path: Path,
+):
+    heard = Heard()
+    known = dict(list(metadata.items())[: NUM_PROMPTS - 1])
+    measured = generations(student, calculator, prompts, known, tmp_path, heard)
+    metrics = measured.measure(7)
+    rows = rows_of(tmp_path)
+    assert heard.tables == {"generations.json": rows}
+    assert [row["prompt_id"] for row in rows] == [prompt.id for prompt in prompts[:NUM_PROMPTS]]
+    assert [row["prompt"] for row in rows] == [prompt.messages[0]["content"] for prompt in prompts[:NUM_PROMPTS]]
+    assert rows[-1]["verified"] is None
+    assert rows[-1]["expected_answer"] is None
+    verdicts = [row["verified"] for row in rows[:-1]]
+    assert set(verdicts) == {True, False}
+    for row in rows[:-1]:
+        said = row["completion"].removesuffix("<|im_end|>").removesuffix(".")
+        assert row["verified"] == (row["stop_reason"] == "answered" and said.endswith(row["expected_answer"]))
+        assert row["step"] == 7
+    assert any("<tool_response>" in row["completion"] for row in rows)
+    assert metrics == {
+        "generation_accuracy": sum(verdicts) / len(verdicts),
+        "generation_truncated_share": sum(row["stop_reason"] == "length" for row in rows) / NUM_PROMPTS,
+        "generation_mean_tokens": sum(row["num_tokens"] for row in rows) / NUM_PROMPTS,
+    }
+
+
+def test_without_an_expected_answer_there_is_no_accuracy(
+    student: Student, calculator: ToolsConfig, prompts: list[Prompt], tmp_path: Path
+):
+    metrics = generations(student, calculator, prompts, {}, tmp_path, Heard()).measure(0)
+    assert set(metrics) == {"generation_truncated_share", "generation_mean_tokens"}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_training_goes_on_as_if_nothing_had_been_sampled(
+    student: Student,
+    random_calculator: ToolsConfig,
+    prompts: list[Prompt],
+    metadata: dict[str, PromptMetadata],
+    tmp_path: Path,
+    is_training: bool,
+):
+    measured = generations(student, random_calculator, prompts, metadata, tmp_path, Heard())
+    student.model.train(is_training)
+    random.seed(0)
+    torch.manual_seed(0)
+    expected = [random.random(), torch.rand(1).item()]
+    random.seed(0)
+    torch.manual_seed(0)
+    measured.measure(1)
+    assert [random.random(), torch.rand(1).item()] == expected
+    assert any("<tool_response>" in row["completion"] for row in rows_of(tmp_path))
+    assert student.model.training is is_training
+
+
+def test_the_same_weights_give_the_same_answers_at_every_step(
+    student: Student,
+    calculator: ToolsConfig,
+    prompts: list[Prompt],
+    metadata: dict[str, PromptMetadata],
+    tmp_path: Path,
+):
+    measured = generations(student, calculator, prompts, metadata, tmp_path, Heard())
+    assert measured.measure(1) == measured.measure(2)
+    rows = rows_of(tmp_path)
+    assert [{**row, "step": 1} for row in rows[NUM_PROMPTS:]] == rows[:NUM_PROMPTS]
+
+
+def test_rows_behind_the_checkpoint_are_cut_and_a_new_listener_gets_the_others(
+    student: Student,
+    calculator: ToolsConfig,
+    prompts: list[Prompt],
+    metadata: dict[str, PromptMetadata],
+    tmp_path: Path,
+):
+    rows = [{"step": step, "prompt": "p"} for step in (2, 4, 6)]
+    (tmp_path / "generations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 8, "pro')
+    heard = Heard()
+    measured = generations(student, calculator, prompts, metadata, tmp_path, heard)
+    measured.restore(4, replay=False)
+    assert heard.tables == {}
+    measured.restore(4, replay=True)
+    assert rows_of(tmp_path) == heard.tables["generations.json"] == rows[:2]

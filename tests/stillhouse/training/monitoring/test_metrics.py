@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from stillhouse.errors import StoreError
+from stillhouse.training.monitoring.metrics import MetricsLog, read_metrics
+
+
+def nobody(metrics: dict[str, float], step: int) -> None:
+    pass
+
+
+def test_a_row_holds_the_means_since_the_row_before(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    log.add({"loss": 1.0, "reward": 0.5})
+    log.add({"loss": 3.0})
+    log.write_row(2, {"validation_loss": 9.0})
+    log.add({"loss": 5.0})
+    log.write_row(3)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 2, "metrics": {"loss": 2.0, "reward": 0.5, "validation_loss": 9.0}},
+        {"step": 3, "metrics": {"loss": 5.0}},
+    ]
+    assert log.last == {"loss": 5.0, "reward": 0.5, "validation_loss": 9.0}
+
+
+def test_a_ratio_is_that_of_sums_and_one_of_nothing_is_left_out(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    log.add({}, {"tokens_per_s": (100.0, 1.0), "share": (0.0, 0.0)})
+    log.add({}, {"tokens_per_s": (100.0, 4.0), "share": (0.0, 0.0)})
+    assert log.current == {"tokens_per_s": 40.0}
+    log.write_row(2)
+    assert log.last == {"tokens_per_s": 40.0}
+    log.add({"loss": 1.0})
+    assert log.current == {"tokens_per_s": 40.0, "loss": 1.0}
+
+
+def test_a_maximum_is_the_largest_since_the_row_before(tmp_path: Path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    log.add({}, maxima={"worst": 3.0})
+    continued = MetricsLog(tmp_path / "metrics.jsonl", nobody)
+    continued.restore(json.loads(json.dumps(log.state())), 1, replay=False)
+    continued.add({}, maxima={"worst": 2.0})
+    assert continued.current == {"worst": 3.0}
+    continued.write_row(2)
+    continued.add({}, maxima={"worst": 1.0})
+    continued.write_row(3)
+    assert [row["metrics"]["worst"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 1.0]
+
+
+def test_rows_behind_the_checkpoint_are_cut_and_its_open_steps_count_on(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, nobody)
+    log.add({"loss": 1.0})
+    log.write_row(1)
+    log.add({"loss": 2.0}, {"share": (1.0, 2.0)})
+    state = json.loads(json.dumps(log.state()))
+    log.add({"loss": 100.0})
+    log.write_row(3)
+
+    continued = MetricsLog(path, nobody)
+    continued.restore(state, 2, replay=False)
+    continued.add({"loss": 4.0}, {"share": (2.0, 2.0)})
+    continued.write_row(3)
+    assert [(row["step"], row["metrics"]["loss"]) for row in read_metrics(path)] == [(1, 1.0), (3, 3.0)]
+    assert continued.last["share"] == 0.75
+
+
+def test_a_process_that_does_not_write_has_the_same_values():
+    log = MetricsLog(None, nobody)
+    log.restore({"window": {"loss": [1.0, 1.0]}, "maxima": {}, "last": {"lr": 0.5}}, 1, replay=True)
+    log.add({"loss": 3.0})
+    log.write_row(2)
+    assert log.last == {"loss": 2.0, "lr": 0.5}
+    assert log.state() == {"window": {}, "maxima": {}, "last": log.last}
+
+
+def test_without_a_checkpoint_rows_of_an_earlier_attempt_are_gone(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, nobody)
+    log.write_row(0, {"validation_loss": 1.0})
+    MetricsLog(path, nobody).restore(None, 0, replay=False)
+    assert read_metrics(path) == []
+
+
+def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path):
+    log = MetricsLog(tmp_path / "gone" / "metrics.jsonl", nobody)
+    with pytest.raises(StoreError, match=r"gone/metrics\.jsonl: cannot be written"):
+        log.write_row(1, {"loss": 1.0})
+
+
+def test_a_line_cut_short_is_left_out(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "metrics": {}}\n{"step": 2, "met')
+    assert [row["step"] for row in read_metrics(path)] == [1]
+
+
+def test_a_new_listener_gets_the_rows_so_far(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, nobody)
+    log.add({"loss": 1.0})
+    log.write_row(1)
+    heard: list[tuple[int, dict[str, float]]] = []
+    continued = MetricsLog(path, lambda metrics, step: heard.append((step, metrics)))
+    continued.restore(log.state(), 1, replay=True)
+    assert heard == [(1, {"loss": 1.0})]

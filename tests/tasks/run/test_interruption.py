@@ -1,0 +1,88 @@
+import subprocess
+import sys
+import time
+
+CODE = """
+import asyncio, signal, sys
+from tasks.run.interruption import run_until_done
+
+class Terminated(BaseException):
+    pass
+
+def handler(number, frame):
+    raise Terminated
+
+async def busy():
+    try:
+        print("ready", flush=True)
+        while True:
+            await asyncio.sleep(0)
+    finally:
+        print("cleaned up", flush=True)
+
+signal.signal(signal.SIGTERM, handler)
+try:
+    run_until_done(busy())
+except Terminated:
+    print("terminated", flush=True)
+    assert signal.getsignal(signal.SIGTERM) is handler
+"""
+
+
+def test_sigterm_cancels_a_busy_loop_and_reaches_the_handler_in_force() -> None:
+    with subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        process.terminate()
+        assert process.stdout.read() == "cleaned up\nterminated\n"
+        assert process.wait(10) == 0
+
+
+def test_a_result_comes_back_and_the_handler_stays() -> None:
+    import signal
+
+    from tasks.run.interruption import run_until_done
+
+    async def answer() -> int:
+        return 42
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_until_done(answer()) == 42
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+FLOW = """
+import os, signal, time
+from tasks.run.interruption import Terminated, raised_on_sigterm
+
+def prefect(number, frame):
+    signal.signal(signal.SIGTERM, found)
+    raise ValueError
+
+try:
+    with raised_on_sigterm():
+        found = signal.signal(signal.SIGTERM, prefect)
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except ValueError:
+            print("marked crashed", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            # A second one must not tear apart what the first has begun to save.
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("saved", flush=True)
+except Terminated:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    print("said", flush=True)
+"""
+
+
+def test_sigterm_is_raised_once_after_prefect_has_had_its_turn() -> None:
+    with subprocess.Popen([sys.executable, "-c", FLOW], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.read() == "marked crashed\nsaved\nsaid\n"
+        assert process.wait(10) == 0

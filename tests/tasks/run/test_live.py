@@ -1,0 +1,66 @@
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+from stillhouse.config import TrackingConfig
+from stillhouse.progress.state import RolloutProgress, UsdRange
+from stillhouse.tracking import start_run
+from stillhouse.tracking.client import connect
+from tasks.run.live import LivePage, metrics_of
+
+NOBODY = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+BUSY = RolloutProgress(
+    done=5, total=10, rows_per_s=2.0, limit=4, retries={"stall": 1, "transient": 2}, usd=0.5,
+    usd_projected=UsdRange(0.8, 1.0, 1.2),
+)  # fmt: skip
+
+
+def _wait_for(happened: Callable[[], Any]) -> None:
+    until = time.monotonic() + 20
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert happened()
+
+
+def test_a_prefect_that_nobody_answers_at_costs_one_warning_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
+    with temporary_settings(NOBODY), LivePage(record, every_s=0.01) as page:
+        for done in range(1, 4):
+            page.update_rollouts("rollouts", RolloutProgress(done=done, total=10))
+            _wait_for(lambda: [r for r in caplog.records if r.name == "stillhouse.progress.state"])
+            time.sleep(0.05)
+    (warning,) = [r for r in caplog.records if r.name == "stillhouse.progress.state"]
+    assert warning.levelno == logging.WARNING
+    assert "They go on" in warning.getMessage()
+
+
+def test_mlflow_gets_a_curve_of_each_figure_that_is_known(tmp_path: Path) -> None:
+    clock = iter([100.0, 107.0, 131.0])
+    with start_run(TrackingConfig(), tmp_path, "generate") as record, temporary_settings(NOBODY):
+        with LivePage(record, every_s=0.01, clock=lambda: next(clock)) as page:
+            page.update_rollouts("rollouts", BUSY)
+            _wait_for(lambda: page._published)
+            page.update_rollouts("rollouts", RolloutProgress(done=10, total=10, usd=0.9))
+        client = connect(str(record.uri))
+        record.flush()
+        run_id = str(record.run_id)
+    points = client.get_metric_history(run_id, "rollouts/done")
+    assert [(point.step, point.value) for point in points] == [(7, 5.0), (31, 10.0)]
+    assert client.get_run(run_id).data.metrics["rollouts/usd"] == 0.9
+    assert "rollouts/requests_per_minute" not in client.get_run(run_id).data.metrics
+
+
+def test_unknown_figures_are_not_zero() -> None:
+    told = metrics_of(RolloutProgress(done=0, total=None))
+    assert {name for name, value in told.items() if value is None} == {
+        "requests_per_minute", "tokens_per_minute", "usd", "usd_projected", "eta_s",
+    }  # fmt: skip
+    assert metrics_of(BUSY)["retries"] == 3
+    assert metrics_of(BUSY)["usd_projected"] == 1.0

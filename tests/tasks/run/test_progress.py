@@ -1,0 +1,117 @@
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from stillhouse.errors import QuotaError
+from stillhouse.progress.state import Fact, NoProgress, RolloutProgress
+from tasks.run.progress import LogProgress, PartProgress, progress, rollout_stage, show_progress_with
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.states: list[tuple[str, RolloutProgress]] = []
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        raise AssertionError("rollouts have a method of their own")
+
+    def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
+        self.states.append((stage, state))
+
+    @property
+    def last(self) -> RolloutProgress:
+        return self.states[-1][1]
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    before, listener = progress(), Seen()
+    show_progress_with(listener)
+    yield listener
+    show_progress_with(before)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: Seen) -> None:
+    watcher, clock = Seen(), Clock()
+    with rollout_stage("rollouts", 900, watcher):
+        parts = [PartProgress("rollouts", name, 300, clock) for name in "ab"]
+        parts[0].update_rollouts("anything", RolloutProgress(done=10, total=None, rows_per_s=2.0, limit=8, in_flight=7))
+        parts[1].update_rollouts("anything", RolloutProgress(done=5, total=None, rows_per_s=1.0, limit=9, in_flight=8))
+    told = seen.last
+    assert (told.done, told.total, told.rows_per_s, told.limit, told.in_flight) == (15, 900, 3.0, 9, 8)
+    assert {stage for stage, _ in seen.states} == {"rollouts"}
+    assert watcher.states == seen.states
+
+
+def test_a_part_counts_from_its_start_and_knows_no_limit_before_it_asks(seen: Seen) -> None:
+    with rollout_stage("rollouts", 20):
+        PartProgress("rollouts", "a", 10).update_rollouts("", RolloutProgress(done=3, total=10, limit=8))
+        PartProgress("rollouts", "b", 10)
+    assert (seen.last.done, seen.last.total, seen.last.limit) == (3, 20, 8)
+
+
+def test_a_part_that_fell_silent_has_no_speed_any_more(seen: Seen) -> None:
+    clock = Clock()
+    with rollout_stage("rollouts", 20):
+        over, running = (PartProgress("rollouts", name, 10, clock) for name in "ab")
+        over.update_rollouts("", RolloutProgress(done=10, total=10, rows_per_s=5.0, tokens_per_s=50.0))
+        clock.now = 60.0
+        running.update_rollouts("", RolloutProgress(done=1, total=10, rows_per_s=1.0, tokens_per_s=10.0))
+    assert (seen.last.done, seen.last.rows_per_s, seen.last.tokens_per_s) == (11, 1.0, 10.0)
+
+
+def test_a_part_that_was_at_hand_is_done_and_cost_nothing(seen: Seen) -> None:
+    with rollout_stage("rollouts", 20):
+        PartProgress("rollouts", "a", 10).skip()
+    assert (seen.last.done, seen.last.num_replayed, seen.last.usd) == (10, 10, 0.0)
+
+
+def test_an_error_says_what_all_parts_together_have_finished(seen: Seen) -> None:
+    def sample() -> None:
+        PartProgress("rollouts", "a", 10).skip()
+        PartProgress("rollouts", "b", 10).update_rollouts("", RolloutProgress(done=8, total=10, failed=2))
+        raise QuotaError("no money left.")
+
+    expected = r"^no money left\. Saved: 16 of 30 finished, in all shards"
+    with pytest.raises(QuotaError, match=expected) as raised, rollout_stage("rollouts", 30):
+        sample()
+    assert isinstance(raised.value.__cause__, QuotaError)
+
+
+def test_stages_that_follow_one_another_share_no_counts(seen: Seen) -> None:
+    for _ in range(2):
+        with rollout_stage("rollouts", 10):
+            PartProgress("rollouts", "a", 10).skip()
+    PartProgress("rollouts", "b", 7).skip()
+    assert [state.done for _, state in seen.states] == [0, 10, 0, 10, 0, 7]
+
+
+def test_a_log_gets_a_line_now_and_then_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    log = LogProgress()
+    with caplog.at_level(logging.INFO, "stillhouse.progress.state"):
+        for done in range(100):
+            log.update_rollouts("rollouts", RolloutProgress(done=done, total=100, limit=3, limit_reason="growing"))
+        log.update_rollouts("rollouts", RolloutProgress(done=100, total=100, failed=2, limit=3))
+    first, last = caplog.messages
+    assert first.startswith("rollouts: 0/100; speed 0 rows/s")
+    assert "limit 0 of 3 in flight; reason growing; trouble none; cost price unknown" in first
+    assert last.startswith("rollouts: 100/100;")
+    assert "2 failed" in last
+
+
+def test_other_stages_keep_their_facts_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "stillhouse.progress.state"):
+        LogProgress().update("sft", 3, None, loss=0.5)
+    assert caplog.messages == ["sft: 3/? loss 0.5"]
+
+
+def test_what_shows_nothing_takes_everything() -> None:
+    NoProgress().update("sft", 1, 2)
+    NoProgress().update_rollouts("rollouts", RolloutProgress(done=1, total=2))

@@ -1,0 +1,44 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tasks.run.run import StageOutcome
+from tasks.run.summary import summary_rows
+
+
+def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
+    return StageOutcome(name, SimpleNamespace(facts=facts), cached, 1.25)
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (outcome("prompts", train=8, held_out=2, malformed=0, duplicates=0), "8 + 2 held out"),
+        (outcome("prompts", train=8, held_out=0, malformed=3, duplicates=1), "8 + 0 held out, 3 malformed, 1 repeated"),
+        (outcome("rollouts", trajectories=8, failed=1), "8 done, 1 failed"),
+        (
+            outcome("rollouts", trajectories=8, failed=0, malformed=2, of_other_prompts=5),
+            "8 done, 0 failed, 2 malformed, 5 of other prompts",
+        ),
+        (outcome("dataset", kept=5, dropped=2, duplicates=0), "5 kept, 2 dropped"),
+        (outcome("dataset", kept=5, dropped=2, duplicates=4), "5 kept, 2 dropped, 4 repeated"),
+        (outcome("sft", steps=1), "1 step"),
+        (outcome("sft", steps=4, truncated_rows=3), "4 steps, 3 rows cut"),
+        (
+            outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1),
+            "4 steps, 2 too long, 1 with nothing to learn",
+        ),
+    ],
+)
+def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, told: str) -> None:
+    assert summary_rows([stage], {})[0][-1] == told
+
+
+def test_tokens_are_counted_where_they_are_spent() -> None:
+    spent = {"prompt_tokens": 1000, "completion_tokens": 500}
+    stages = [
+        outcome("rollouts", trajectories=1, failed=0, cached=True, **spent),
+        outcome("dataset", kept=1, dropped=0, candidate_completion_tokens=500),
+    ]
+    assert [row[2:5] for row in summary_rows(stages, {})] == [["1,500", "1.2", "yes"], ["", "1.2", ""]]

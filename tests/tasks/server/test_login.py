@@ -1,0 +1,66 @@
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tasks.server.login import kept_login, login_file, send_login
+
+SENT = "PREFECT_API_AUTH_STRING"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "runs" / "prefect"
+    monkeypatch.setenv("PREFECT_HOME", str(home))
+    # Set and removed again, so that what the test itself sets is gone after it.
+    monkeypatch.setenv(SENT, "")
+    monkeypatch.delenv(SENT)
+    return home
+
+
+def test_the_login_is_made_once_and_for_its_owner_alone(home: Path) -> None:
+    login = kept_login()
+    assert kept_login() == login
+    assert [path.name for path in home.iterdir()] == [login_file().name]
+    assert stat.S_IMODE(login_file().stat().st_mode) == 0o600
+    name, password = login.split(":")
+    assert (name, len(password) >= 40) == ("stillhouse", True)
+
+
+def test_servers_that_start_at_once_agree_on_the_login() -> None:
+    program = [sys.executable, "-c", "from tasks.server.login import kept_login; print(kept_login())"]
+    with ThreadPoolExecutor(4) as pool:
+        logins = list(pool.map(lambda _: subprocess.check_output(program, env=dict(os.environ)), range(4)))
+    assert len(set(logins)) == 1
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:4200/api", "http://localhost/api", "http://[::1]:4200/api"])
+def test_a_server_of_this_machine_is_sent_the_login(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = kept_login()
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    send_login()
+    assert os.environ[SENT] == login
+
+
+@pytest.mark.parametrize("url", ["https://prefect.team.example/api", "http://127.0.0.1.evil.test/api", "", "nonsense"])
+def test_no_other_server_is_sent_the_login(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_login()
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    send_login()
+    assert SENT not in os.environ
+
+
+def test_a_login_of_ones_own_stands_and_none_is_made_by_those_who_only_ask(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    send_login()
+    assert not home.exists()
+    kept_login()
+    monkeypatch.setenv(SENT, "me:mine")
+    send_login()
+    assert os.environ[SENT] == "me:mine"
