@@ -38,7 +38,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.rounds import publish
+from benchmarks.frame.rounds import publish
 from stillhouse.config import DatasetConfig, DuplicatesConfig, FiltersConfig, LabelsConfig, ToolsConfig
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.store.records import read_metadata, read_trajectories, write_jsonl

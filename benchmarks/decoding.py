@@ -33,7 +33,7 @@ from typing import Any, Final
 import torch
 from transformers import GenerationConfig
 
-from benchmarks.rounds import Spread, alternate, argument_parser, measured, publish, ratio
+from benchmarks.frame.rounds import Spread, alternate, argument_parser, measured, publish, ratio
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import next_turn_ids, render
 from stillhouse.chat.tokenizer import load_tokenizer

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.rounds import Spread, argument_parser, publish, spread
+from benchmarks.frame.rounds import Spread, argument_parser, publish, spread
 from stillhouse.config import load_config
 from tasks.server.environment import quiet_console, set_defaults
 

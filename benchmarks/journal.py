@@ -44,7 +44,7 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.rounds import alternate, argument_parser, measured, publish, ratio, spread
+from benchmarks.frame.rounds import alternate, argument_parser, measured, publish, ratio, spread
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.journal.digests import digest_of
 from stillhouse.inference.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, place

@@ -32,8 +32,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from benchmarks.frame.rounds import argument_parser, publish
 from benchmarks.provider.limits import Limiter, Limits, Size, Step
-from benchmarks.rounds import argument_parser, publish
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RateLimits, RequestSize, Ticket
 from stillhouse.inference.rate_limit.headers import Allowance

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as naive_cross_entropy
 from torch.nn.functional import kl_div, linear
 
-from benchmarks.memory import status_bytes
-from benchmarks.rounds import Spread, alternate, argument_parser, publish, ratio, spread
+from benchmarks.frame.memory import status_bytes
+from benchmarks.frame.rounds import Spread, alternate, argument_parser, publish, ratio, spread
 from stillhouse.config import Divergence
 from stillhouse.training.head.fused import CPU_CHUNK_ELEMENTS, fused_loss
 from stillhouse.training.head.reference import Reference

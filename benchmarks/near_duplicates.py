@@ -32,8 +32,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from benchmarks.memory import status_bytes
-from benchmarks.rounds import argument_parser, measured, publish
+from benchmarks.frame.memory import status_bytes
+from benchmarks.frame.rounds import argument_parser, measured, publish
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.rounds import argument_parser, publish, ratio, spread
+from benchmarks.frame.rounds import argument_parser, publish, ratio, spread
 from stillhouse.view.page import write_page
 from stillhouse.view.rows import ViewRow
 

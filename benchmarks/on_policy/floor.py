@@ -13,9 +13,9 @@ from typing import Final, Self
 
 import torch
 
+from benchmarks.frame.training import Precision
 from benchmarks.on_policy.sides.job import Trajectory
 from benchmarks.on_policy.workload import Pair
-from benchmarks.sft.sides.job import Precision
 from benchmarks.sft.workload import Shape
 from stillhouse.training.loop.float32 import use_fast_float32_products
 from stillhouse.training.monitoring.peak import measure_peak_flops

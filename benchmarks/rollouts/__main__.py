@@ -47,11 +47,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.frame.peers import HERE, PEERS, NotInstallable, python_of
 from benchmarks.rollouts.optimum import optimum_s
 from benchmarks.rollouts.scenarios import SCENARIOS, Scenario
 from benchmarks.rollouts.table import as_json, as_markdown
 from benchmarks.rollouts.trial import Score, run_trial
-from benchmarks.rollouts.venvs import HERE, PEERS, NotInstallable, python_of
 
 _SIDES = ("engine", "script", "batches", *PEERS)
 _QUICK = 0.1

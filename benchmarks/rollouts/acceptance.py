@@ -40,6 +40,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.frame.rounds import Spread, argument_parser, publish, ratio, spread
 from benchmarks.provider.answers import Service
 from benchmarks.provider.process import running
 from benchmarks.rollouts.hidden_limits import limits, steps
@@ -48,7 +49,6 @@ from benchmarks.rollouts.optimum import optimum_s
 from benchmarks.rollouts.scenarios import SCENARIOS, Scenario
 from benchmarks.rollouts.sides.job import Job
 from benchmarks.rollouts.trial import run_trial
-from benchmarks.rounds import Spread, argument_parser, publish, ratio, spread
 
 _SLOTS: Final = 256
 _FLOW_SLOTS: Final = (20, 256)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds import argument_parser, publish
+from benchmarks.frame.rounds import argument_parser, publish
 from benchmarks.science.experiments import EXPERIMENTS
 from benchmarks.science.findings import SeedResult, Verdict
 from benchmarks.science.lab import Lab

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.rounds import Spread, spread
+from benchmarks.frame.rounds import Spread, spread
 from benchmarks.science.lab import CHAIN, Lab
 from benchmarks.science.training import Course
 from stillhouse.store.atomic import write_atomic

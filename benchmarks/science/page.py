@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.rounds import Spread, spread
+from benchmarks.frame.rounds import Spread, spread
 from benchmarks.science.experiments import EXPERIMENTS
 from benchmarks.science.findings import SeedResult, figures_of
 from benchmarks.science.plots import curves_plot, final_accuracies, finals_plot

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.rounds import Spread, spread
+from benchmarks.frame.rounds import Spread, spread
 from benchmarks.science.findings import SeedResult
 from stillhouse.report.svg import INK, MUTED, PAPER, drawing, panels, to_svg
 

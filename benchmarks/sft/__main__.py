@@ -22,73 +22,25 @@ Learnt
     in bfloat16 and little in float32, ours 6 to 19 %. Huge pages (`glibc.malloc.hugetlb=1`) would give 10 % more.
 """
 
-import argparse
-import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.rounds import argument_parser, publish
-from benchmarks.sft.bench import Bench
-from benchmarks.sft.peer import TRL, trl_folder
-from benchmarks.sft.settings import NAMES
-from benchmarks.sft.sides.job import Precision
+from benchmarks.frame.against_trl import Command, Workload
+from benchmarks.sft.bench import SftBench
 
-_NUM_LOSSES: Final = 50
-_NUM_QUICK_LOSSES: Final = 5
-_TIMED: Final[dict[tuple[str, Precision], int]] = {
-    ("small", "float32"): 5,
-    ("small", "bfloat16"): 5,
-    ("middle", "float32"): 3,
-    ("middle", "bfloat16"): 4,
-    ("large", "bfloat16"): 2,
-}
-"""Shapes and types of computation, and the steps of one training."""
-_SHAPES: Final = ("small", "middle", "large")
-_QUICK: Final[dict[tuple[str, Precision], int]] = {("tiny", "float32"): 3}
-
-
-def compare(bench: Bench, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Losses and speeds of both sides, printed as they come."""
-    losses = bench.losses("tiny", _NUM_QUICK_LOSSES) if chosen.quick else bench.losses("narrow", _NUM_LOSSES)
-    print(losses.line(), flush=True)
-    reports = []
-    for (shape, precision), num_steps in _timed(chosen).items():
-        reports.append(bench.speeds(shape, precision, num_steps, 1 if chosen.quick else chosen.rounds))
-        print(reports[-1].line(), flush=True)
-    return {"peer": TRL, "losses": asdict(losses), "speeds": [report.figures() for report in reports]}
-
-
-def sweep(bench: Bench, chosen: argparse.Namespace) -> dict[str, Any]:
-    """TRL's speed at each of its settings, printed as they come."""
-    figures: dict[str, Any] = {"peer": TRL}
-    for (shape, precision), num_steps in _timed(chosen).items():
-        found = {name: bench.trl_speed(shape, precision, num_steps, name) for name in NAMES}
-        figures[f"{shape} {precision}"] = {name: asdict(speed) for name, speed in found.items()}
-    return figures
-
-
-def _timed(chosen: argparse.Namespace) -> dict[tuple[str, Precision], int]:
-    every = _QUICK if chosen.quick else _TIMED
-    return {pair: num_steps for pair, num_steps in every.items() if chosen.quick or pair[0] in chosen.shapes}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--shapes", nargs="+", choices=_SHAPES, default=_SHAPES)
-    parser.add_argument("--quick", action="store_true", help="tiny models, one round: whether it works, not how well")
-    parser.add_argument("--sweep", action="store_true", help="time TRL at each of its settings, and end")
-    parser.add_argument("--peer", type=Path, default=Path("runs/bench/venvs/trl"), metavar="FOLDER", help="of TRL")
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), trl_folder(chosen.peer.absolute()), chosen.threads)
-        figures = sweep(bench, chosen) if chosen.sweep else compare(bench, chosen)
-    publish([], figures, chosen.json)
-
+main: Final = Command(
+    description=__doc__,
+    make=lambda folder, trl, options: SftBench(folder, trl, options.threads),
+    losses=Workload("narrow", "float32", 50),
+    quick_losses=Workload("tiny", "float32", 5),
+    speeds=(
+        Workload("small", "float32", 5),
+        Workload("small", "bfloat16", 5),
+        Workload("middle", "float32", 3),
+        Workload("middle", "bfloat16", 4),
+        Workload("large", "bfloat16", 2),
+    ),
+    quick_speeds=Workload("tiny", "float32", 3),
+)
 
 if __name__ == "__main__":
     main()

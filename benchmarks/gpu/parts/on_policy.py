@@ -20,11 +20,11 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.models import Built, build, shape_of
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.profile import StepProfiler
-from benchmarks.on_policy.bench import Turn
+from benchmarks.on_policy.bench import turn_of
 from benchmarks.on_policy.floor import Machine
 from benchmarks.on_policy.lengths import StudentThatEnds
 from benchmarks.on_policy.sides import ours
-from benchmarks.on_policy.sides.job import Found, Trajectory
+from benchmarks.on_policy.sides.job import OnPolicyRecord, Trajectory
 from benchmarks.on_policy.workload import Lengths, Pair, prompts
 from benchmarks.sft.workload import word_tokenizer
 from stillhouse.training.loop.batching.order import distinct_rows
@@ -108,7 +108,7 @@ def _measure_speed(setting: Setting, side: str, bench: Bench) -> None:
     else:
         found = _train_ours(replace(setting, num_steps=setting.num_steps + 1), student, teacher, bench, profiled=True)
         bench.record(found.profile)
-    turn = Turn.of(found.only(_NUM_WARM_UPS - 1, setting.num_steps), setting.pair, machine)
+    turn = turn_of(found.only(_NUM_WARM_UPS - 1, setting.num_steps), setting.pair, machine)
     bench.record(
         {
             "s_per_step": turn.speed.s_per_step,
@@ -147,7 +147,7 @@ def _train_ours(
     *,
     replayed: Sequence[Sequence[Trajectory]] | None = None,
     profiled: bool = False,
-) -> Found:
+) -> OnPolicyRecord:
     vocabulary, compiled = setting.pair.student.vocabulary, bench.on_gpu and replayed is None
     scoring = LocalSettings(
         "teacher", kl_coef=1.0, temperature=1.0, batch_tokens=setting.microbatch_tokens, vocabulary=vocabulary
@@ -173,7 +173,7 @@ def _train_ours(
         return ours.train(trained, teachers, setting.rows(), config, Path(work_dir), replayed, profiler)
 
 
-def _train_trl(setting: Setting, student: Built, teacher: Built, bench: Bench) -> Found:
+def _train_trl(setting: Setting, student: Built, teacher: Built, bench: Bench) -> OnPolicyRecord:
     from benchmarks.on_policy.sides import trl
 
     with tempfile.TemporaryDirectory() as work_dir:

@@ -1,17 +1,14 @@
-"""What a side is asked to do, and what it found: JSON files that the benchmark and its child share."""
+"""The job and the record of one on-policy training."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
 
-from benchmarks.json_file import JsonFile
-from benchmarks.sft.sides.job import Mark, Precision
+from benchmarks.frame.training import TrainingJob, TrainingRecord
 from stillhouse.training.loop.batching.order import distinct_rows
 
 WORKS: Final = ("sample", "score", "train", "sync")
@@ -21,34 +18,14 @@ Trajectory = tuple[list[int], list[int]]
 """Ids of a prompt and of what was sampled after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job(JsonFile):
-    """One training. What decides its result means the same to both sides."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnPolicyJob(TrainingJob):
+    """One on-policy training."""
 
-    folder: str
-    """Made by `write_workload`."""
-    scratch: str
-    """A folder of this run's own."""
-    num_steps: int
-    batch_size: int
-    """Completions of one optimiser step."""
     group_size: int = 1
     """Completions of one prompt. One: each is scored by the teacher. Several: rewards alone teach, by GRPO."""
-    precision: Precision = "float32"
-    """Type of computation; the student's weights and the optimiser's state are float32."""
-    num_threads: int = 2
-    learning_rate: float = 3e-4
-    """At the start; a cosine leads it to zero."""
-    weight_decay: float = 0.01
     replay: str = ""
     """Ours: file of trajectories to train on instead of sampling some; empty samples."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """The side's own, by the names it gives them."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The prompts, as written."""
-        lines = (Path(self.folder) / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
 
     @property
     def prompts_per_step(self) -> int:
@@ -61,13 +38,9 @@ class Job(JsonFile):
 
 
 @dataclass(slots=True)
-class Found(JsonFile):
-    """What a training left."""
+class OnPolicyRecord(TrainingRecord):
+    """What an on-policy training measured; the tokens of its marks are those sampled."""
 
-    marks: list[Mark] = field(default_factory=list)
-    """At the end of each step; their tokens are those sampled."""
-    losses: list[float] = field(default_factory=list)
-    """Mean over the sampled tokens of each step."""
     gradient_norms: list[float] = field(default_factory=list)
     """Of each step, before clipping."""
     seconds: list[dict[str, float]] = field(default_factory=list)
@@ -88,12 +61,6 @@ class Found(JsonFile):
         for (before, after), spent in zip(pairwise(self.marks), self.seconds[1:], strict=True):
             splits.append({**spent, "train": after.wall_s - before.wall_s - sum(spent.values())})
         return splits
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """What is in the file."""
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**stored, "marks": [Mark(*mark) for mark in stored["marks"]]})
 
 
 def num_sampled(trajectories: Sequence[Trajectory]) -> int:

@@ -1,6 +1,6 @@
 """This project's trainer with its on-policy method, put together as a training job puts them together.
 
-    python -m benchmarks.on_policy.sides.ours JOB.json FOUND.json
+    python -m benchmarks.on_policy.sides.ours JOB.json RECORD.json
 
 Settings are fields of `OnPolicyConfig`. What is added here ends completions where their prompts say, or replays those
 that the other side sampled.
@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from benchmarks.on_policy.sides.job import Found, Job, Trajectory, clock, num_sampled
+from benchmarks.frame.training import Mark
+from benchmarks.on_policy.sides.job import OnPolicyJob, OnPolicyRecord, Trajectory, clock, num_sampled
 from benchmarks.on_policy.workload import wanted_tokens
-from benchmarks.sft.sides.job import Mark
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
@@ -123,9 +123,9 @@ class Profiler(Protocol):
 class Watched(OnPolicy):
     """The method, which notes what was sampled and how long sampling and the teacher's passes take."""
 
-    def __init__(self, found: Found, profiler: Profiler | None, *arguments: Any) -> None:
+    def __init__(self, record: OnPolicyRecord, profiler: Profiler | None, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._found = found
+        self._record = record
         self._profiler = profiler
 
     def batch(self, step: int) -> Batch:
@@ -133,8 +133,8 @@ class Watched(OnPolicy):
         started = clock()
         batch = super().batch(step)
         sync_s = batch.metrics["sync_s"]
-        self._found.seconds.append({"sample": clock() - started - sync_s, "score": 0.0, "sync": sync_s})
-        self._found.trajectories.append([_trajectory(sample) for sample in batch.samples])
+        self._record.seconds.append({"sample": clock() - started - sync_s, "score": 0.0, "sync": sync_s})
+        self._record.trajectories.append([_trajectory(sample) for sample in batch.samples])
         if self._profiler is not None and step == self.num_steps - 1:
             self._profiler.start()
         return batch
@@ -143,7 +143,7 @@ class Watched(OnPolicy):
         """See `TokenLoss`."""
         started = clock()
         reference = super().reference(samples)
-        self._found.seconds[-1]["score"] += clock() - started
+        self._record.seconds[-1]["score"] += clock() - started
         return reference
 
 
@@ -158,25 +158,25 @@ class Marks(NoListener):
         Enough: it was the last one.
     """
 
-    def __init__(self, found: Found, num_steps: int, profiler: Profiler | None) -> None:
-        self._found = found
+    def __init__(self, record: OnPolicyRecord, num_steps: int, profiler: Profiler | None) -> None:
+        self._record = record
         self._num_steps = num_steps
         self._profiler = profiler
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """A step has ended."""
         if "on_policy/loss" in metrics:
-            self._found.losses.append(metrics["on_policy/loss"])
-            self._found.gradient_norms.append(metrics["on_policy/grad_norm"])
+            self._record.losses.append(metrics["on_policy/loss"])
+            self._record.gradient_norms.append(metrics["on_policy/grad_norm"])
             clock()
-            self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
+            self._record.marks.append(Mark.now(sum(map(num_sampled, self._record.trajectories))))
         if step == self._num_steps:
             if self._profiler is not None:
-                self._found.profile = self._profiler.figures()
+                self._record.profile = self._profiler.figures()
             raise Enough
 
 
-def main(job: Job) -> Found:
+def main(job: OnPolicyJob) -> OnPolicyRecord:
     """Trains."""
     torch.set_num_threads(job.num_threads)
     # As every training job on a CPU does.
@@ -229,7 +229,7 @@ def train(
     work_dir: Path,
     replayed: Sequence[Sequence[Trajectory]] | None = None,
     profiler: Profiler | None = None,
-) -> Found:
+) -> OnPolicyRecord:
     """A training by the method as `load_on_policy` makes it, but for the engines.
 
     Args:
@@ -241,7 +241,7 @@ def train(
         replayed: trained on instead of what the student samples, step by step; None samples.
         profiler: of the last step, which it slows down, from where its batch is there; None profiles nothing.
     """
-    found = Found()
+    record = OnPolicyRecord()
     sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
     places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
@@ -258,12 +258,12 @@ def train(
             lambda *_: None,
         )
         queue = BatchQueue(maker.begin, work_dir / "rollouts", num_batches=config.num_steps)
-        method = Watched(found, profiler, student, objective, queue, teachers, config, work_dir / "checkpoints")
-        marks = Marks(found, config.num_steps, profiler)
+        method = Watched(record, profiler, student, objective, queue, teachers, config, work_dir / "checkpoints")
+        marks = Marks(record, config.num_steps, profiler)
         trainer = build_trainer(method, student, config, work_dir=work_dir, identity={}, listener=marks)
         with suppress(Enough):
             trainer.run()
-    return found
+    return record
 
 
 def _trajectory(sample: Sample) -> Trajectory:
@@ -272,4 +272,4 @@ def _trajectory(sample: Sample) -> Trajectory:
 
 
 if __name__ == "__main__":
-    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    main(OnPolicyJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))

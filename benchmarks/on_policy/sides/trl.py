@@ -1,6 +1,6 @@
 """TRL's `DistillationTrainer` or `GRPOTrainer` on the same prompts; run with TRL's folder on the path.
 
-    python -m benchmarks.on_policy.sides.trl JOB.json FOUND.json
+    python -m benchmarks.on_policy.sides.trl JOB.json RECORD.json
 
 Settings are `DistillationConfig`'s or `GRPOConfig`'s own names. The trainers are TRL's; what is added here ends
 completions where their prompts say, and looks at the clock around their sampling and the teacher's passes.
@@ -16,10 +16,10 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import DistillationConfig, DistillationTrainer, GRPOConfig, GRPOTrainer
 
+from benchmarks.frame.training import Mark
 from benchmarks.on_policy.lengths import StudentThatEnds
-from benchmarks.on_policy.sides.job import Found, Job, clock, num_sampled
+from benchmarks.on_policy.sides.job import OnPolicyJob, OnPolicyRecord, clock, num_sampled
 from benchmarks.on_policy.sides.rewards import share_of_even_digits
-from benchmarks.sft.sides.job import Mark
 
 _COMMON: Final[dict[str, Any]] = {
     "gradient_checkpointing": False,
@@ -34,19 +34,19 @@ _COMMON: Final[dict[str, Any]] = {
 class Watched:
     """One of TRL's trainers, which notes what it sampled and how long that took, rewards included."""
 
-    def __init__(self, found: Found, **arguments: Any) -> None:
+    def __init__(self, record: OnPolicyRecord, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._found = found
+        self._record = record
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         started = clock()
         batch = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        self._found.seconds.append({"sample": clock() - started, "score": 0.0, "sync": 0.0})
+        self._record.seconds.append({"sample": clock() - started, "score": 0.0, "sync": 0.0})
         real = [
             [ids[mask.bool()].tolist() for ids, mask in zip(batch[f"{name}_ids"], batch[f"{name}_mask"], strict=True)]
             for name in ("prompt", "completion")
         ]
-        self._found.trajectories.append(list(zip(*real, strict=True)))
+        self._record.trajectories.append(list(zip(*real, strict=True)))
         return batch
 
 
@@ -57,7 +57,7 @@ class Distillation(Watched, DistillationTrainer):
         started = clock()
         hidden = super()._get_last_hidden_state(unwrapped_model, *arguments, **rest)
         if not unwrapped_model.training:
-            self._found.seconds[-1]["score"] += clock() - started
+            self._record.seconds[-1]["score"] += clock() - started
         return hidden
 
 
@@ -68,22 +68,22 @@ class Grpo(Watched, GRPOTrainer):
 class Marks(TrainerCallback):
     """Marks the end of each step, and notes its loss."""
 
-    def __init__(self, found: Found) -> None:
-        self._found = found
+    def __init__(self, record: OnPolicyRecord) -> None:
+        self._record = record
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """A step has ended."""
         clock()
-        self._found.marks.append(Mark.now(sum(map(num_sampled, self._found.trajectories))))
+        self._record.marks.append(Mark.now(sum(map(num_sampled, self._record.trajectories))))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any) -> None:
         """Something was logged."""
         if logs is not None and "loss" in logs:
-            self._found.losses.append(logs["loss"])
-            self._found.gradient_norms.append(logs["grad_norm"])
+            self._record.losses.append(logs["loss"])
+            self._record.gradient_norms.append(logs["grad_norm"])
 
 
-def main(job: Job) -> Found:
+def main(job: OnPolicyJob) -> OnPolicyRecord:
     """Trains."""
     torch.set_num_threads(job.num_threads)
     rows = job.rows()
@@ -106,7 +106,9 @@ def main(job: Job) -> Found:
     return train(student, teacher, tokenizer, taken, asked)
 
 
-def train(student: Any, teacher: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]) -> Found:
+def train(
+    student: Any, teacher: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]
+) -> OnPolicyRecord:
     """A training on prompts in their order.
 
     Args:
@@ -120,7 +122,9 @@ def train(student: Any, teacher: Any, tokenizer: Any, prompts: Sequence[Any], se
     return _run(Distillation, student, tokenizer, prompts, teacher_model=teacher, args=args)
 
 
-def train_by_rewards(student: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]) -> Found:
+def train_by_rewards(
+    student: Any, tokenizer: Any, prompts: Sequence[Any], settings: Mapping[str, Any]
+) -> OnPolicyRecord:
     """A training by GRPO on prompts in their order; every token weighs the same.
 
     Args:
@@ -137,20 +141,20 @@ def _rewards(completions: Sequence[Any], **_: Any) -> list[float]:
     return [share_of_even_digits(messages[-1]["content"]) for messages in completions]
 
 
-def _run(trainer: Any, student: Any, tokenizer: Any, prompts: Sequence[Any], **arguments: Any) -> Found:
+def _run(trainer: Any, student: Any, tokenizer: Any, prompts: Sequence[Any], **arguments: Any) -> OnPolicyRecord:
     # Its end token is that of the tokenizer, as it is for us.
     student.generation_config.eos_token_id = tokenizer.eos_token_id
-    found = Found()
+    record = OnPolicyRecord()
     trainer(
-        found,
+        record,
         model=student,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": messages} for messages in prompts]),
-        callbacks=[Marks(found)],
+        callbacks=[Marks(record)],
         **arguments,
     ).train()
-    return found
+    return record
 
 
 if __name__ == "__main__":
-    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    main(OnPolicyJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))

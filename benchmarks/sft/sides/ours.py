@@ -1,6 +1,6 @@
 """This project's trainer, put together as a training job puts it together.
 
-python -m benchmarks.sft.sides.ours JOB.json FOUND.json
+python -m benchmarks.sft.sides.ours JOB.json RECORD.json
 """
 
 import sys
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.sft.sides.job import Found, Job, Mark, fingerprint
+from benchmarks.frame.training import Mark
+from benchmarks.sft.sides.job import SftJob, SftRecord, fingerprint
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
@@ -23,18 +24,18 @@ from stillhouse.training.sft.method import load_sft
 class Marks(NoListener):
     """Marks the end of each step, and notes its loss."""
 
-    def __init__(self, found: Found, num_tokens: list[int]) -> None:
-        self._found = found
+    def __init__(self, record: SftRecord, num_tokens: list[int]) -> None:
+        self._record = record
         self._num_tokens = num_tokens
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """A step has ended; what is saved after the last is not waited for."""
         if "sft/loss" in metrics:
-            self._found.losses.append(metrics["sft/loss"])
-            self._found.marks.append(Mark.now(sum(self._num_tokens[:step])))
+            self._record.losses.append(metrics["sft/loss"])
+            self._record.marks.append(Mark.now(sum(self._num_tokens[:step])))
 
 
-def main(job: Job) -> Found:
+def main(job: SftJob) -> SftRecord:
     """Trains."""
     torch.set_num_threads(job.num_threads)
     # As every training job on a CPU does.
@@ -49,14 +50,14 @@ def main(job: Job) -> Found:
     max_length = student_config.max_length
     sft = load_sft(None, student.tokenizer, config, max_length, work_dir=work_dir, num_processes=1, ranks=ranks)
     batches = [sft.batch(step).samples for step in range(job.num_steps)]
-    found = Found(rows=fingerprint((one.token_ids, one.loss_mask) for batch in batches for one in batch))
-    marks = Marks(found, [sum(len(sample.token_ids) for sample in batch) for batch in batches])
+    record = SftRecord(rows=fingerprint((one.token_ids, one.loss_mask) for batch in batches for one in batch))
+    marks = Marks(record, [sum(len(sample.token_ids) for sample in batch) for batch in batches])
     sft.num_steps = job.num_steps
     build_trainer(sft, student, config, work_dir=work_dir, identity={}, listener=marks).run()
-    return found
+    return record
 
 
-def _config(job: Job) -> SftConfig:
+def _config(job: SftJob) -> SftConfig:
     num_rows = len(job.rows())
     return SftConfig(
         sources=(SftSource(path=f"{job.folder}/rows.jsonl"),),
@@ -74,4 +75,4 @@ def _config(job: Job) -> SftConfig:
 
 
 if __name__ == "__main__":
-    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    main(SftJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))

@@ -1,6 +1,6 @@
 """TRL's `SFTTrainer` on the same conversations; run with TRL's folder on the path.
 
-    python -m benchmarks.sft.sides.trl JOB.json FOUND.json
+    python -m benchmarks.sft.sides.trl JOB.json RECORD.json
 
 Settings are `SFTConfig`'s own names. Left alone, rows come in our order, for the losses to be compared.
 """
@@ -14,50 +14,51 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from benchmarks.sft.sides.job import Found, Job, Mark, fingerprint
+from benchmarks.frame.training import Mark
+from benchmarks.sft.sides.job import SftJob, SftRecord, fingerprint
 
 
 class Marks(TrainerCallback):
     """Marks the end of each step, and notes its loss where that is asked for."""
 
-    def __init__(self, found: Found, *, with_losses: bool) -> None:
-        self._found = found
+    def __init__(self, record: SftRecord, *, with_losses: bool) -> None:
+        self._record = record
         self._with_losses = with_losses
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """A step has ended."""
-        self._found.marks.append(Mark.now(int(state.num_input_tokens_seen)))
+        self._record.marks.append(Mark.now(int(state.num_input_tokens_seen)))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **rest: Any) -> None:
         """Something was logged."""
         if logs is not None and "loss" in logs and self._with_losses:
-            self._found.losses.append(logs["loss"])
+            self._record.losses.append(logs["loss"])
 
 
-def main(job: Job) -> Found:
+def main(job: SftJob) -> SftRecord:
     """Trains."""
     torch.set_num_threads(job.num_threads)
     config = _config(job)
     rows = [{"messages": row["messages"]} for row in job.rows()]
     order = job.order(len(rows))
     taken = [row for step in range(job.num_steps) for row in order.rows(step)]
-    found = Found()
+    record = SftRecord()
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(f"{job.folder}/model", dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(f"{job.folder}/model"),
         train_dataset=Dataset.from_list(rows).select(taken),
         args=config,
-        callbacks=[Marks(found, with_losses=job.with_losses)],
+        callbacks=[Marks(record, with_losses=job.with_losses)],
     )
     if not config.packing:
-        found.rows = fingerprint(
+        record.rows = fingerprint(
             (row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.train_dataset
         )
     trainer.train()
-    return found
+    return record
 
 
-def _config(job: Job) -> SFTConfig:
+def _config(job: SftJob) -> SFTConfig:
     settings = {
         "max_steps": job.num_steps,
         "per_device_train_batch_size": job.batch_size,
@@ -79,4 +80,4 @@ def _config(job: Job) -> SFTConfig:
 
 
 if __name__ == "__main__":
-    main(Job.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))
+    main(SftJob.read(Path(sys.argv[1]))).write(Path(sys.argv[2]))

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.frame.peers import NotInstallable, trl_folder
 from benchmarks.on_policy.__main__ import main
-from benchmarks.rollouts.venvs import NotInstallable
-from benchmarks.sft.peer import trl_folder
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rounds import spread
+from benchmarks.frame.rounds import spread
 from benchmarks.science.experiments import EXPERIMENTS
 from benchmarks.science.findings import Curve, CurvePoint, SeedResult
 from benchmarks.science.page import number, range_of, write_page

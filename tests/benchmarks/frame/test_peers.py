@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rollouts import venvs
-from benchmarks.rollouts.venvs import HERE, NotInstallable, python_of
+from benchmarks.frame import peers
+from benchmarks.frame.peers import HERE, NotInstallable, python_of, trl_folder
 
 
 def test_sides_of_this_environment_need_no_other(tmp_path: Path) -> None:
@@ -12,13 +12,15 @@ def test_sides_of_this_environment_need_no_other(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
+
+
+def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(tmp_path: Path, no_index: None) -> None:
     with pytest.raises(NotInstallable, match=r"distilabel: .*distilabel"):
         python_of("distilabel", tmp_path)
 
@@ -26,5 +28,10 @@ def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(
 def test_an_environment_is_made_anew_when_what_it_holds_changes(tmp_path: Path) -> None:
     folder = tmp_path / "curator"
     folder.mkdir()
-    (folder / "made").write_text("\n".join(venvs.PEERS["curator"]))
+    (folder / "made").write_text("\n".join(peers.PEERS["curator"]))
     assert python_of("curator", tmp_path) == folder / "bin" / "python"
+
+
+def test_trl_that_cannot_be_installed_is_named_with_pips_reason(tmp_path: Path, no_index: None) -> None:
+    with pytest.raises(NotInstallable, match=r"trl==.*trl"):
+        trl_folder(tmp_path / "trl")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rounds import alternate, publish, ratio, spread
+from benchmarks.frame.rounds import alternate, publish, ratio, spread
 
 
 def test_sides_take_turns_and_the_first_round_is_not_measured() -> None:

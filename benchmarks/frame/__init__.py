@@ -1,0 +1,1 @@
+"""What benchmarks share: rounds of alternating sides, peers and their environments, trainings against TRL."""

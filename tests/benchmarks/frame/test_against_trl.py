@@ -1,0 +1,44 @@
+import pytest
+
+from benchmarks.frame.against_trl import LossReport, SpeedReport, Turn
+from benchmarks.frame.training import Mark, Speed
+
+
+def turn(tokens_per_s: float, peak_bytes: int = 1) -> Turn:
+    split = {"sample": 1.0, "score": 0.25, "train": 0.5, "sync": 0.0}
+    return Turn(Speed(tokens_per_s, tokens_per_s, 2.0, peak_bytes), split, {"sample": 0.5, "score": 0.2, "train": 0.4})
+
+
+def test_the_first_step_is_no_part_of_the_speed() -> None:
+    marks = [Mark(100.0, 50.0, 300, 1), Mark(102.0, 53.0, 800, 2), Mark(104.0, 56.0, 1300, 3)]
+    speed = Speed.of(marks)
+    assert speed == Speed(tokens_per_s=250.0, tokens_per_cpu_s=1000 / 6, s_per_step=2.0, peak_bytes=3)
+
+
+@pytest.mark.parametrize(
+    ("difference", "same_data", "holds"), [(9e-4, True, True), (2e-3, True, False), (0, False, False)]
+)
+def test_losses_hold_on_the_same_data_to_a_thousandth(difference: float, same_data: bool, holds: bool) -> None:
+    report = LossReport.of("losses", [6.0, 5.0], [6.0, 5.0 + difference], same_data=same_data)
+    assert report.holds is holds
+    assert ("DOES NOT HOLD" in report.line()) is not holds
+
+
+@pytest.mark.parametrize(("ours", "holds"), [((30.0, 90.0, 60.0), True), ((29.0, 90.0, 58.0), False)])
+def test_speed_holds_where_the_median_round_reaches_the_ratio(ours: tuple[float, ...], holds: bool) -> None:
+    trl = [turn(rate, peak_bytes=40) for rate in (10.0, 20.0, 20.0)]
+    report = SpeedReport("small", "float32", [turn(rate, peak_bytes=10) for rate in ours], trl, least_ratio=3.0)
+    assert report.holds is holds
+    assert report.figures()["holds"] is holds
+    assert report.figures()["ratios"]["peak_bytes"]["median"] == 0.25
+
+
+def test_ratios_are_those_of_rounds() -> None:
+    report = SpeedReport("small", "float32", [turn(30), turn(80)], [turn(10), turn(20)], least_ratio=3.0)
+    assert (report.ratio("tokens_per_s").low, report.ratio("tokens_per_s").high) == (3.0, 4.0)
+
+
+def test_the_split_is_printed_with_its_floor() -> None:
+    _, ours, trl = SpeedReport("small", "float32", [turn(30.0)], [turn(10.0)], least_ratio=3.0).lines()
+    assert ours.split("ours ")[1] == trl.split("TRL  ")[1]
+    assert "sample 1.00 s (floor 0.50), score 0.25 s (floor 0.20), train 0.50 s (floor 0.40), sync 0.00 s" in ours
