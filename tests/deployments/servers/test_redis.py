@@ -39,7 +39,8 @@ def test_what_one_server_is_told_the_services_record_and_another_server_knows(
 ) -> None:
     compose = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())
     database = httpx.URL(postgres("several"))
-    shipped = {key: str(value) for key, value in compose["x-prefect"].items()}
+    # Every server of a test has a home, and with it a login, of its own.
+    shipped = {key: str(value) for key, value in compose["x-prefect"].items() if key != "PREFECT_HOME"}
     assert shipped["PREFECT_SERVER_EVENTS_MESSAGING_BROKER"] == "prefect_redis.messaging"
     env = {
         **shipped,
