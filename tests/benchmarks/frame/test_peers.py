@@ -20,6 +20,7 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "")
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_named_with_pips_reason(tmp_path: Path, no_index: None) -> None:
     with pytest.raises(NotInstallable, match=r"distilabel: .*distilabel"):
         python_of("distilabel", tmp_path)

@@ -26,6 +26,7 @@ def test_every_side_of_this_environment_brings_every_row(side: str, tmp_path: Pa
     assert score.peak_rss_mb > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["engine", "batches"])
 def test_a_killed_client_goes_on_and_is_billed_for_what_was_in_flight(side: str, tmp_path: Path) -> None:
     service = Service(latency_s=0.1, tool_turns=2)
@@ -41,6 +42,7 @@ def test_a_killed_client_goes_on_and_is_billed_for_what_was_in_flight(side: str,
         assert score.num_rebilled > 0
 
 
+@pytest.mark.slow
 def test_more_samples_owe_the_missing_ones_only(tmp_path: Path) -> None:
     scenario = Scenario("", Service(latency_s=0.01), 6, concurrency=4, num_samples=3, num_samples_first=1)
     score = trial(scenario, "engine", tmp_path)
@@ -48,6 +50,7 @@ def test_more_samples_owe_the_missing_ones_only(tmp_path: Path) -> None:
     assert score.num_rebilled == 0
 
 
+@pytest.mark.slow
 def test_what_is_lost_and_doubled_is_counted(tmp_path: Path) -> None:
     # Batches are halved at a 429 and asked again from their start; at one prompt a batch a 429 loses the prompt.
     steps = (Step(at_s=0, limits=Limits(requests_per_minute=300, burst_requests=3)),)
@@ -65,6 +68,7 @@ def test_a_side_that_cannot_start_is_scored_and_not_raised(tmp_path: Path) -> No
     assert "No module named 'distilabel'" in (tmp_path / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     main(["--scenarios", "S1", "--sides", "script", "floor", "--quick", "--out", str(out)])

@@ -161,6 +161,7 @@ def test_the_head_alone_is_timed_beside_its_floor(loss: str, side: str) -> None:
     assert figures["floor_ms"] > 0
 
 
+@pytest.mark.slow
 def test_the_demos_trainings_run_without_a_flow() -> None:
     figures = measured(demo, "demo")
     assert figures["teacher_accuracy"] > 0.9
