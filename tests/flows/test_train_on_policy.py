@@ -12,7 +12,8 @@ from mlflow import MlflowClient
 from stillhouse.config import DistillConfig, load_config
 from stillhouse.tracking.client import default_uri
 
-CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs" / "on_policy").glob("*.yaml"))
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs" / "on_policy").glob("*.yaml"))
 SHORT = {
     "prompts.max_prompts": 16,
     "on_policy.num_steps": 2,
@@ -59,5 +60,5 @@ def test_mlflow_has_the_metrics_and_a_page_of_trajectories(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_every_mode_trains_as_it_is_shipped(tmp_path: Path, cli: Callable[..., Any]) -> None:
     for path in CONFIGS:
-        done = cli("on-policy", str(path), "--set", f"runtime.store={tmp_path / path.stem}")
+        done = cli("on-policy", str(path), "--set", f"runtime.store={tmp_path / path.stem}", cwd=ROOT, timeout_s=600)
         assert done.returncode == 0, (path.name, done.stdout, done.stderr)

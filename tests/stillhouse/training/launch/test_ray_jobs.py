@@ -40,7 +40,8 @@ def dashboard() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="ray-")
     # Whoever reaches a cluster could have it run anything.
     patch.setenv("RAY_AUTH_MODE", "token")
-    patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # A process that has talked to a cluster of Ray keeps to that token.
+    patch.setenv("RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32))
     binaries = Path(sys.executable).parent
     command = [binaries / "ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", "--disable-usage-stats"]
