@@ -1,4 +1,4 @@
-"""From trajectories to a dataset: rows a second and peak memory, beside a pandas script and `datasets.map`.
+"""From trajectories to a dataset: rows a second and peak memory, against a pandas script and `datasets.map`.
 
 Claims
     flat     a million rows take little more memory than ten thousand.
@@ -12,7 +12,7 @@ own; its memory is the proportional set size of all its processes, looked at fiv
 
 Measured
     Rows of about 2 kB, two cores; seconds of labels and signatures, of everything after them (duplicates, selection,
-    files, card, report), and of other filters. The smaller ones ran beside other work, the million alone.
+    files, card, report), and of other filters. The smaller ones ran with other work on the machine, the million alone.
 
                             rows/s   label   rest   again   peak
            10,000  ours      1,655     4.6    1.4     0.7   375 MB
@@ -287,14 +287,18 @@ def main() -> None:
 def _one_size(count: int, work: Path, peer_rows: int) -> dict[str, dict[str, float]]:
     shutil.rmtree(work, ignore_errors=True)
     write_shards(count, work / "source")
-    found = {}
+    seconds_of_side = {}
     for side in _SIDES if count <= peer_rows else ("stillhouse",):
-        found[side] = run_side(side, work / "source", work / side)
-        seconds = found[side]["label"] + found[side].get("duplicates", 0.0) + found[side]["dataset"]
-        stages = ", ".join(f"{name} {value:,.1f}" for name, value in found[side].items())
+        seconds_of_side[side] = run_side(side, work / "source", work / side)
+        seconds = (
+            seconds_of_side[side]["label"]
+            + seconds_of_side[side].get("duplicates", 0.0)
+            + seconds_of_side[side]["dataset"]
+        )
+        stages = ", ".join(f"{name} {value:,.1f}" for name, value in seconds_of_side[side].items())
         print(f"{count:>9,} rows  {side:<10} {count / seconds:8,.0f} rows/s   {stages}", flush=True)
     shutil.rmtree(work)
-    return found
+    return seconds_of_side
 
 
 if __name__ == "__main__":

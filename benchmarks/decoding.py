@@ -127,13 +127,13 @@ def second_turns(model: Any, tokenizer: Any, batch_size: int, max_tokens: int) -
     """First turns, and the prompts of the second ones after a tool has answered."""
     messages = embedded_prompts(batch_size)
     tools = Toolbox([calculator]).schemas()
-    prompts = [render(tokenizer, asked, tools, add_generation_prompt=True) for asked in messages]
+    prompts = [render(tokenizer, history, tools, add_generation_prompt=True) for history in messages]
     first = Workload(prompts, [max_tokens] * batch_size)
     answer: Message = {"role": "tool", "tool_call_id": "call_0", "content": "1234"}
     following = []
-    for asked, prompt, completion in zip(messages, prompts, by_generator(model, first, batch_size), strict=True):
+    for history, prompt, completion in zip(messages, prompts, by_generator(model, first, batch_size), strict=True):
         said: Message = {"role": "assistant", "content": tokenizer.decode(completion)}
-        added = next_turn_ids(tokenizer, completion, [*asked, said], [answer], tools)
+        added = next_turn_ids(tokenizer, completion, [*history, said], [answer], tools)
         following.append([*prompt, *completion, *added])
     return first, following
 

@@ -9,7 +9,7 @@ Measured
     `stillhouse distill` runs it, each in a process of its own. All runs share a store, so prompts, rollouts, dataset
     and the evaluations of base and teacher are made once and reused: what varies is training and its evaluation alone.
     Accuracies are shares of held-out prompts; the two improvements are paired, that of one seed's student over the
-    one it was trained from. Median and range over seeds; beside them the half-width of the widest confidence interval
+    one it was trained from. Median and range over seeds, and the half-width of the widest confidence interval
     of a single accuracy, below which a difference says little.
 
 Learnt

@@ -1,4 +1,4 @@
-"""The journal: what durability and claims cost, beside bare SQLite, and at a million rows beside ten thousand.
+"""The journal: what durability and claims cost, against bare SQLite, and at a million rows against ten thousand.
 
 Claim
     A rollout of one turn (claim, look-ups of trajectory and completion, both put and durable) costs about twice the
@@ -21,7 +21,7 @@ Learnt (two cores that others used as well, three rounds)
     version 2 in 49 s, once, and needs its size again on the disk; with the index kept row by row it took 84 s.
     Digests of records cost less than other load hides: 65 us of CPU a rollout (56..72) with, 69 us (58..72) without,
     five rounds of 3,000 rollouts each. A journal of version 2 with 300,000 rows (337 MB) gets them in 4.4 s, once.
-    A step of SQLite for each row lets go of the GIL for each row, and taking it back beside a busy event loop costs
+    A step of SQLite for each row lets go of the GIL for each row, and taking it back from a busy event loop costs
     more than the row: 52 us of CPU and 212 us of wall time a row with `executemany`, 12 us and 32 us with one statement
     for the batch (19 us of wall time either way when nothing else runs). Hence the form of `schema.INSERT`.
     A claim as a row of its own would cost two changes of the index and a commit's latency before the first request; a
@@ -57,14 +57,14 @@ _TRAJECTORY: Final = b"t" * 1100
 
 def roll_out(journal: Journal, keys: list[str]) -> None:
     """What the engine asks of the journal for rollouts of one turn."""
-    asked = os.urandom(32).hex()
+    request_digest = os.urandom(32).hex()
 
     async def work(waiting: Iterator[str]) -> None:
         for key in waiting:
             if not await journal.claim(key) or journal.trajectory(key) is not None:
                 raise RuntimeError(f"rollout {key} is new, and the journal knows it")
-            if journal.completion(key, 0, asked) is None:
-                await journal.put_completion(key, 0, asked, _COMPLETION)
+            if journal.completion(key, 0, request_digest) is None:
+                await journal.put_completion(key, 0, request_digest, _COMPLETION)
             await journal.put_trajectory(key, _TRAJECTORY)
 
     async def work_all() -> None:

@@ -8,7 +8,7 @@ a random moment, does so several times, and then lets the same command end. The 
 knows what it billed. An uninterrupted run of the same config comes first. What is counted:
 
     lost, doubled, wrong    rows of the dataset against those of the uninterrupted run
-    again                   requests billed more than once, beside the most that were in flight at the kills: without
+    again                   requests billed more than once, against the most that were in flight at the kills: without
                             an answer, or with one that left the provider within the second before and may not have
                             been on the disk; never more than the client's concurrency
     left                    processes of the group's family that outlived a kill by 15 s
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Campaigns:
-    """Campaigns of one flow, beside one uninterrupted run.
+    """Campaigns of one flow, against one uninterrupted run.
 
     Args:
         flow: which.

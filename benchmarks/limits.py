@@ -183,9 +183,11 @@ class Simulation:
     def _headers(self, now: float) -> RateLimits | None:
         if not self._case.headers:
             return None
-        told = self._limiter.standing(now)
+        standings = self._limiter.standing(now)
         requests, tokens = (
-            Allowance(told[unit].limit, math.floor(told[unit].remaining), told[unit].reset_s) if unit in told else None
+            Allowance(standings[unit].limit, math.floor(standings[unit].remaining), standings[unit].reset_s)
+            if unit in standings
+            else None
             for unit in ("requests", "tokens")
         )
         return RateLimits(requests, tokens)
@@ -305,21 +307,21 @@ def _changing() -> Iterator[Case]:
 
 def _finite() -> Iterator[Case]:
     """S1-S10 of the comparison with peers, without hangs and kills; 256 asked for, 32 at the start."""
-    told: dict[str, Any] = {"headers": True, "retry_after": "whole"}
+    announced: dict[str, Any] = {"headers": True, "retry_after": "whole"}
     rpm = Limits(requests_per_minute=1200, burst_requests=20)
     tpm = Limits(tokens_per_minute=240_000, burst_tokens=4000)
     cap = Limits(concurrency=64)
     common: dict[str, Any] = {"initial": 32, "caps": Caps(256), "completion_tokens": 138.0, "duration_s": 200.0}
     yield Case("S1 no limit", Limits(), num_prompts=2000, optimum_s=2.08, **common)
     yield Case("S2 cap of 32", Limits(concurrency=32), num_prompts=2000, optimum_s=13.23, **common)
-    yield Case("S3 1200 requests/min", rpm, num_prompts=600, optimum_s=29.30, **told, **common)
-    yield Case("S4 240k tokens/min", tpm, num_prompts=600, optimum_s=31.43, **told, **common)
+    yield Case("S3 1200 requests/min", rpm, num_prompts=600, optimum_s=29.30, **announced, **common)
+    yield Case("S4 240k tokens/min", tpm, num_prompts=600, optimum_s=31.43, **announced, **common)
     low = [(10.0, Limits(concurrency=16)), (20.0, cap)]
     yield Case("S5 cap 64, 16, 64", cap, low, num_prompts=5000, optimum_s=24.09, **common)
     yield Case("S6 6.5 % failing", Limits(), num_prompts=2000, optimum_s=2.22, failing=0.065, **common)
     yield Case("S8 no limit, 20 ms", Limits(), num_prompts=20_000, latency_s=0.02, optimum_s=1.66, **common)
     consumes = rpm.model_copy(update={"rejects_consume": True})
-    yield Case("S9 S3, refusals count", consumes, num_prompts=600, optimum_s=29.30, **told, **common)
+    yield Case("S9 S3, refusals count", consumes, num_prompts=600, optimum_s=29.30, **announced, **common)
     yield Case("S10 S3, untold", rpm, num_prompts=600, optimum_s=29.30, **common)
 
 

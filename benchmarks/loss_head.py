@@ -14,7 +14,7 @@ Measured
     Losses differ by 2e-7 and gradients by 4e-7 in float32; in bfloat16 gradients by 6e-4.
 
     Exact divergences from a teacher of the same width (`--losses reverse_kl jsd --tokens 512 --dtypes float32 --weights
-    trained --threads 1`, two rounds beside other work), where the weight's gradient is a third of the naive memory:
+    trained --threads 1`, two rounds, other work running), where the weight's gradient is a third of the naive memory:
         reverse_kl  0.43   0.89 (0.87..0.91)      jsd  0.24   0.52 (0.46..0.58)
     Losses differ by 1e-7 and 6e-6, gradients by 1e-6 and 2e-6.
 """

@@ -125,12 +125,12 @@ def write_shards(count: int, folder: Path) -> tuple[list[CandidateShard], float]
 
 
 def _trajectory(number: int, row: Row) -> Trajectory:
-    asked, written = " ".join(row.words[:_ASKED]), " ".join(row.words[_ASKED:])
+    prompt, answer = " ".join(row.words[:_ASKED]), " ".join(row.words[_ASKED:])
     return Trajectory(
         rollout_key=f"{number:064x}",
         prompt_id=f"{number:064x}",
         sample_index=0,
-        messages=[{"role": "user", "content": asked}, {"role": "assistant", "content": written}],
+        messages=[{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}],
         tools=[],
         turns=[Turn("stop", {}, 0.5, "teacher")],
         stop_reason=StopReason.ANSWERED,
@@ -151,21 +151,21 @@ def found_by_datasketch(count: int) -> dict[int, list[int]]:
     from datasketch import MinHash, MinHashLSH  # type: ignore[import-not-found]
 
     index = MinHashLSH(threshold=_CONFIG.threshold, num_perm=_CONFIG.num_permutations)
-    found = {}
+    candidates = {}
     for number, row in enumerate(rows(count)):
         signature = MinHash(num_perm=_CONFIG.num_permutations)
         signature.update_batch({" ".join(row.words[start : start + 5]).encode() for start in range(len(row.words) - 4)})
         if before := index.query(signature):
-            found[number] = before
+            candidates[number] = before
         index.insert(number, signature)
-    return found
+    return candidates
 
 
-def scores(found: dict[int, list[int]], count: int) -> dict[str, float]:
-    """Recall of the planted pairs, and the share of found rows that repeat none of those named."""
+def scores(candidates: dict[int, list[int]], count: int) -> dict[str, float]:
+    """Recall of the planted pairs, and the share of matched rows that repeat none of those named."""
     planted = {number: row.of for number, row in enumerate(rows(count)) if row.similarity >= _CONFIG.threshold}
-    right = sum(planted.get(number) in named for number, named in found.items() if number in planted)
-    return {"recall": right / len(planted), "false_rate": 1 - right / max(1, len(found)), "planted": len(planted)}
+    right = sum(planted.get(number) in named for number, named in candidates.items() if number in planted)
+    return {"recall": right / len(planted), "false_rate": 1 - right / max(1, len(candidates)), "planted": len(planted)}
 
 
 def beside_datasketch(count: int) -> dict[str, float]:

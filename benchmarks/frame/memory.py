@@ -12,7 +12,7 @@ def status_bytes(name: str) -> int:
     Raises:
         RuntimeError: there is none, as on systems other than Linux.
     """
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if match is None:
         raise RuntimeError(f"/proc/self/status has no {name}; peak memory can only be measured on Linux")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024

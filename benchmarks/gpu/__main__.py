@@ -4,7 +4,7 @@
     python -m benchmarks.gpu                              on a GPU; the page is docs/results/gpu.md
     python -m benchmarks.gpu --device cpu --tiny --out D  a rehearsal
 
-It needs the packages of benchmarks/gpu/requirements.txt beside torch, transformers, peft, accelerate, numpy, scipy,
+It needs the packages of benchmarks/gpu/requirements.txt, and torch, transformers, peft, accelerate, numpy, scipy,
 jinja2, pyarrow, pandas and pytest; neither a network, nor Prefect, nor MLflow, nor an installed project. Without a
 peer's package the peer's rows are left out.
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--budget-s", type=float, default=540.0, metavar="SECONDS", help="of this call (540)")
     parser.add_argument(
-        "--out", type=Path, default=_OUT, metavar="FOLDER", help="of the JSON files; beside it the page"
+        "--out", type=Path, default=_OUT, metavar="FOLDER", help="of the JSON files; the page is written next to it"
     )
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="of a pretrained model to train as well")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

@@ -57,13 +57,13 @@ def report(imports: list[Import]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide the figures, as far as they are installed."""
-    found = {}
+    installed = {}
     for name in _VERSIONS:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def commit() -> str:

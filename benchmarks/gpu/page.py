@@ -21,7 +21,7 @@ _SHARES: Final = ("matmul", "attention", "head", "optimizer", "other", "idle")
 _INTRODUCTION: Final = """\
 # On a GPU
 
-Made by `make gpu` from the JSON files in `gpu/` beside this page: tables, what peers report, and what was not run.
+Made by `make gpu` from the JSON files in `gpu/` next to this page: tables, what peers report, and what was not run.
 Sizes are Qwen3's shapes with random weights. MFU is what the model asks for, nothing counted twice and the output layer
 at learnt tokens alone, over the speed of large bfloat16 products measured on the same device."""
 _NOTHING: Final = """\

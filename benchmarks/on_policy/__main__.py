@@ -1,9 +1,9 @@
-"""The on-policy method beside TRL's `DistillationTrainer` on the CPU: the student samples, the teacher of twice its
+"""The on-policy method against TRL's `DistillationTrainer` on the CPU: the student samples, the teacher of twice its
 width gives its whole distribution, the loss is the exact reverse KL.
 
     python -m benchmarks.on_policy
     python -m benchmarks.on_policy --sweep     every setting of TRL, once
-    python -m benchmarks.on_policy --grpo      rewards alone beside TRL's `GRPOTrainer`: 8 completions of a prompt
+    python -m benchmarks.on_policy --grpo      rewards alone against TRL's `GRPOTrainer`: 8 completions of a prompt
 
 Claims
     losses    those of TRL to 1e-3 over 20 updates from the same start on the same trajectories, which TRL samples.

@@ -59,7 +59,7 @@ class OnPolicyBench(Bench[OnPolicyJob, OnPolicyRecord]):
         return LossReport.of(figure.replace("_", " "), getattr(ours, figure), getattr(trl, figure))
 
     def measured(self, workload: Workload, record: OnPolicyRecord) -> Turn:
-        """A training's figures beside the least seconds this machine could take."""
+        """A training's figures and the least seconds this machine could take."""
         machine = self._machine(workload.precision)
         return turn_of(record, PAIRS[workload.shape], machine, is_scored=self._group_size == 1)
 

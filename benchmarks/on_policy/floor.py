@@ -2,7 +2,7 @@
 
 Sampling reads all weights and the keys and values so far once for every token of the longest completion, and multiplies
 each row by the weights; whichever takes longer counts. Everything else is bound by arithmetic: the teacher's forward
-pass, and forward and backward pass of the student with the teacher's logits beside its own. Norms, softmax and the
+pass, and forward and backward pass of the student with the teacher's logits next to its own. Norms, softmax and the
 optimiser count nothing. Products of [n, k] with [k, m] count 2nkm.
 """
 

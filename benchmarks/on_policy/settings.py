@@ -10,7 +10,7 @@ OURS: Final[dict[str, dict[str, Any]]] = {"plain": {}}
 
 
 def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
-    """Arguments of `DistillationConfig`, beside those that say what is trained.
+    """Arguments of `DistillationConfig`, besides those that say what is trained.
 
     TRL samples all completions of an optimiser step at once, and pads what it trains on to the longest of them; the
     settings decide how many rows it then trains on at once.

@@ -179,8 +179,8 @@ def _tool_call(body: dict[str, Any], case: str, num_turns: int) -> tuple[str, st
 
 def case_of(raw: bytes) -> str:
     """The case that a prompt names, or a digest of the prompt that names none."""
-    found = CASE.search(raw)
-    return found[0].decode() if found else f"[{hashlib.sha256(raw).hexdigest()[:12]}]"
+    match = CASE.search(raw)
+    return match[0].decode() if match else f"[{hashlib.sha256(raw).hexdigest()[:12]}]"
 
 
 def size_of(raw: bytes, tokens: int) -> Size:

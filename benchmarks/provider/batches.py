@@ -1,4 +1,4 @@
-"""OpenAI's batch endpoint on loopback, which ends batches when it is told to."""
+"""OpenAI's batch endpoint on loopback, which ends batches on demand."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from aiohttp import web
 
 
 class BatchServer:
-    """OpenAI's batch endpoint on loopback: answers each request with its own question, when it is told to."""
+    """OpenAI's batch endpoint on loopback: answers each request with its own question, on demand."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -20,7 +20,7 @@ class BatchServer:
         self.finish = threading.Event()
         """Batches end from now on."""
         self.answer_create = threading.Event()
-        """Until then a created batch is kept, and nobody is told its id."""
+        """Until then a created batch is kept, and its id is not returned."""
         self.answer_create.set()
         self.ends_as = "completed"
         self.errors: list[dict[str, str]] = []
@@ -48,13 +48,13 @@ class BatchServer:
         if self.refuse_create is not None:
             (status, body), self.refuse_create = self.refuse_create, None
             return web.json_response(body, status=status)
-        asked = await request.json()
+        body = await request.json()
         batch = {
             "id": f"batch-{len(self.batches)}",
             "object": "batch",
             "created_at": 2_000_000_000,
             "status": "in_progress",
-            **asked,
+            **body,
         }
         self.batches.append(batch)
         while not self.answer_create.is_set():

@@ -35,23 +35,23 @@ def limit_headers(form: HeaderForm | None, standings: Mapping[Any, Standing], no
     """
     if form is None:
         return {}
-    told: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for scope, standing in standings.items():
         limit, remaining = f"{standing.limit:.0f}", f"{math.floor(standing.remaining)}"
         if form == "openai":
-            told[f"x-ratelimit-limit-{scope}"] = limit
-            told[f"x-ratelimit-remaining-{scope}"] = remaining
-            told[f"x-ratelimit-reset-{scope}"] = openai_duration(standing.reset_s)
+            headers[f"x-ratelimit-limit-{scope}"] = limit
+            headers[f"x-ratelimit-remaining-{scope}"] = remaining
+            headers[f"x-ratelimit-reset-{scope}"] = openai_duration(standing.reset_s)
         elif form == "anthropic":
             reset = datetime.fromtimestamp(math.ceil(now + standing.reset_s), UTC)
-            told[f"anthropic-ratelimit-{scope}-limit"] = limit
-            told[f"anthropic-ratelimit-{scope}-remaining"] = remaining
-            told[f"anthropic-ratelimit-{scope}-reset"] = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
+            headers[f"anthropic-ratelimit-{scope}-limit"] = limit
+            headers[f"anthropic-ratelimit-{scope}-remaining"] = remaining
+            headers[f"anthropic-ratelimit-{scope}-reset"] = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
         elif scope == "requests":
-            told["X-RateLimit-Limit"] = limit
-            told["X-RateLimit-Remaining"] = remaining
-            told["X-RateLimit-Reset"] = f"{(now + standing.reset_s) * 1000:.0f}"
-    return told
+            headers["X-RateLimit-Limit"] = limit
+            headers["X-RateLimit-Remaining"] = remaining
+            headers["X-RateLimit-Reset"] = f"{(now + standing.reset_s) * 1000:.0f}"
+    return headers
 
 
 def openai_duration(seconds: float) -> str:

@@ -62,9 +62,9 @@ class Summary:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> "Summary":
+    def from_json(cls, stored: dict[str, Any]) -> "Summary":
         """What came over the wire."""
-        return cls(**{**told, "seconds": [Second(**second) for second in told["seconds"]]})
+        return cls(**{**stored, "seconds": [Second(**second) for second in stored["seconds"]]})
 
 
 def billed(entries: Sequence[Entry]) -> Counter[str]:

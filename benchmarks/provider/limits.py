@@ -177,12 +177,12 @@ class Limiter:
 
     def standing(self, now: float) -> dict[Literal["requests", "tokens"], Standing]:
         """What headers tell of each limited rate."""
-        told: dict[Literal["requests", "tokens"], Standing] = {}
+        standings: dict[Literal["requests", "tokens"], Standing] = {}
         if self._requests is not None:
-            told["requests"] = self._requests.standing(now)
+            standings["requests"] = self._requests.standing(now)
         if self._tokens is not None:
-            told["tokens"] = self._tokens.standing(now)
-        return told
+            standings["tokens"] = self._tokens.standing(now)
+        return standings
 
     def _counted(self, size: Size) -> int:
         return size.tokens if self.limits.tokens_counted == "actual" else size.reserved_tokens

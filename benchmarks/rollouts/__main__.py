@@ -14,11 +14,11 @@ Measured
     from the first request to the last billed answer, so neither imports nor a package's last page count; after a kill
     the time until the first request of the next run is left out as well. CPU is that of the client and its children
     without its imports. The optimum is an event simulation that knows the limits and is never refused (`optimum`).
-    Every client may have as many requests in flight as the scenario says; what else it could be told is what its
+    Every client may have as many requests in flight as the scenario says; its other settings are what its
     documentation tells users to set. A client that takes five times the optimum and 40 s is stopped.
 
 Learnt
-    One round on two cores, other work beside it at times. Share of the optimum, and refusals a row:
+    One round on two cores, other work running at times. Share of the optimum, and refusals a row:
 
                     engine          script           best of the packages from PyPI
         S1          0.86            0.52             0.46 (curator)

@@ -35,10 +35,10 @@ def follow(seconds: Sequence[Second], steps: Sequence[Step], settle_s: float, en
         end_s: when the last limit stopped being measured.
     """
     starts = [step.at_s for step in steps]
-    found = []
+    convergences = []
     for step, end in zip(steps, [*starts[1:], end_s], strict=True):
-        found.append(_follow_one(seconds, step, int(step.at_s + settle_s), min(int(end), len(seconds))))
-    return found
+        convergences.append(_follow_one(seconds, step, int(step.at_s + settle_s), min(int(end), len(seconds))))
+    return convergences
 
 
 def _follow_one(seconds: Sequence[Second], step: Step, begin: int, end: int) -> Convergence:

@@ -29,7 +29,7 @@ def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
             (found,) = endure(
                 steps, headers=headers, settle_s=effort.settle_s, duration_s=effort.duration_s, folder=folder
             )
-            lines.append(f"limits, {name}: {_told(found)}")
+            lines.append(f"limits, {name}: {_in_words(found)}")
             figures[name] = asdict(found)
     return lines, figures
 
@@ -43,16 +43,16 @@ def steps(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
         )
         third = effort.duration_s * 2 / 3
         course = tuple(Step(at_s=third * index, limits=one) for index, one in enumerate((hidden, half, hidden)))
-        found = endure(course, headers=False, settle_s=effort.settle_s, duration_s=3 * third, folder=folder)
-        for name, one in zip(("first", "halved", "doubled"), found, strict=True):
-            lines.append(f"steps, {kind}, {name}: {_told(one)}")
-        figures[kind] = [asdict(one) for one in found]
+        convergences = endure(course, headers=False, settle_s=effort.settle_s, duration_s=3 * third, folder=folder)
+        for name, one in zip(("first", "halved", "doubled"), convergences, strict=True):
+            lines.append(f"steps, {kind}, {name}: {_in_words(one)}")
+        figures[kind] = [asdict(one) for one in convergences]
     return lines, figures
 
 
-def _told(found: Convergence) -> str:
-    reached = "never" if found.reached_s is None else f"after {found.reached_s:.0f} s"
+def _in_words(convergence: Convergence) -> str:
+    reached = "never" if convergence.reached_s is None else f"after {convergence.reached_s:.0f} s"
     return (
-        f"{found.share:.3f} of it (at least 0.97), {found.refused_share:.2%} refused once converged and "
-        f"{found.refused_share_in_all:.2%} in all (at most 1 %), 90 % {reached}"
+        f"{convergence.share:.3f} of it (at least 0.97), {convergence.refused_share:.2%} refused once converged and "
+        f"{convergence.refused_share_in_all:.2%} in all (at most 1 %), 90 % {reached}"
     )

@@ -64,13 +64,13 @@ def _limited(
     latency_s: float = 0.2,
     **service: object,
 ) -> Service:
-    told = {"retry_after": "whole", "header_form": "openai"} if headers else {}
+    announced = {"retry_after": "whole", "header_form": "openai"} if headers else {}
     return Service.model_validate(
         {
             "latency_s": latency_s,
             "latency_sigma": 0.3,
             "steps": [Step(at_s=at_s, limits=limits) for at_s, limits in steps],
-            **told,
+            **announced,
             **service,
         }
     )

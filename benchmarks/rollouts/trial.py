@@ -175,8 +175,8 @@ def _read_rows(job: Job) -> list[tuple[str, str | None]]:
 
 
 def _names_another(case: str, answer: str | None) -> bool:
-    found = _CASE.search(answer or "")
-    return found is not None and found[0] != case
+    match = _CASE.search(answer or "")
+    return match is not None and match[0] != case
 
 
 def _span_s(runs: list[_Run], ledger: Summary) -> float:

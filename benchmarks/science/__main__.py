@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     units = [Unit(name, seed, lab) for name in chosen.experiments for seed in chosen.seeds]
     for unit, seconds in run_all(units, chosen.processes):
         print(f"{unit.experiment} with seed {unit.seed}: {seconds:.0f} s", flush=True)
-    found = {
+    results_by_experiment = {
         name: [SeedResult.read(unit.path) for unit in units if unit.experiment == name] for name in chosen.experiments
     }
     if chosen.page is not None:
-        write_page(chosen.page, found, quick=chosen.quick)
-    verdicts = {name: EXPERIMENTS[name].verdicts(results) for name, results in found.items()}
-    publish(list(_lines(verdicts)), _figures(found, verdicts), chosen.json)
+        write_page(chosen.page, results_by_experiment, quick=chosen.quick)
+    verdicts = {name: EXPERIMENTS[name].verdicts(results) for name, results in results_by_experiment.items()}
+    publish(list(_lines(verdicts)), _figures(results_by_experiment, verdicts), chosen.json)
 
 
 def _lines(verdicts: dict[str, list[Verdict]]) -> Iterator[str]:

@@ -55,12 +55,12 @@ class Training:
 
     def job(self, folder: Path) -> TrainJob:
         """As the trainer is told."""
-        asked = {
+        updates = {
             "checkpoint_every_steps": self.measure_every,
             "log_every_steps": self.measure_every,
             "keep_checkpoints": 1_000_000,
         }
-        config = self.config.model_copy(update=asked)
+        config = self.config.model_copy(update=updates)
         is_sft = isinstance(config, SftConfig)
         return TrainJob(
             method="sft" if is_sft else "on_policy",

@@ -1,4 +1,4 @@
-"""The trainer beside TRL's `SFTTrainer` on conversations of very different lengths, on the CPU.
+"""The trainer against TRL's `SFTTrainer` on conversations of very different lengths, on the CPU.
 
     python -m benchmarks.sft
     python -m benchmarks.sft --sweep     every setting of TRL, once

@@ -3,7 +3,7 @@
 `packing`   loss and gradients of packed rows against padded ones, and in bfloat16 both against float32.
 `sampler`   tokens and log-probabilities of recorded passes against passes launched one by one, and log-probabilities
             against one forward pass over the whole sequence.
-`adapter`   logits with an adapter beside the weights against logits with the adapter merged.
+`adapter`   logits with an adapter next to the weights against logits with the adapter merged.
 `head`      the fused head's loss and gradients against all logits at once with autograd.
 
 Differences of gradients and logits are ||a - b|| / ||b||, those of log-probabilities absolute, in nats.
@@ -116,16 +116,16 @@ def _adapter(dtype: torch.dtype, bench: Bench) -> dict[str, float]:
     student = Student(model.eval(), built.causal_lm, word_tokenizer(VOCABULARY), "random", dtype)
     ids = torch.arange(256, device=bench.device)[None] % built.causal_lm.config.vocab_size
     with torch.no_grad(), student.precision():
-        beside = model(ids).logits.float()
+        separate = model(ids).logits.float()
         with model.disable_adapter():
             without = model(ids).logits.float()
         with sampling_weights(student):
             sampled = model(ids).logits.float()
         merged = model.merge_and_unload()(ids).logits.float()
     return {
-        "merged_difference": _relative(merged, beside),
-        "sampling_difference": _relative(sampled, beside),
-        "effect": _relative(without, beside),
+        "merged_difference": _relative(merged, separate),
+        "sampling_difference": _relative(sampled, separate),
+        "effect": _relative(without, separate),
     }
 
 

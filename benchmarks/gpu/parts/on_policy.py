@@ -3,7 +3,7 @@
 The loss is the exact reverse KL. Weights are float32 where all are trained, the rest is bfloat16. A step has 256
 completions: of 512 tokens after prompts of 128 with `equal` lengths, of 256 tokens in the middle and at most 1,024 with
 `log-normal` ones. Two steps warm up, two are timed, and the training part of a further one of ours is profiled. The
-split of a step stands beside the floor of `benchmarks.on_policy.floor` for what this device was measured to do.
+split of a step is shown with the floor of `benchmarks.on_policy.floor` for what this device was measured to do.
 
 For the agreement of losses TRL samples a few small steps, and both train on that.
 """
@@ -37,7 +37,7 @@ _LEARNING_RATE: Final = 1e-5
 _NUM_WARM_UPS: Final = 2
 _NUM_STEPS: Final = _NUM_WARM_UPS + 2
 _TEMPLATE_TOKENS: Final = 9
-"""Of a prompt beside the words after its first one: the chat template's, and the number of its completion's tokens."""
+"""Tokens of a prompt besides its words: the chat template's, and the first word, which says how long to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ def _measure_speed(setting: Setting, side: str, bench: Bench) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(bench.device)
     if side == "trl":
-        found = _train_trl(setting, student, teacher, bench)
+        record = _train_trl(setting, student, teacher, bench)
     else:
-        found = _train_ours(replace(setting, num_steps=setting.num_steps + 1), student, teacher, bench, profiled=True)
-        bench.record(found.profile)
-    turn = turn_of(found.only(_NUM_WARM_UPS - 1, setting.num_steps), setting.pair, machine)
+        record = _train_ours(replace(setting, num_steps=setting.num_steps + 1), student, teacher, bench, profiled=True)
+        bench.record(record.profile)
+    turn = turn_of(record.only(_NUM_WARM_UPS - 1, setting.num_steps), setting.pair, machine)
     bench.record(
         {
             "s_per_step": turn.speed.s_per_step,
@@ -118,7 +118,7 @@ def _measure_speed(setting: Setting, side: str, bench: Bench) -> None:
             "floor_s": turn.floor,
             "floor_total_s": sum(turn.floor.values()),
             "bytes_per_s": machine.bytes_per_s,
-            "losses": found.losses,
+            "losses": record.losses,
         }
     )
 

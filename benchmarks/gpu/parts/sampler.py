@@ -1,4 +1,4 @@
-"""The sampler alone beside `model.generate` of transformers and beside what memory bandwidth allows.
+"""The sampler alone, against `model.generate` of transformers and against what memory bandwidth allows.
 
 256 prompts of 128 tokens, 512 sampled tokens each, at temperature 1, from the 0.6B shape in bfloat16. `generate` runs
 with its growing cache and, compiled by itself, with a static one.

@@ -112,13 +112,15 @@ def _record(
 ) -> None:
     flops = model_flops(causal_lm.base_model, causal_lm.get_output_embeddings(), causal_lm.config)
     timed = batches[_NUM_WARM_UPS : _NUM_WARM_UPS + _NUM_TIMED]
-    asked = sum(flops.of_step(map(num_inputs, batch), num_targets(batch)) for batch in timed) / num_tokens(timed)
+    flops_per_token = sum(flops.of_step(map(num_inputs, batch), num_targets(batch)) for batch in timed) / num_tokens(
+        timed
+    )
     tokens_per_s = statistics.median(steps.rates()[_NUM_WARM_UPS - 1 : _NUM_WARM_UPS + _NUM_TIMED - 1])
     bench.record(
         {
             "tokens_per_s": tokens_per_s,
-            "mfu": tokens_per_s * asked / peak_flops,
-            "tflops": tokens_per_s * asked / 1e12,
+            "mfu": tokens_per_s * flops_per_token / peak_flops,
+            "tflops": tokens_per_s * flops_per_token / 1e12,
             "peak_tflops": peak_flops / 1e12,
             "peak_memory_gib": steps.peak_memory_gib,
             "losses": steps.losses,

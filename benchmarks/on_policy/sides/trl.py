@@ -99,11 +99,11 @@ def main(job: OnPolicyJob) -> OnPolicyRecord:
         "weight_decay": job.weight_decay,
         "bf16": job.precision == "bfloat16",
     }
-    asked = {**surroundings, **settings, **job.settings}
+    arguments = {**surroundings, **settings, **job.settings}
     if job.group_size > 1:
-        return train_by_rewards(student, tokenizer, taken, {"num_generations": job.group_size, **asked})
+        return train_by_rewards(student, tokenizer, taken, {"num_generations": job.group_size, **arguments})
     teacher = AutoModelForCausalLM.from_pretrained(f"{job.folder}/teacher", dtype=getattr(torch, job.precision))
-    return train(student, teacher, tokenizer, taken, asked)
+    return train(student, teacher, tokenizer, taken, arguments)
 
 
 def train(
@@ -116,7 +116,7 @@ def train(
         teacher: frozen.
         tokenizer: of both.
         prompts: messages, those of one step after the other.
-        settings: arguments of `DistillationConfig`, beside those that hold for every training here.
+        settings: arguments of `DistillationConfig`, besides those that hold for every training here.
     """
     args = DistillationConfig(**{"beta": 1.0, **_COMMON, **settings})
     return _run(Distillation, student, tokenizer, prompts, teacher_model=teacher, args=args)
@@ -131,7 +131,7 @@ def train_by_rewards(
         student: trained.
         tokenizer: its own.
         prompts: messages, those of one step after the other.
-        settings: arguments of `GRPOConfig`, beside those that hold for every training here.
+        settings: arguments of `GRPOConfig`, besides those that hold for every training here.
     """
     args = GRPOConfig(**{"loss_type": "dapo", **_COMMON, **settings})
     return _run(Grpo, student, tokenizer, prompts, reward_funcs=_rewards, args=args)

@@ -64,6 +64,6 @@ async def _one(client: httpx.AsyncClient, job: Job, question: Question) -> str:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    asyncio.run(collect(asked))
+    job = load()
+    mark_ready(job)
+    asyncio.run(collect(job))

@@ -63,6 +63,6 @@ def _count_tokens_offline() -> None:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    collect(asked)
+    job = load()
+    mark_ready(job)
+    collect(job)

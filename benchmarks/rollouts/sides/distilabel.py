@@ -37,6 +37,6 @@ def collect(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    collect(asked)
+    job = load()
+    mark_ready(job)
+    collect(job)

@@ -75,6 +75,6 @@ def _tools(job: Job) -> list[Tool]:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    uvloop.run(collect(asked))
+    job = load()
+    mark_ready(job)
+    uvloop.run(collect(job))

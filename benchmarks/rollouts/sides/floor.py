@@ -37,6 +37,6 @@ async def _work(session: aiohttp.ClientSession, job: Job, questions: Iterator[Qu
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    uvloop.run(collect(asked))
+    job = load()
+    mark_ready(job)
+    uvloop.run(collect(job))

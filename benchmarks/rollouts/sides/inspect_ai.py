@@ -76,6 +76,6 @@ def look_up_slowly(job: Job) -> Tool:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    collect(asked)
+    job = load()
+    mark_ready(job)
+    collect(job)

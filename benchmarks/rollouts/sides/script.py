@@ -25,12 +25,12 @@ async def collect(job: Job) -> None:
     semaphore = asyncio.Semaphore(job.concurrency)
     with job.rows_file.open("a", encoding="utf-8") as rows:
         async with AsyncOpenAI(base_url=job.url, api_key="none", max_retries=8) as client:
-            asked = [
+            requests = [
                 _one(client, semaphore, job, question, rows)
                 for question in job.questions()
                 for _ in range(job.num_samples - done[question.case])
             ]
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*requests, return_exceptions=True)
 
 
 async def _one(client: AsyncOpenAI, semaphore: asyncio.Semaphore, job: Job, question: Question, rows: TextIO) -> None:
@@ -66,6 +66,6 @@ async def _call(job: Job, name: str, arguments: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    asked = load()
-    mark_ready(asked)
-    asyncio.run(collect(asked))
+    job = load()
+    mark_ready(job)
+    asyncio.run(collect(job))

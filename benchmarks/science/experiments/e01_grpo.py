@@ -1,4 +1,4 @@
-"""E1: on-policy distillation beside GRPO, from the same start to the same accuracy."""
+"""E1: on-policy distillation against GRPO, from the same start to the same accuracy."""
 
 from dataclasses import replace
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""E2: on-policy distillation beside SFT on the teacher's answers, token for token."""
+"""E2: on-policy distillation against SFT on the teacher's answers, token for token."""
 
 from dataclasses import replace
 
