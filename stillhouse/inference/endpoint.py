@@ -1,9 +1,13 @@
 """Where completions come from, and what they cost there."""
 
 from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import urlsplit
 
 from stillhouse.config import ModelRole
 from stillhouse.types import TokenUsage
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,15 @@ class Endpoint:
     identity: str
     """What enters rollout keys: the model and where it is, or a digest of its weights; never a passing port."""
     api_key: str = field(default="none", repr=False)
-    """Sent to the endpoint and kept nowhere."""
+    """Sent to the endpoint and kept nowhere; an empty one is not sent."""
     price: Price | None = None
     """None when it is unknown; costs are then known only where the endpoint reports them."""
     role: ModelRole = ModelRole.TEACHER
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
+
+    @property
+    def may_use_proxy(self) -> bool:
+        """Whether requests may go through a proxy of the environment, which is never meant for this machine itself."""
+        return urlsplit(self.base_url).hostname not in _LOOPBACK

@@ -8,10 +8,11 @@ copies there may be. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 20
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import RequestFailed
+
+AnswerT = TypeVar("AnswerT")
 
 _NUM_RECENT: Final = 256
 _NUM_ENOUGH: Final = 16
@@ -23,10 +24,10 @@ _MAX_SHARE: Final = 0.05
 """Copies over requests at most: a provider that slows down for everybody must not be sent twice the load."""
 
 
-class Answer(NamedTuple):
-    """Which of the two was first."""
+class HedgedAnswer(NamedTuple, Generic[AnswerT]):
+    """The first answer of a request and its copy."""
 
-    completion: Completion
+    answer: AnswerT
     by_copy: bool
     """Whether the copy gave it; the first request was then given up."""
 
@@ -66,45 +67,45 @@ class Hedging:
         return 0.0 if self.num_copies < max(_HARMLESS, _MAX_SHARE * self._num_answers) else self.overdue_s
 
     async def first_of(
-        self, primary: Awaitable[Completion], copy: Callable[[], Coroutine[None, None, Completion]]
-    ) -> Answer:
+        self, primary: Awaitable[AnswerT], copy: Callable[[], Coroutine[None, None, AnswerT]]
+    ) -> HedgedAnswer[AnswerT]:
         """The answer of `primary`, or that of a copy sent when it was overdue, whichever is there first.
 
         A copy that fails changes nothing; where `primary` fails while a copy is under way, the copy decides.
 
         Raises:
-            RequestFailed: neither gave a completion.
+            RequestFailed: neither gave an answer.
         """
         if not self._enabled:
-            return Answer(await primary, by_copy=False)
+            return HedgedAnswer(await primary, by_copy=False)
         return await _Race(self, copy).run(primary)
 
 
-class _Race:
+class _Race(Generic[AnswerT]):
     """One request and its copy. The copy gets a task of its own only when it is needed, which is hardly ever."""
 
-    def __init__(self, hedging: Hedging, copy: Callable[[], Coroutine[None, None, Completion]]) -> None:
+    def __init__(self, hedging: Hedging, copy: Callable[[], Coroutine[None, None, AnswerT]]) -> None:
         self._hedging = hedging
         self._copy = copy
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
         self._timer = self._loop.call_later(hedging.until_copy_s(0.0), self._send_copy)
-        self._spare: asyncio.Task[Completion] | None = None
+        self._spare: asyncio.Task[AnswerT] | None = None
         self._interrupted = False
 
-    async def run(self, primary: Awaitable[Completion]) -> Answer:
+    async def run(self, primary: Awaitable[AnswerT]) -> HedgedAnswer[AnswerT]:
         self._owner = asyncio.current_task()
         try:
-            return Answer(await primary, by_copy=False)
+            return HedgedAnswer(await primary, by_copy=False)
         except asyncio.CancelledError:
             if self._spare is None or not self._interrupted or _still_cancelled(self._owner):
                 raise
-            return Answer(self._spare.result(), by_copy=True)
+            return HedgedAnswer(self._spare.result(), by_copy=True)
         except RequestFailed:
             if self._spare is None or (self._spare.done() and self._spare.exception() is not None):
                 raise
             self._owner = None
-            return Answer(await self._spare, by_copy=True)
+            return HedgedAnswer(await self._spare, by_copy=True)
         finally:
             self._owner = None
             self._timer.cancel()
@@ -120,7 +121,7 @@ class _Race:
         self._spare = self._loop.create_task(self._copy())
         self._spare.add_done_callback(self._copy_done)
 
-    def _copy_done(self, spare: "asyncio.Task[Completion]") -> None:
+    def _copy_done(self, spare: "asyncio.Task[AnswerT]") -> None:
         failed = spare.cancelled() or spare.exception() is not None
         if self._owner is None:
             return

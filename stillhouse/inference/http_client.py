@@ -1,16 +1,16 @@
-"""The HTTP path: one POST a request through aiohttp.
+"""The HTTP client of everything that asks a model: one attempt at one request through aiohttp.
 
 aiohttp was chosen by measurement: with 256 requests in flight it takes some 0.09 ms of CPU a request, the `openai`
 package ten to thirty times that (`benchmarks/rollouts`). What the package adds, typed objects and retries of its own,
-the engine has no use for: it reads the few keys it needs, and retries have one owner elsewhere.
+is not needed here: few keys of an answer are read, and retries have one owner, `retry`.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -23,9 +23,8 @@ from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
 from stillhouse.inference.request import request_body
-from stillhouse.types import JsonObject, Message, ToolSchema, Turn
+from stillhouse.types import Message, ToolSchema, Turn
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_TIMEOUT_S: Final = 30.0
 _NEVER_SENT: Final = (
     aiohttp.ClientConnectorError,
@@ -45,17 +44,22 @@ class HttpAnswer(NamedTuple):
     latency_s: float
     """From sending to the last byte."""
     limits: RateLimits | None
-    """What the headers say of the endpoint's limits."""
+    """The endpoint's limits by the headers."""
+
+    def body(self) -> Any:
+        """The parsed JSON, in which NaN and infinities are numbers, or the text that is no JSON."""
+        return _json_or_text(self.content)
 
 
 class HttpClient:
     """A `ChatClient` over aiohttp. Make it inside a running event loop.
 
     Args:
-        endpoint: who is asked.
+        endpoint: the endpoint that is asked.
         timeout_s: longest wait for one answer in seconds, from sending to its last byte.
         clock: seconds that never go back.
         max_bytes: longest answer; what is longer is not read.
+        timeout_setting: config field that sets `timeout_s`, for the message when it has passed.
     """
 
     def __init__(
@@ -65,25 +69,23 @@ class HttpClient:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         max_bytes: int = MAX_ANSWER_BYTES,
+        timeout_setting: str = "runtime.request_timeout_s",
     ) -> None:
         self._endpoint = endpoint
         self._redactor = KeyRedactor(endpoint.api_key)
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+        self._timeout_setting = timeout_setting
         self._clock = clock
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
+        key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_UNLIMITED),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
-            headers={
-                "Authorization": f"Bearer {endpoint.api_key}",
-                "Content-Type": "application/json",
-                "Accept-Encoding": ACCEPT_ENCODING,
-            },
-            # A proxy of the environment is never meant for this machine itself.
-            trust_env=urlsplit(endpoint.base_url).hostname not in _LOOPBACK,
+            headers={**key, "Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING},
+            trust_env=endpoint.may_use_proxy,
         )
 
     async def complete(
@@ -100,11 +102,15 @@ class HttpClient:
         )
         return replace(said, turn=self._priced(said.turn), limits=answer.limits)
 
-    async def post(self, path: str, body: JsonObject) -> HttpAnswer:
-        """What one POST to `path` of the endpoint was answered with HTTP 200.
+    async def post(self, path: str, body: object) -> HttpAnswer:
+        """The answer with HTTP 200 to one POST.
+
+        Args:
+            path: relative to the endpoint's `base_url`.
+            body: sent as JSON.
 
         Raises:
-            RequestFailed: it was not.
+            RequestFailed: there is none.
         """
         return await self._ask("POST", path, orjson.dumps(body))
 
@@ -145,7 +151,7 @@ class HttpClient:
         if isinstance(error, _NEVER_SENT):
             return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):
-            return Failure(FailureKind.STALL, f"no answer within {self._timeout_s:g} s (runtime.request_timeout_s)")
+            return Failure(FailureKind.STALL, f"no answer within {self._timeout_s:g} s ({self._timeout_setting})")
         # Of an answer that is no HTTP, the error repeats the beginning.
         lost = self._redactor.text(str(error)) or type(error).__name__
         return Failure(FailureKind.TRANSIENT, f"the connection was lost: {lost}")
@@ -155,11 +161,16 @@ def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure
     if 300 <= status < 400:
         told = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
         return Failure(FailureKind.PERMANENT, told, status)
-    return classify(status, headers, _parsed(content), datetime.now(UTC))
+    return classify(status, headers, _json_or_text(content), datetime.now(UTC))
 
 
-def _parsed(content: bytes) -> Any:
+def _json_or_text(content: bytes) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
-        return content.decode(errors="replace")
+        text = content.decode(errors="replace")
+    try:
+        # Takes NaN and infinities, which servers in Python write.
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

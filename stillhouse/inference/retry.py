@@ -1,30 +1,42 @@
-"""One request until it succeeds or has failed for good: the only place that tries again.
-
-A slot is held only while a request is on the wire; while one waits to be tried again others use it.
-"""
+"""Requests until they succeed or have failed for good: `with_retries` is the only place that sends anything again."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from stillhouse.errors import AuthenticationError, EndpointError, QuotaError
 from stillhouse.inference.budget import NOTHING, REFUSED, Budget, Spend, spend_of
-from stillhouse.inference.completion import Completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.health import EndpointHealth
 from stillhouse.inference.hedge import Hedging
-from stillhouse.inference.rate_limit import Controller, Outcome, RequestSize, Ticket
+from stillhouse.inference.rate_limit import Controller, Outcome, RateLimits, RequestSize, Ticket
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.types import Turn
 
 _BASE_S: Final = 1.0
 _CAP_S: Final = 60.0
-_FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT})
-_FATAL: Final = frozenset({FailureKind.AUTH, FailureKind.QUOTA})
-_NEVER_ANSWERED: Final = 20
+_FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
+
+
+class Answer(Protocol):
+    """What an attempt must say about its answer."""
+
+    @property
+    def turn(self) -> Turn:
+        """Usage, cost and latency."""
+
+    @property
+    def limits(self) -> RateLimits | None:
+        """The endpoint's limits by the headers."""
+
+
+ResultT = TypeVar("ResultT")
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +50,72 @@ class Effects:
     """Draws the jitter of waits; nothing that is kept depends on it."""
 
 
-class _Slot:
-    """A ticket that is released once, by whoever is first."""
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often one request is sent."""
 
-    def __init__(self, controller: Controller, ticket: Ticket) -> None:
-        self._controller = controller
-        self._ticket: Ticket | None = ticket
-
-    def release(self, outcome: Outcome | None) -> None:
-        """See `Controller.release`."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._controller.release(ticket, outcome)
+    max_attempts: int
+    """Attempts that fail otherwise than by a rate limit."""
+    max_refused_s: float = math.inf
+    """Longest time during which a request is refused by rate limits."""
+    waits_if_refused: bool = True
+    """Back off after a rate limit, too; False where a `Controller` holds the next attempt back."""
 
 
-def _is_free(failure: Failure) -> bool:
-    """Whether a failed request cost nothing: it was refused. One that was lost on the way back was paid for."""
-    return failure.unreachable or failure.status not in (None, 200)
+def _never(failure: Failure) -> bool:
+    return False
+
+
+def _ignore(failure: Failure, wait_s: float) -> None:
+    pass
+
+
+async def with_retries(
+    attempt: Callable[[], Awaitable[ResultT]],
+    policy: RetryPolicy,
+    effects: Effects,
+    *,
+    is_final: Callable[[Failure], bool] = _never,
+    on_retry: Callable[[Failure, float], None] = _ignore,
+    asleep: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> ResultT:
+    """The result of the first attempt that succeeds.
+
+    Args:
+        attempt: sends the request once.
+        policy: when to give up.
+        effects: clock, sleep and jitter.
+        is_final: failures to raise at once, besides those that no further attempt can mend.
+        on_retry: called before each backoff with the failure and the seconds to wait.
+        asleep: entered during each backoff.
+
+    Raises:
+        RequestFailed: the failure of the last attempt.
+    """
+    num_failed = num_refused = 0
+    refused_at: float | None = None
+    while True:
+        try:
+            return await attempt()
+        except RequestFailed as failed:
+            failure = failed.failure
+            if failure.kind in _FINAL or is_final(failure):
+                raise
+            if failure.kind is FailureKind.RATE:
+                num_refused += 1
+                refused_at = effects.clock() if refused_at is None else refused_at
+                if effects.clock() - refused_at > policy.max_refused_s:
+                    raise
+                if not policy.waits_if_refused:
+                    continue
+            else:
+                num_failed += 1
+                if num_failed >= policy.max_attempts:
+                    raise
+        wait_s = backoff_s(num_failed + num_refused * policy.waits_if_refused, failure.retry_after_s, effects.rng)
+        on_retry(failure, wait_s)
+        with asleep():
+            await effects.sleep(wait_s)
 
 
 def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> float:
@@ -72,14 +133,31 @@ def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> 
     return max(wait, min(retry_after_s or 0.0, _CAP_S))
 
 
+class _Slot:
+    """A ticket that is released once, by whoever is first."""
+
+    def __init__(self, controller: Controller, ticket: Ticket) -> None:
+        self._controller = controller
+        self._ticket: Ticket | None = ticket
+
+    def release(self, outcome: Outcome | None) -> None:
+        """See `Controller.release`."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._controller.release(ticket, outcome)
+
+
 class Requester:
-    """Sends the requests of one collection.
+    """Sends requests to one endpoint within its rate limits and the budget.
+
+    A slot is held only while a request is on the wire; while one waits to be tried again others use it.
 
     Args:
-        endpoint: who is asked.
+        endpoint: the endpoint that is asked.
         controller: admits requests.
         budget: what the run may spend; each request reserves its worst case first.
-        max_attempts: tries of one request; being rate limited is none.
+        max_attempts: attempts of one request; being rate limited is none.
+        max_refused_s: longest time during which one request is refused by rate limits.
         hedging: sends copies of what is overdue.
         stats: counts.
         effects: clock, sleep and jitter.
@@ -92,6 +170,7 @@ class Requester:
         budget: Budget,
         *,
         max_attempts: int,
+        max_refused_s: float = math.inf,
         hedging: Hedging,
         stats: RolloutStats,
         effects: Effects,
@@ -99,57 +178,73 @@ class Requester:
         self._endpoint = endpoint
         self._controller = controller
         self._budget = budget
-        self._max_attempts = max_attempts
+        # The controller's gate is the wait after a refusal: it alone knows what the endpoint asked of all.
+        self._policy = RetryPolicy(max_attempts, max_refused_s, waits_if_refused=False)
         self._hedging = hedging
         self._stats = stats
         self._effects = effects
-        self._last_contact = float("-inf")
-        self._num_given_up = 0
+        self._health = EndpointHealth(endpoint)
 
     async def ask(
         self,
-        send: Callable[[], Awaitable[Completion]],
+        send: Callable[[], Awaitable[AnswerT]],
         *,
         size: RequestSize,
         continuing: bool,
         asleep: Callable[[], AbstractContextManager[None]],
-    ) -> Completion:
-        """What `send` gives, tried as often as its failures allow.
-
-        Args:
-            send: makes one attempt; called with a slot in hand, and again while it waits if its answer is overdue.
-            size: what one attempt asks of limits and budget.
-            continuing: whether the rollout has been under way; it then goes before new ones.
-            asleep: entered while the request waits without asking for a slot.
+    ) -> AnswerT:
+        """As `send_with_retries`, ending the run where every other request would fail as well.
 
         Raises:
             RequestFailed: it failed for good, and this request alone.
             EndpointError: every request would fail: key refused, no money, unknown model, nobody there.
             BudgetReached: the run may not spend what the request could cost.
         """
-        attempts = 0
         started = self._effects.clock()
-        while True:
-            try:
-                return await self._attempt(send, size, continuing=continuing)
-            except RequestFailed as failed:
-                failure, continuing = failed.failure, True
-                if failure.kind is FailureKind.RATE:
-                    # The controller's gate is the wait: it alone knows what the endpoint asked of all.
-                    continue
-                attempts += 1
-                if failure.kind in _FINAL or failure.kind in _FATAL or attempts >= self._max_attempts:
-                    hopeless = self._hopeless(failure, attempts, gone=self._last_contact < started)
-                    if hopeless is not None:
-                        raise hopeless from failed
-                    raise
-                self._stats.retries[failure.kind] += 1
-                with asleep():
-                    await self._effects.sleep(backoff_s(attempts, failure.retry_after_s, self._effects.rng))
+        try:
+            return await self.send_with_retries(send, size=size, continuing=continuing, asleep=asleep)
+        except RequestFailed as failed:
+            error = self._health.fatal_error(failed.failure, self._policy.max_attempts, started)
+            if error is not None:
+                raise error from failed
+            raise
 
-    async def _attempt(
-        self, send: Callable[[], Awaitable[Completion]], size: RequestSize, *, continuing: bool
-    ) -> Completion:
+    async def send_with_retries(
+        self,
+        send: Callable[[], Awaitable[AnswerT]],
+        *,
+        size: RequestSize,
+        continuing: bool = False,
+        asleep: Callable[[], AbstractContextManager[None]] = nullcontext,
+        is_final: Callable[[Failure], bool] = _never,
+    ) -> AnswerT:
+        """The answer of `send`, tried as often as its failures allow.
+
+        Args:
+            send: makes one attempt; called with a slot in hand, and again while it waits if its answer is overdue.
+            size: what one attempt asks of limits and budget.
+            continuing: whether the rollout has been under way; it then goes before new ones.
+            asleep: entered while the request waits without asking for a slot.
+            is_final: failures that the caller deals with.
+
+        Raises:
+            RequestFailed: it failed for good.
+            BudgetReached: the run may not spend what the request could cost.
+        """
+
+        async def attempt() -> AnswerT:
+            nonlocal continuing
+            goes_first, continuing = continuing, True
+            return await self._attempt(send, size, continuing=goes_first)
+
+        return await with_retries(
+            attempt, self._policy, self._effects, is_final=is_final, on_retry=self._count_retry, asleep=asleep
+        )
+
+    def _count_retry(self, failure: Failure, wait_s: float) -> None:
+        self._stats.retries[failure.kind] += 1
+
+    async def _attempt(self, send: Callable[[], Awaitable[AnswerT]], size: RequestSize, *, continuing: bool) -> AnswerT:
         """One request within budget and limits, and a copy of it where it is overdue."""
         reservation = await self._budget.reserve(self._budget.worst_case(size.prompt_characters, size.max_tokens))
         spent: Spend | None = NOTHING
@@ -163,11 +258,11 @@ class Requester:
             spent = None
             try:
                 self._stats.num_requests += 1
-                answer = await self._hedging.first_of(send(), lambda: self._copy(send, size, slot))
-                if not answer.by_copy:
-                    outcome = self._note_answer(answer.completion, size)
-                    spent = spend_of(answer.completion.turn, self._endpoint.price)
-                return answer.completion
+                first = await self._hedging.first_of(send(), lambda: self._copy(send, size, slot))
+                if not first.by_copy:
+                    outcome = self._note_answer(first.answer, size)
+                    spent = spend_of(first.answer.turn, self._endpoint.price)
+                return first.answer
             except RequestFailed as failed:
                 outcome = self._note_failure(failed.failure)
                 if _is_free(failed.failure):
@@ -179,16 +274,16 @@ class Requester:
             self._budget.settle(reservation, spent)
 
     def _copy(
-        self, send: Callable[[], Awaitable[Completion]], size: RequestSize, slot: "_Slot"
-    ) -> Coroutine[None, None, Completion]:
+        self, send: Callable[[], Awaitable[AnswerT]], size: RequestSize, slot: _Slot
+    ) -> Coroutine[None, None, AnswerT]:
         # Silent requests could otherwise hold every slot there is, with none left for their copies.
         slot.release(None)
         return self._attempt(send, size, continuing=True)
 
-    def _note_answer(self, completion: Completion, size: RequestSize) -> Outcome:
-        turn = completion.turn
-        self._last_contact = self._effects.clock()
-        self._stats.count(completion)
+    def _note_answer(self, answer: Answer, size: RequestSize) -> Outcome:
+        turn = answer.turn
+        self._health.note_contact(self._effects.clock(), answered=True)
+        self._stats.count(turn)
         if turn.latency_s is not None:
             self._hedging.note(turn.latency_s)
         prompt_tokens = turn.usage.get("prompt_tokens")
@@ -196,60 +291,18 @@ class Requester:
             self._budget.learn_prompt(size.prompt_characters, prompt_tokens)
         return Outcome(
             None,
-            limits=completion.limits,
+            limits=answer.limits,
             prompt_tokens=prompt_tokens,
             completion_tokens=turn.usage.get("completion_tokens"),
         )
 
     def _note_failure(self, failure: Failure) -> Outcome:
         if failure.status is not None:
-            self._last_contact = self._effects.clock()
+            self._health.note_contact(self._effects.clock(), answered=False)
         self._stats.num_rate_limited += failure.kind is FailureKind.RATE
         return Outcome(failure.kind, failure.retry_after_s, failure.limits, failure.scope)
 
-    def _hopeless(self, failure: Failure, attempts: int, *, gone: bool) -> EndpointError | None:
-        """The error to stop for where a request given up shows that all others would fail as well.
 
-        Args:
-            failure: of the last try.
-            attempts: tries made.
-            gone: whether nothing was heard of the endpoint since the request was first made.
-        """
-        url, model = self._endpoint.base_url, self._endpoint.model
-        again = "then run the same command again: what was paid for is used again"
-        if failure.kind is FailureKind.AUTH:
-            return AuthenticationError(f"{url}: the API key was refused: {failure.message}{self._source_of_key()}")
-        if failure.kind is FailureKind.QUOTA:
-            return QuotaError(
-                f"{url}: the account has no credit or allowance left: {failure.message}. Add credit or wait for the "
-                f"allowance to be renewed, {again}"
-            )
-        if failure.unreachable and gone:
-            return EndpointError(
-                f"{url}: cannot be reached after {attempts} tries: {failure.message}. Check that the server runs and "
-                f"that base_url is right, {again}"
-            )
-        if self._stats.num_completions > 0:
-            return None
-        if failure.status == 404:
-            return EndpointError(
-                f"{url}: does not serve model {model!r} here: {failure.message}. Check the model's name, and that "
-                "base_url goes up to and with /v1"
-            )
-        if not failure.context_overflow and failure.kind is not FailureKind.CONTENT:
-            self._num_given_up += 1
-        if self._num_given_up < _NEVER_ANSWERED:
-            return None
-        return EndpointError(
-            f"{url}: the first {self._num_given_up} requests to model {model!r} all failed; the last one: "
-            f"{failure.message}. Check that the endpoint speaks the OpenAI chat form and takes these settings, {again}"
-        )
-
-    def _source_of_key(self) -> str:
-        variable = self._endpoint.key_variable
-        if variable is None:
-            return ""
-        return (
-            f". It was read from the environment variable {variable}: set the right one there or in .env, or name "
-            f"another variable in {self._endpoint.role.key_setting}, and run the same command again"
-        )
+def _is_free(failure: Failure) -> bool:
+    """Whether a failed request cost nothing: it was refused. One that was lost on the way back was paid for."""
+    return failure.unreachable or failure.status not in (None, 200)

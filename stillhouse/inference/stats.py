@@ -3,9 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from stillhouse.inference.completion import Completion
 from stillhouse.inference.failures import FailureKind
-from stillhouse.types import JsonObject
+from stillhouse.types import JsonObject, Turn
 
 
 @dataclass(slots=True)
@@ -33,9 +32,9 @@ class RolloutStats:
     cost_usd: float | None = 0.0
     """Sum of what the endpoint said each completion cost; None once one did not say."""
 
-    def count(self, completion: Completion) -> None:
-        """Takes note of a completion that the endpoint gave."""
-        usage, cost = completion.turn.usage, completion.turn.cost_usd
+    def count(self, turn: Turn) -> None:
+        """Counts an answer that the endpoint gave."""
+        usage, cost = turn.usage, turn.cost_usd
         self.num_completions += 1
         self.prompt_tokens += usage.get("prompt_tokens", 0)
         self.completion_tokens += usage.get("completion_tokens", 0)

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from stillhouse.inference.journal.digests import digest_of
 from stillhouse.inference.journal.schema import PLACE_BYTES, prepare
+from stillhouse.inference.scoring.journal import KEY_BYTES, ScoreJournal, digest_of_scores
 from stillhouse.inspection.pages import Record
 from stillhouse.store.sqlite import SQLITE_ERRORS
-from stillhouse.training.on_policy.teachers.served.journal import KEY_BYTES, ScoreJournal, digest_of_scores
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _MAX_NAMED: Final = 3

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.journal import JOURNAL_FILE
+from stillhouse.inference.scoring.journal import SCORES_FILE
 from stillhouse.inspection.databases import ANSWERS, SCORES, JournalKind, inspect_database
 from stillhouse.inspection.salvage import Salvaged, salvage
 from stillhouse.store.manifest import damage
 from stillhouse.store.private import is_open_to_others
 from stillhouse.store.sqlite import salvage_command
-from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE
 
 _MADE_AGAIN: Final = "run the command that made it again: the stage is run anew, with every answer from the journal"
 

@@ -22,11 +22,11 @@ from stillhouse.inference.completion import Sampling
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.model_server import ModelServer
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.tools import McpTools
 from stillhouse.tools.network.browse import Browse
 from stillhouse.tools.network.search import search_tool
-from stillhouse.training.on_policy.http import ModelServer
 
 LARGE = 512 << 20
 MAX_BYTES = 4 << 20

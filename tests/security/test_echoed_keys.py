@@ -20,8 +20,8 @@ from stillhouse.inference.completion import Sampling
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.model_server import ModelServer
 from stillhouse.tools.mcp_servers.tools import McpTools
-from stillhouse.training.on_policy.http import ModelServer
 
 KEY = "sk-canary-0123456789"
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)

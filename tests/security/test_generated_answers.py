@@ -14,6 +14,7 @@ from stillhouse.config import RolloutsConfig, RuntimeConfig, ToolsConfig
 from stillhouse.errors import StillhouseError
 from stillhouse.inference import Controller, Endpoint, Journal
 from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.inference.retry import Effects
 from stillhouse.rollouts import EverySample, RolloutCollector
@@ -22,7 +23,6 @@ from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.training.on_policy.http import ModelServer
 from stillhouse.types import Message, Prompt
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

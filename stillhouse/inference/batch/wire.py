@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.http.keys import KeyRedactor
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _TAG: Final = "stillhouse"
 """The key of a batch's metadata that holds its tag."""
 _LISTED_BACK_S: Final = 86_400.0
@@ -43,7 +41,6 @@ class BatchEndpoint:
 
         from stillhouse.http.hooks import guard_answers
 
-        host = urlsplit(endpoint.base_url).hostname or ""
         self._redactor = KeyRedactor(endpoint.api_key)
         self._poll_s = poll_s
         self._sleep = sleep
@@ -53,8 +50,7 @@ class BatchEndpoint:
             http_client=openai.DefaultAsyncHttpxClient(
                 headers={"Accept-Encoding": ACCEPT_ENCODING},
                 event_hooks={"response": [guard_answers(self._redactor, is_stream=_is_file)]},
-                # A proxy of the environment is never meant for this machine itself.
-                trust_env=host not in _LOOPBACK,
+                trust_env=endpoint.may_use_proxy,
             ),
         )
 

@@ -212,8 +212,12 @@ _shared_lock: Final = threading.Lock()
 def controller_of(endpoint: Endpoint, runtime: RuntimeConfig) -> Controller:
     """The process's controller for an endpoint, within the runtime's caps; the store keeps what it learns."""
     caps = Caps(runtime.max_concurrency, runtime.max_requests_per_minute, runtime.max_tokens_per_minute)
-    memory = Path(runtime.store) / "limits.json"
-    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=memory)
+    return shared_controller(endpoint, initial=runtime.concurrency, caps=caps, memory=limits_file(runtime))
+
+
+def limits_file(runtime: RuntimeConfig) -> Path:
+    """The file of a store that keeps the limits learnt for the next process."""
+    return Path(runtime.store) / "limits.json"
 
 
 def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:

@@ -47,10 +47,10 @@ def race(hedging: Hedging, first: tuple[float, bool], copy: tuple[float, bool]) 
         return sends.send("copy", copy[0], fails=copy[1])
 
     async def main() -> Completion:
-        answer = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
+        completion, by_copy = await hedging.first_of(sends.send("first", first[0], fails=first[1]), send_copy)
         await asyncio.sleep(0)
-        assert answer.by_copy is (answer.completion.message["content"] == "copy")
-        return answer.completion
+        assert by_copy is (completion.message["content"] == "copy")
+        return completion
 
     completion = asyncio.run(main())
     return str(completion.message["content"]), sends.cancelled
@@ -69,7 +69,7 @@ def test_what_was_sent_before_latencies_were_known_is_overdue_once_they_are() ->
     async def main() -> Completion:
         asyncio.get_running_loop().call_later(2.5 * OVERDUE_S, lambda: [hedging.note(0.001) for _ in range(20)])
         sends = Sends()
-        return (await hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 0.0))).completion
+        return (await hedging.first_of(sends.send("first", 30.0), lambda: sends.send("copy", 0.0))).answer
 
     assert asyncio.run(asyncio.wait_for(main(), 10)).message["content"] == "copy"
 

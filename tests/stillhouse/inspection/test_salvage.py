@@ -12,9 +12,9 @@ import pytest
 from stillhouse.errors import StoreError
 from stillhouse.inference import Journal
 from stillhouse.inference.journal.journal import JOURNAL_FILE
+from stillhouse.inference.scoring.journal import SCORES_FILE, ScoreJournal
 from stillhouse.inspection import inspect_store, salvage_store
 from stillhouse.store import digest
-from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE, ScoreJournal
 
 NUM_ROLLOUTS = 400
 PAGE_BYTES = 4096

@@ -1,22 +1,16 @@
 """Requests to a vLLM server that samples: retries of passing faults, and errors that name the remedy."""
 
-import logging
-import random
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
-from stillhouse.training.on_policy.http import ListedModel, ModelServer, read_key
-from stillhouse.training.on_policy.patience import Patience
-
-logger = logging.getLogger(__name__)
+from stillhouse.inference.model_server import ListedModel, ModelServer, read_key
+from stillhouse.inference.retry import Effects, RetryPolicy
 
 _TIMEOUT_S: Final = 1800.0
 """Longest wait for one answer: a long completion in a full server is slow, and nobody else waits for it."""
-_MAX_ATTEMPTS: Final = 8
-_PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
+_RETRIES: Final = RetryPolicy(max_attempts=8, max_refused_s=1800.0)
 _REMEDIES: Final = {
     "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
     "/v1/completions": "Check that the server has the model, and room for the longest sequence in --max-model-len",
@@ -37,8 +31,7 @@ class VllmServer:
     Args:
         base_url: its address with `/v1`.
         api_key_env: the environment variable that holds its key; None sends none.
-        sleep: waits so many seconds; None waits for real, until `stop`.
-        rng: draws the jitter of waits.
+        effects: clock, sleep and jitter.
 
     Raises:
         AuthenticationError: the variable is not set.
@@ -49,14 +42,11 @@ class VllmServer:
         base_url: str,
         api_key_env: str | None = None,
         *,
-        sleep: Callable[[float], object] | None = None,
-        rng: random.Random | None = None,
+        effects: Effects = Effects(),  # noqa: B008
     ) -> None:
-        self._server = ModelServer(base_url, read_key(api_key_env, "on_policy.engine_api_key_env"), _TIMEOUT_S)
+        key = read_key(api_key_env, "on_policy.engine_api_key_env")
+        self._server = ModelServer(base_url, key, _TIMEOUT_S, effects=effects)
         self.root = self._server.root
-        self._stopped = threading.Event()
-        self._sleep = sleep or self._stopped.wait
-        self._rng = rng or random.Random()
 
     def post(self, path: str, body: object) -> Any:
         """What `path` answered with HTTP 200: the parsed JSON, or the text that is none.
@@ -64,7 +54,7 @@ class VllmServer:
         Raises:
             EndpointError: it did not, also after a while.
         """
-        return self._ask(path, lambda: self._server.post(path, body))
+        return self._ask(path, lambda: self._server.post(path, body, _RETRIES))
 
     def models(self) -> list[ListedModel]:
         """What it serves, at least one: base models and adapters.
@@ -72,31 +62,23 @@ class VllmServer:
         Raises:
             EndpointError: it does not say.
         """
-        found: list[ListedModel] = self._ask("/v1/models", self._server.models)
+        found: list[ListedModel] = self._ask("/v1/models", lambda: self._server.models(_RETRIES))
         return found
 
     def stop(self) -> None:
         """From now on nothing is tried a second time, and what waits to be gives up."""
-        self._stopped.set()
+        self._server.stop_retries()
 
     def close(self) -> None:
         """Closes the connections."""
         self.stop()
         self._server.close()
 
-    def _ask(self, path: str, attempt: Callable[[], Any]) -> Any:
-        patience = Patience(_MAX_ATTEMPTS, self._rng)
-        while True:
-            try:
-                return attempt()
-            except RequestFailed as error:
-                failure = error.failure
-            wait_s = patience.wait_s(failure)
-            if failure.kind not in _PASSING or wait_s is None or self._stopped.is_set():
-                raise self._error(path, failure)
-            if failure.kind is not FailureKind.RATE:
-                logger.warning("%s%s: %s; trying again in %.1f s", self.root, path, failure.message, wait_s)
-            self._sleep(wait_s)
+    def _ask(self, path: str, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except RequestFailed as error:
+            raise self._error(path, error.failure) from error
 
     def _error(self, path: str, failure: Failure) -> EndpointError:
         where = f"the vLLM server at {self.root}{path}"

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyTeacher
+from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
 from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.model_server import ModelServer, read_key
+from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
+from stillhouse.inference.scoring.apis import EchoApi, SglangApi, VllmApi
+from stillhouse.inference.scoring.journal import SCORES_FILE, ScoreJournal
+from stillhouse.inference.scoring.scorer import Scorer, ScoringApi
 from stillhouse.store import digest
-from stillhouse.training.on_policy.http import ModelServer, read_key
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
-from stillhouse.training.on_policy.teachers.served.echo import EchoApi
-from stillhouse.training.on_policy.teachers.served.journal import SCORES_FILE, ScoreJournal
-from stillhouse.training.on_policy.teachers.served.sglang import SglangApi
-from stillhouse.training.on_policy.teachers.served.teacher import ScoringApi, ServedSettings, ServedTeacher
-from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
+from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 
 
 def connect(
@@ -26,6 +26,7 @@ def connect(
     tokenizer: PreTrainedTokenizerBase,
     alignment: ByteAlignment | None,
     work_dir: Path,
+    runtime: RuntimeConfig | None = None,
 ) -> ServedTeacher:
     """The teacher of `settings`, whose server has answered as it should.
 
@@ -36,6 +37,8 @@ def connect(
         tokenizer: of the tokens that it reads.
         alignment: from its tokens to the student's; None where they are the same.
         work_dir: holds the journal.
+        runtime: says whether requests are hedged, and which store keeps the rate limits learnt; None hedges and keeps
+            nothing.
 
     Raises:
         AuthenticationError: the key is missing or refused.
@@ -48,22 +51,30 @@ def connect(
     assert settings.model is not None
     with ExitStack() as opened:
         key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
-        server = ModelServer(settings.base_url, key, settings.request_timeout_s)
+        server = ModelServer(settings.base_url, key, settings.request_timeout_s, model=settings.model)
         opened.callback(server.close)
         length = _context_length(server, settings.model)
         identity = digest([settings.kind, settings.model, server.root, temperature])
         journal = ScoreJournal(work_dir / SCORES_FILE, identity)
         opened.callback(journal.close)
-        about = ServedSettings(
-            settings.name,
-            kl_coef,
-            temperature,
-            settings.batch_tokens,
-            settings.max_in_flight,
-            # One token is generated behind those that are scored.
-            max_context=None if length is None else length - 1,
+        controller = shared_controller(
+            server.endpoint,
+            initial=settings.max_in_flight,
+            caps=Caps(settings.max_in_flight),
+            memory=None if runtime is None else limits_file(runtime),
         )
-        teacher = ServedTeacher(about, _api(settings, server, tokenizer), server, journal, alignment)
+        scorer = Scorer(
+            server,
+            _api(settings, server, tokenizer),
+            journal,
+            controller,
+            batch_tokens=settings.batch_tokens,
+            temperature=temperature,
+            hedge=runtime is None or runtime.hedge,
+        )
+        # One token is generated behind those that are scored.
+        max_context = None if length is None else length - 1
+        teacher = ServedTeacher(settings.name, kl_coef, max_context, scorer, server, journal, alignment)
         probe_server(teacher, temperature, tokenizer)
         opened.pop_all()
     return teacher

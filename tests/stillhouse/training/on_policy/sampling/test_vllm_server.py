@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import AuthenticationError, EndpointError
+from stillhouse.inference.retry import Effects
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 
 Answer = tuple[int, dict[str, str], Any]
@@ -64,7 +65,10 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 def client(url: str, waits: list[float]) -> VllmServer:
-    return VllmServer(url, sleep=waits.append, rng=random.Random(0))
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    return VllmServer(url, effects=Effects(lambda: sum(waits), sleep, random.Random(0)))
 
 
 def test_passing_faults_are_tried_again_after_what_the_server_asks(scripted: Callable[..., Scripted]):

@@ -10,15 +10,19 @@ import pytest
 SCORE = """
 import sys
 from pathlib import Path
-from stillhouse.training.on_policy.http import ModelServer
-from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
-from stillhouse.training.on_policy.teachers.served.teacher import ServedSettings, ServedTeacher
+from stillhouse.inference.model_server import ModelServer
+from stillhouse.inference.rate_limit import Caps, Controller, RateControl
+from stillhouse.inference.scoring.apis import VllmApi
+from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.scoring.scorer import Scorer
+from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest
-from stillhouse.training.on_policy.teachers.served.vllm import VllmApi
 
-settings = ServedSettings("far", 1.0, 1.0, batch_tokens=40, max_in_flight=2, max_context=None)
 journal = ScoreJournal(Path(sys.argv[2]), "far")
-teacher = ServedTeacher(settings, VllmApi("big"), ModelServer(sys.argv[1], None, 10.0), journal)
+server = ModelServer(sys.argv[1], None, 10.0)
+controller = Controller(RateControl(2, Caps(2)))
+scorer = Scorer(server, VllmApi("big"), journal, controller, batch_tokens=40, temperature=1.0)
+teacher = ServedTeacher("far", 1.0, None, scorer, server, journal)
 requests = [ScoreRequest([number + 3] * 20, [False] + [True] * 19, "p") for number in range(40)]
 print(sum(map(sum, teacher.start(requests).result())), flush=True)
 teacher.close()

@@ -16,9 +16,9 @@ from typing import Final
 from xxhash import xxh3_64_digest
 
 from stillhouse.errors import StoreError
+from stillhouse.inference.scoring.apis import TokenSequence
 from stillhouse.store.private import private_file
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
-from stillhouse.training.on_policy.scored import TeacherView
 
 SCORES_FILE: Final = "teacher_scores.sqlite"
 """In the folder of the training; one file for all its teachers."""
@@ -66,11 +66,11 @@ class ScoreJournal:
         except (OSError, *SQLITE_ERRORS) as error:
             raise self._error("opened", error) from error
 
-    def key(self, view: TeacherView) -> bytes:
+    def key(self, sequence: TokenSequence) -> bytes:
         """Of what a teacher reads and which tokens of it are scored."""
         hasher = hashlib.sha256(len(self._identity).to_bytes(8, "little") + self._identity)
-        hasher.update(array("q", view.token_ids).tobytes())
-        hasher.update(bytes(view.loss_mask))
+        hasher.update(array("q", sequence.token_ids).tobytes())
+        hasher.update(bytes(sequence.loss_mask))
         return hasher.digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, list[float]]:

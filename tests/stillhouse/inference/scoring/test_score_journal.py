@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.training.on_policy.teachers.served.journal import ScoreJournal
+from stillhouse.inference.scoring.journal import ScoreJournal
 
 KEYS = [bytes([number]) * 32 for number in range(3)]
 SCORES = {key: [-1.5, -float(number), -0.25] for number, key in enumerate(KEYS)}

@@ -1,0 +1,186 @@
+"""`ModelServer`: a server of models asked from code that blocks, such as a training.
+
+Requests run on an event loop in a thread of the server's own.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, TypeVar
+
+from stillhouse.errors import AuthenticationError
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.http_client import HttpAnswer, HttpClient
+from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
+
+ResultT = TypeVar("ResultT")
+
+_SHOWN_CHARACTERS: Final = 200
+_MAX_ANSWER_BYTES: Final = 1 << 30
+"""Longest answer: of 128,000 scored tokens with 100 alternatives each, some 80 bytes apiece."""
+
+logger = logging.getLogger(__name__)
+
+
+class ListedModel(NamedTuple):
+    """A model that a server offers."""
+
+    id: str
+    max_context: int | None
+    """Most tokens of a request; None where the server does not say."""
+    is_adapter: bool
+    """By vLLM's convention: the entry has a parent."""
+
+
+class ModelServer:
+    """A server's root and a pool of connections to it. Safe to use from several threads.
+
+    Args:
+        base_url: its address, with `/v1` or without.
+        key: sent with every request; None sends none.
+        timeout_s: longest wait for one answer.
+        model: name of the model that is asked, as rate limits are filed under it; empty where any is.
+        max_bytes: longest answer; what is longer is not read.
+        timeout_setting: config field that sets `timeout_s`.
+        effects: clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str | None,
+        timeout_s: float,
+        *,
+        model: str = "",
+        max_bytes: int = _MAX_ANSWER_BYTES,
+        timeout_setting: str = "request_timeout_s",
+        effects: Effects = Effects(),  # noqa: B008
+    ) -> None:
+        self.root = base_url.rstrip("/").removesuffix("/v1")
+        self.endpoint = Endpoint(self.root, model, model, key or "")
+        self._effects = effects
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="model-server", daemon=True)
+        self._thread.start()
+        self._stopped = asyncio.Event()
+        self._client = self.start(self._open(timeout_s, max_bytes, timeout_setting)).result()
+
+    def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+        """Runs a coroutine on the server's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def send(self, method: str, path: str, body: object) -> HttpAnswer:
+        """The answer with HTTP 200 to one attempt; for coroutines on the server's event loop.
+
+        Raises:
+            RequestFailed: there is none.
+        """
+        relative = path.removeprefix("/")
+        return await (self._client.get(relative) if method == "GET" else self._client.post(relative, body))
+
+    def get(self, path: str, policy: RetryPolicy | None = None) -> Any:
+        """As `post`, without a body."""
+        return self._ask("GET", path, None, policy)
+
+    def post(self, path: str, body: object, policy: RetryPolicy | None = None) -> Any:
+        """What `path` answered with HTTP 200: the parsed JSON, in which NaN and infinities are numbers, or else a text.
+
+        Args:
+            path: from the server's root.
+            body: sent as JSON.
+            policy: how often it is sent; None sends it once.
+
+        Raises:
+            RequestFailed: there is no such answer.
+        """
+        return self._ask("POST", path, body, policy)
+
+    def models(self, policy: RetryPolicy | None = None) -> list[ListedModel]:
+        """What `/v1/models` lists, at least one.
+
+        Raises:
+            RequestFailed: it does not; with status 200 where it says something else.
+        """
+        answer = self.get("/v1/models", policy)
+        entries = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) and "id" in e for e in entries):
+            message = f"no list of models: {str(answer)[:_SHOWN_CHARACTERS]!r}"
+            raise RequestFailed(Failure(FailureKind.PERMANENT, message, 200))
+        lengths = [entry.get("max_model_len") for entry in entries]
+        return [
+            ListedModel(entry["id"], length if type(length) is int and length > 0 else None, bool(entry.get("parent")))
+            for entry, length in zip(entries, lengths, strict=True)
+        ]
+
+    def stop_retries(self) -> None:
+        """From now on nothing is sent a second time, and what waits to be is given up."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def close(self) -> None:
+        """Closes the connections and ends the thread."""
+        if self._loop.is_closed():
+            return
+        self.start(self._close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self, timeout_s: float, max_bytes: int, timeout_setting: str) -> HttpClient:
+        return HttpClient(self.endpoint, timeout_s=timeout_s, max_bytes=max_bytes, timeout_setting=timeout_setting)
+
+    async def _close(self) -> None:
+        await self._client.aclose()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _ask(self, method: str, path: str, body: object, policy: RetryPolicy | None) -> Any:
+        if policy is None:
+            return self.start(self.send(method, path, body)).result().body()
+
+        def log(failure: Failure, wait_s: float) -> None:
+            if failure.kind is not FailureKind.RATE:
+                logger.warning("%s%s: %s; trying again in %.1f s", self.root, path, failure.message, wait_s)
+
+        retried = with_retries(
+            lambda: self.send(method, path, body),
+            policy,
+            Effects(self._effects.clock, self._sleep, self._effects.rng),
+            is_final=lambda failure: self._stopped.is_set(),
+            on_retry=log,
+        )
+        return self.start(retried).result().body()
+
+    async def _sleep(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._effects.sleep(seconds))
+        stopping = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            stopping.cancel()
+
+
+def read_key(variable: str | None, setting: str) -> str | None:
+    """The key that an environment variable holds; None where there is no variable.
+
+    Args:
+        variable: its name.
+        setting: where the name was given.
+
+    Raises:
+        AuthenticationError: the variable is not set.
+    """
+    key = None if variable is None else os.environ.get(variable)
+    if variable is not None and not key:
+        raise AuthenticationError(
+            f"{setting}: the environment variable {variable} is not set. Put {variable}=... into .env or the "
+            "environment, or leave the setting out"
+        )
+    return key

@@ -1,0 +1,234 @@
+"""`Scorer`: log-probabilities of given tokens from a server, in batches of which those that fail are cut in two.
+
+What a server cannot do with many sequences (it runs out of memory, answers late, refuses one of them) it may do with
+fewer. A sequence that fails alone is sent again as often as its failure allows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from stillhouse.config import BudgetConfig
+from stillhouse.inference.budget import Budget
+from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
+from stillhouse.inference.hedge import Hedging
+from stillhouse.inference.http_client import HttpAnswer
+from stillhouse.inference.model_server import ModelServer
+from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
+from stillhouse.inference.retry import Effects, Requester
+from stillhouse.inference.scoring.apis import TokenSequence
+from stillhouse.inference.scoring.journal import ScoreJournal
+from stillhouse.inference.stats import RolloutStats
+from stillhouse.inference.usage import read_usage
+from stillhouse.types import JsonObject, Turn
+
+_MAX_ATTEMPTS: Final = 6
+_MAX_REFUSED_S: Final = 1800.0
+_HALVED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL, FailureKind.PERMANENT})
+_SHOWN_CHARACTERS: Final = 200
+
+logger = logging.getLogger(__name__)
+
+
+class ScoringApi(Protocol):
+    """The form of request and answer of one kind of server."""
+
+    @property
+    def path(self) -> str:
+        """Of the route, from the server's root."""
+
+    def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
+        """The request for all sequences; `spelt` asks for the texts of tokens too."""
+
+    def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Log-probabilities of the scored tokens of each sequence; raises `WrongAnswer`."""
+
+    def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
+        """How the server writes each token of the one sequence; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What one request was answered."""
+
+    body: Any
+    turn: Turn
+    limits: RateLimits | None
+    logprobs: list[list[float]]
+    """Of the scored tokens of each sequence; empty where only spellings were asked for."""
+
+
+class Scorer:
+    """Scores through one server; what was answered is in the journal before it is used.
+
+    Its coroutines run on the server's event loop.
+
+    Args:
+        server: the server that is asked.
+        api: the form of requests.
+        journal: what was scored before, and where scores become durable.
+        controller: the rate limits of the server.
+        batch_tokens: most tokens of one request; a longer sequence goes alone.
+        temperature: of the distribution that is scored.
+        budget: what the run may spend; None sets no limit.
+        hedge: send requests a second time that are overdue by far.
+        effects: clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        server: ModelServer,
+        api: ScoringApi,
+        journal: ScoreJournal,
+        controller: Controller,
+        *,
+        batch_tokens: int,
+        temperature: float,
+        budget: Budget | None = None,
+        hedge: bool = True,
+        effects: Effects = Effects(),  # noqa: B008
+    ) -> None:
+        self.url = f"{server.root}{api.path}"
+        self.stats = RolloutStats()
+        self._server = server
+        self._api = api
+        self._journal = journal
+        self._batch_tokens = batch_tokens
+        self._temperature = temperature
+        self._requester = Requester(
+            server.endpoint,
+            controller,
+            budget or Budget(BudgetConfig(), None),
+            max_attempts=_MAX_ATTEMPTS,
+            max_refused_s=_MAX_REFUSED_S,
+            hedging=Hedging(enabled=hedge),
+            stats=self.stats,
+            effects=effects,
+        )
+        self._waiting: set[asyncio.Task[list[list[float]]]] = set()
+        self._sending: set[asyncio.Task[Scores]] = set()
+        self._closing = False
+
+    async def score(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Log-probabilities of the scored tokens of each sequence.
+
+        Sequences in the journal are not sent, and equal ones are sent once. Batches go on after one has failed, so that
+        what they are answered is kept.
+
+        Raises:
+            RequestFailed: a sequence could not be scored.
+            WrongAnswer: an answer does not hold the scores.
+            StoreError: the journal cannot be read or written.
+            BudgetReached: the run may not spend what a request could cost.
+        """
+        keys = [self._journal.key(sequence) for sequence in sequences]
+        known = self._journal.find(keys)
+        missing = {key: sequence for key, sequence in zip(keys, sequences, strict=True) if key not in known}
+        self.stats.num_replayed += len(known)
+        tasks = [asyncio.create_task(self._score(batch)) for batch in self._batches(missing.values())]
+        self._waiting.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self._waiting.discard)
+        answers = [scores for batch in await asyncio.gather(*tasks) for scores in batch]
+        known.update(zip(missing, answers, strict=True))
+        return [known[key] for key in keys]
+
+    async def score_now(self, sequences: Sequence[TokenSequence], temperature: float) -> list[list[float]]:
+        """As `score`, past the journal, in one request and with patience only for a busy server."""
+        return (await self._ask_once(sequences, partial(self._post, sequences, temperature))).logprobs
+
+    async def spellings(self, sequence: TokenSequence) -> list[str | None]:
+        """How the server writes the tokens of a sequence; None where it does not say. Patient as `score_now`."""
+        answer = await self._ask_once([sequence], partial(self._post, [sequence], 1.0, spelt=True))
+        return self._api.spellings(answer.body, sequence)
+
+    async def aclose(self) -> None:
+        """Waits for the requests on the wire and sends nothing more; what waits to be sent is cancelled."""
+        self._closing = True
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._waiting, *self._sending, return_exceptions=True)
+
+    def _batches(self, sequences: Iterable[TokenSequence]) -> list[list[TokenSequence]]:
+        batches: list[list[TokenSequence]] = []
+        room = 0
+        for sequence in sequences:
+            if len(sequence.token_ids) > room:
+                batches.append([])
+                room = self._batch_tokens
+            batches[-1].append(sequence)
+            room -= len(sequence.token_ids)
+        return batches
+
+    async def _score(self, batch: Sequence[TokenSequence]) -> list[list[float]]:
+        def is_halved(failure: Failure) -> bool:
+            return len(batch) > 1 and failure.kind in _HALVED and not failure.unreachable
+
+        try:
+            answer = await self._requester.send_with_retries(
+                partial(self._send_and_keep, batch), size=_size(batch), is_final=is_halved
+            )
+        except RequestFailed as failed:
+            if not is_halved(failed.failure):
+                raise
+            logger.warning(
+                "a teacher's server failed for %d sequences, which are sent by halves: %s",
+                len(batch),
+                failed.failure.message,
+            )
+        else:
+            return answer.logprobs
+        middle = len(batch) // 2
+        return await self._score(batch[:middle]) + await self._score(batch[middle:])
+
+    async def _ask_once(self, sequences: Sequence[TokenSequence], send: Callable[[], Awaitable[Scores]]) -> Scores:
+        """Waits for a server that has too much to do or still loads; any other failure is raised at once."""
+
+        def is_final(failure: Failure) -> bool:
+            return failure.kind is not FailureKind.RATE and failure.status != HTTPStatus.SERVICE_UNAVAILABLE
+
+        return await self._requester.send_with_retries(send, size=_size(sequences), is_final=is_final)
+
+    async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> Scores:
+        """One attempt whose answer is kept even if nobody waits for it any more, as it was paid for."""
+        sending = asyncio.create_task(self._post_and_keep(batch))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if not self._closing:  # a copy of the request has answered
+                sending.cancel()
+            raise
+
+    async def _post_and_keep(self, batch: Sequence[TokenSequence]) -> Scores:
+        answer = await self._post(batch, self._temperature)
+        self._journal.put(
+            {self._journal.key(sequence): scores for sequence, scores in zip(batch, answer.logprobs, strict=True)}
+        )
+        return answer
+
+    async def _post(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> Scores:
+        request = self._api.body(sequences, temperature, spelt=spelt)
+        answer = await self._server.send("POST", self._api.path, request)
+        body = answer.body()
+        if isinstance(body, str):
+            message = f"HTTP 200, but its body is no JSON: {body[:_SHOWN_CHARACTERS] or 'nothing'}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
+        logprobs = [] if spelt else self._api.logprobs(body, sequences)
+        return Scores(body, self._turn(body, answer, sequences), answer.limits, logprobs)
+
+    def _turn(self, body: Any, answer: HttpAnswer, sequences: Sequence[TokenSequence]) -> Turn:
+        usage = read_usage(body.get("usage")) if isinstance(body, dict) else {}
+        if "prompt_tokens" not in usage or "completion_tokens" not in usage:
+            usage = {"prompt_tokens": sum(len(sequence.token_ids) for sequence in sequences), "completion_tokens": 0}
+        return Turn("stop", usage, answer.latency_s, self._server.endpoint.model)
+
+
+def _size(sequences: Sequence[TokenSequence]) -> RequestSize:
+    """The size of one request, in which a token counts as a character: how many there are is known."""
+    return RequestSize(sum(len(sequence.token_ids) for sequence in sequences), max_tokens=len(sequences))
