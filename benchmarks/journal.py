@@ -46,8 +46,7 @@ import uvloop
 
 from benchmarks.frame.rounds import alternate, argument_parser, measured, publish, ratio, spread
 from stillhouse.inference.journal import Journal
-from stillhouse.inference.journal.digests import digest_of
-from stillhouse.inference.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, place
+from stillhouse.inference.journal.schema import COMPLETION, PLACE_BYTES, TRAJECTORY, digest_of, place
 
 _CONCURRENCY: Final = 256
 _COMPLETION: Final = b"c" * 600

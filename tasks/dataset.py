@@ -20,8 +20,7 @@ from stillhouse.dataset.shards import (
     SIGNATURES_FILE,
     CandidateShard,
 )
-from stillhouse.inference.budget.prices import stated_price
-from stillhouse.inference.budget.prices_file import price_in_file
+from stillhouse.inference.budget.prices import price_in_file, stated_price
 from stillhouse.inference.endpoint import Price
 from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256

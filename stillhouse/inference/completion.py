@@ -1,18 +1,20 @@
-"""One completion as the engine handles it, read from an endpoint's answer or from the journal."""
+"""One completion: the body of its request, and the answer as it is read from the endpoint or the journal."""
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import urlsplit
 
 import orjson
 
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify, error_of
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.usage import read_cost, read_usage
-from stillhouse.types import JsonObject, Message, TokenUsage, Turn
+from stillhouse.types import JsonObject, Message, TokenUsage, ToolSchema, Turn
 
 _LOG = logging.getLogger(__name__)
 _SAID: Final = ("content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "refusal")
@@ -197,3 +199,62 @@ def _list(value: Any) -> list[Any] | None:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+class ChatClient(Protocol):
+    """Asks an endpoint for one completion."""
+
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+    ) -> Completion:
+        """The completion of one attempt.
+
+        Raises:
+            RequestFailed: there is none; the failure says why and whether to try again.
+        """
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+
+
+def request_body(
+    endpoint: Endpoint, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
+) -> JsonObject:
+    """What is sent for one completion, in OpenAI's form; keys that are not needed are left out.
+
+    `sampling.extra_body` has the last word, key by key.
+    """
+    host = urlsplit(endpoint.base_url).hostname or ""
+    openai, openrouter = host.endswith("openai.com"), host.endswith("openrouter.ai")
+    body: JsonObject = {
+        "model": endpoint.model,
+        "messages": messages,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        # Newer models of OpenAI refuse `max_tokens`; most other endpoints know nothing else.
+        "max_completion_tokens" if openai else "max_tokens": sampling.max_tokens,
+    }
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if tools:
+        body["tools"] = tools
+        if sampling.tool_choice != "auto":
+            body["tool_choice"] = sampling.tool_choice
+    if sampling.reasoning_effort is not None:
+        body |= (
+            {"reasoning": {"effort": sampling.reasoning_effort}}
+            if openrouter
+            else {"reasoning_effort": sampling.reasoning_effort}
+        )
+    if sampling.response_schema is not None:
+        described = {"name": "answer", "strict": True, "schema": sampling.response_schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": described}
+    if sampling.record_tokens:
+        body["logprobs"] = True
+        if not openai:
+            # vLLM's key, and this project's own server's; OpenAI refuses keys it does not know.
+            body["return_token_ids"] = True
+    if openrouter:
+        # Without it OpenRouter does not say what a request cost.
+        body["usage"] = {"include": True}
+    return body | sampling.extra_body

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from stillhouse.inference.journal.digests import digest_of
-from stillhouse.inference.journal.schema import PLACE_BYTES, prepare
+from stillhouse.inference.journal.schema import PLACE_BYTES, digest_of, prepare
 from stillhouse.inference.scoring.journal import KEY_BYTES, ScoreJournal, digest_of_scores
 from stillhouse.inspection.pages import Record
 from stillhouse.store.sqlite import SQLITE_ERRORS

@@ -14,7 +14,7 @@ from typing import Final
 
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
-from stillhouse.inference.client import ChatClient
+from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.journal import Journal

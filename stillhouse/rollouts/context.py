@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stillhouse.agent.prepared_tools import PreparedTools
 from stillhouse.config import RolloutsConfig
-from stillhouse.inference.client import ChatClient
+from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal
 from stillhouse.inference.retry import Requester

@@ -21,15 +21,12 @@ from typing import Final
 
 import orjson
 
-from stillhouse.inference.batch.answers import read_answer
-from stillhouse.inference.batch.limits import MAX_REQUESTS
-from stillhouse.inference.batch.notes import BatchNote, BatchNotes
-from stillhouse.inference.batch.open_batch import BatchRequest, OpenBatch
-from stillhouse.inference.batch.wire import BatchEndpoint
-from stillhouse.inference.completion import Completion, Sampling
+from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
+from stillhouse.inference.batch.rules import MAX_REQUESTS
+from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
+from stillhouse.inference.completion import Completion, Sampling, request_body
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, RequestFailed
-from stillhouse.inference.request import request_body
 from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)

@@ -1,9 +1,8 @@
 """Hard caps on what a run spends, what it will spend in all, and the prices both are reckoned with."""
 
-from stillhouse.inference.budget.budget import Budget, BudgetSnapshot, Reservation
+from stillhouse.inference.budget.budget import Budget, BudgetSnapshot, Reservation, forget_budgets, shared_budget
+from stillhouse.inference.budget.ledger import NOTHING, REFUSED, Spend, spend_of
 from stillhouse.inference.budget.prices import price_of, require_prices, stated_price
-from stillhouse.inference.budget.shared import forget_budgets, shared_budget
-from stillhouse.inference.budget.spend import NOTHING, REFUSED, Spend, spend_of
 
 __all__ = [
     "NOTHING",

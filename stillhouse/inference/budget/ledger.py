@@ -1,13 +1,110 @@
-"""`ReservationLedger`: spent, reserved, and the queue of requests that wait for room under the caps of a run."""
+"""What requests cost (`Spend`), and the ledger of what a run has spent and reserved."""
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.budget.amounts import ZERO, Amounts, Caps
+from stillhouse.inference.endpoint import Price
+from stillhouse.types import Turn
+
+_PICO: Final = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What something cost, or may cost."""
+
+    requests: int = 0
+    tokens: int = 0
+    """Prompts and completions together."""
+    usd: float | None = 0.0
+    """None when the price is unknown; never 0 for unknown."""
+
+    def __add__(self, other: "Spend") -> "Spend":
+        usd = None if self.usd is None or other.usd is None else self.usd + other.usd
+        return Spend(self.requests + other.requests, self.tokens + other.tokens, usd)
+
+
+NOTHING: Final = Spend()
+"""What a request cost that was never sent."""
+REFUSED: Final = Spend(requests=1)
+"""What a request cost that was answered with an error."""
+
+
+def spend_of(turn: Turn, price: Price | None) -> Spend | None:
+    """What one completion cost; None when its endpoint did not say how many tokens it took.
+
+    Args:
+        turn: the completion's facts; its own cost goes before any price.
+        price: for where the turn has no cost.
+    """
+    usage = turn.usage
+    if "prompt_tokens" not in usage or "completion_tokens" not in usage:
+        return None
+    usd = turn.cost_usd
+    if usd is None and price is not None:
+        usd = price.of(usage)
+    return Spend(1, usage["prompt_tokens"] + usage["completion_tokens"], usd)
+
+
+class Amounts(NamedTuple):
+    """Requests, tokens and picodollars; an unknown price counts no money."""
+
+    requests: int
+    tokens: int
+    picodollars: int
+
+    @classmethod
+    def of(cls, spend: Spend) -> "Amounts":
+        """A spend as whole numbers. Rounding is monotone: the larger spend has the larger amounts."""
+        return cls(spend.requests, spend.tokens, 0 if spend.usd is None else round(spend.usd * _PICO))
+
+    def spend(self, *, usd_known: bool = True) -> Spend:
+        """The amounts as a spend."""
+        return Spend(self.requests, self.tokens, self.picodollars / _PICO if usd_known else None)
+
+    def plus(self, other: "Amounts") -> "Amounts":
+        """The sum of both."""
+        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def minus(self, other: "Amounts") -> "Amounts":
+        """What is left of these after those."""
+        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+    def above(self, other: "Amounts") -> "Amounts":
+        """What these have more than those, each figure by itself."""
+        return Amounts(max(0, self[0] - other[0]), max(0, self[1] - other[1]), max(0, self[2] - other[2]))
+
+
+ZERO: Final = Amounts(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetCaps:
+    """The most that may be counted; infinity where nothing is set."""
+
+    requests: float
+    tokens: float
+    picodollars: float
+
+    @classmethod
+    def of(cls, config: BudgetConfig) -> "BudgetCaps":
+        """The caps a config sets."""
+        return cls(
+            math.inf if config.max_requests is None else config.max_requests,
+            math.inf if config.max_tokens is None else config.max_tokens,
+            math.inf if config.max_usd is None else round(config.max_usd * _PICO),
+        )
+
+    def hold(self, amounts: Amounts) -> bool:
+        """Whether no cap is passed."""
+        return amounts[0] <= self.requests and amounts[1] <= self.tokens and amounts[2] <= self.picodollars
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +125,7 @@ class ReservationLedger:
             the request's worst case and whether that fits beside what is counted alone. Called under the lock.
     """
 
-    def __init__(self, caps: Caps, refuse: Callable[[Amounts, bool], BudgetReached | None]) -> None:
+    def __init__(self, caps: BudgetCaps, refuse: Callable[[Amounts, bool], BudgetReached | None]) -> None:
         self._caps = caps
         self._refuse = refuse
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ the worst case of a request that is not sent yet, the price is the first of thes
 
     1. teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens: what the user states
     2. the endpoint's own list, GET /models, in OpenRouter's form: today's price of this very endpoint
-    3. teacher.prices_file: a table of many models, as current as whoever keeps it (`prices_file.py`)
+    3. teacher.prices_file: a table of many models, as current as whoever keeps it
 
 Otherwise it is unknown, and said to be so: never 0. The batch endpoint halves whichever was found.
 """
@@ -14,13 +14,16 @@ import logging
 import math
 import threading
 from contextlib import aclosing
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
-from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig
+from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
 from stillhouse.errors import ConfigError
-from stillhouse.inference.budget.prices_file import price_in_file
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import RequestFailed
 
@@ -29,6 +32,70 @@ _TIMEOUT_S: Final = 10.0
 
 _listed: Final[dict[tuple[str, str], Price | None]] = {}
 _lock: Final = threading.Lock()
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt: float = Field(ge=0.0)
+    completion: float = Field(ge=0.0)
+    cached_prompt: float | None = Field(default=None, ge=0.0)
+
+
+class _Table(RootModel[dict[str, _Row]]):
+    pass
+
+
+def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) -> Price | None:
+    """The price of `model` in a file of prices; None when no line of it is about that model.
+
+    The file is YAML, a model's name or a pattern with USD per million tokens:
+
+        gpt-5-mini:
+          prompt: 0.25
+          completion: 2.00
+          cached_prompt: 0.025    # optional; else as prompt
+        "qwen/*":                 # * any characters, ? any one, [ab] one of these
+          prompt: 0.10
+          completion: 0.40
+
+    A name that is written out goes before any pattern; of several patterns the first in the file holds.
+
+    Args:
+        path: of the file.
+        model: name at its endpoint.
+        role: whose section names the file.
+
+    Raises:
+        ConfigError: the file is not there, is not YAML, or does not have the form shown above.
+    """
+    rows = _read(Path(path), f"{role.section}.prices_file")
+    row = rows.get(model) or next((row for name, row in rows.items() if fnmatchcase(model, name)), None)
+    return None if row is None else Price(row.prompt, row.completion, cached_prompt=row.cached_prompt)
+
+
+def _read(path: Path, field: str) -> dict[str, _Row]:
+    try:
+        body: Any = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{field}: {path} cannot be read ({error.strerror}). Correct the path, or leave the field out"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{field}: {path} is not valid YAML: {error}. Correct the file") from error
+    try:
+        return _Table.model_validate(body).root
+    except ValidationError as error:
+        raise ConfigError(f"{field}: {path}: {_told(error)}") from error
+
+
+def _told(error: ValidationError) -> str:
+    found = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in found["loc"]) or "the file"
+    return (
+        f"{place}: {found['msg']}, found {found['input']!r}. Expected for each model name or pattern a mapping of "
+        "prompt, completion and, if it differs, cached_prompt: numbers in USD per million tokens, from 0"
+    )
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:

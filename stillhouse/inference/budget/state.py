@@ -1,19 +1,83 @@
-"""`RunState`: what all collections of one run share of its budget."""
+"""`RunState`: what all collections of one run share of its budget, and the errors when it is spent."""
 
 import logging
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.budget.amounts import Amounts, Caps
-from stillhouse.inference.budget.ledger import ReservationLedger
-from stillhouse.inference.budget.prompt_tokens import PromptTokens
-from stillhouse.inference.budget.reached import spent_error, time_error
+from stillhouse.inference.budget.ledger import Amounts, BudgetCaps, ReservationLedger, Spend
 
+_FIRST: Final = 1.0
+"""Tokens a character before anything is known. English has about 0.25; few texts in any language have more than 1."""
+_MIN_SEEN: Final = 20
+_MIN_CHARACTERS: Final = 200
+_MARGIN: Final = 1.25
+"""Times the highest ratio seen: the next prompt may be worse than all before."""
+_TEMPLATE: Final = 64
+"""Tokens a chat template adds however short the prompt is."""
+_AGAIN = "and run the same command again: what was paid for is used again"
 _LOG = logging.getLogger(__name__)
 _SECONDS_PER_HOUR: Final = 3600.0
+
+
+class PromptTokens:
+    """An estimate that leans high: the highest ratio of tokens to characters seen, and a quarter more."""
+
+    def __init__(self) -> None:
+        self._highest = 0.0
+        self._num_seen = 0
+
+    def learn(self, characters: int, tokens: int) -> None:
+        """Takes in what an endpoint made of one prompt; a short one tells more of the template than of the text."""
+        if characters < _MIN_CHARACTERS:
+            return
+        self._num_seen += 1
+        self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
+
+    def most(self, characters: int) -> int:
+        """The most tokens to expect of so many characters."""
+        ratio = _FIRST if self._num_seen < _MIN_SEEN else self._highest * _MARGIN
+        return math.ceil(characters * ratio) + _TEMPLATE
+
+
+def spent_error(config: BudgetConfig, counted: Spend, possibly_billed: Spend, worst: Spend) -> BudgetReached:
+    """The error where one more request could pass a cap.
+
+    Args:
+        config: the caps.
+        counted: against them.
+        possibly_billed: the part of it that is an upper bound.
+        worst: what the request may cost.
+    """
+    passed = list(_passed(config, counted, worst))
+    message = f"the budget is spent: {'; '.join(told for _, told in passed)}. "
+    if possibly_billed.requests:
+        money = f" and {possibly_billed.usd:.4g} USD" if possibly_billed.usd else ""
+        message += (
+            f"(Of that, {possibly_billed.tokens} tokens{money} are the worst case of {possibly_billed.requests} "
+            "requests that did not say what they cost.) "
+        )
+    return BudgetReached(message + f"Raise {' and '.join(field for field, _ in passed)} {_AGAIN}")
+
+
+def _passed(config: BudgetConfig, counted: Spend, worst: Spend) -> Iterator[tuple[str, str]]:
+    """The field and the words for each cap that the request could pass."""
+    for name, unit in (("requests", "requests"), ("tokens", "tokens"), ("usd", "USD")):
+        cap, spent, more = getattr(config, f"max_{name}"), getattr(counted, name) or 0, getattr(worst, name) or 0
+        if cap is not None and spent + more > cap:
+            over = f" ({spent - cap:.6g} over, by answers that cost more than foreseen)" if spent > cap else ""
+            told = f"{spent:.6g} of {cap:.6g} {unit} are spent{over}, and one more request may take {more:.6g}"
+            yield f"budget.max_{name}", told
+
+
+def time_error(hours: float, cap: float) -> BudgetReached:
+    """The error where the time is up."""
+    return BudgetReached(
+        f"the budget is spent: rollouts have taken {hours:.3g} of {cap:g} hours. Raise budget.max_hours {_AGAIN}"
+    )
 
 
 class RunState:
@@ -25,7 +89,7 @@ class RunState:
     """
 
     def __init__(self, config: BudgetConfig, clock: Callable[[], float]) -> None:
-        self.book = ReservationLedger(Caps.of(config), self._refuse)
+        self.book = ReservationLedger(BudgetCaps.of(config), self._refuse)
         self.usd_known = True
         """Whether the cost of everything counted is known, or bounded."""
         self._config = config

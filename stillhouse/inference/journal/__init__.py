@@ -8,15 +8,13 @@ processes on one journal tell the same story.
     schema     the file: its table, and how files of earlier versions are brought to it
     writer     the thread that makes what has gathered durable, one transaction at a time
     claims     which rollouts this journal runs, as kernel locks that end with their process
-    journal    what the other rooms use: look-ups, puts, claims
-    shared     one open journal for all collections of a process
+    journal    what the other rooms use: look-ups, puts, claims, one open journal for all of a process
     parts      journals of a few rollouts each, for processes on other machines
     copies     what several machines with journals of their own tell each other by object storage
 
 All users of one file are on one machine: neither WAL nor the locks work over a network.
 """
 
-from stillhouse.inference.journal.journal import Journal
-from stillhouse.inference.journal.shared import open_journal
+from stillhouse.inference.journal.journal import Journal, open_journal
 
 __all__ = ["Journal", "open_journal"]

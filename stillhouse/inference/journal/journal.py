@@ -1,16 +1,17 @@
-"""`Journal`: look-ups, puts and claims on one journal file."""
+"""`Journal`: look-ups, puts and claims on one journal file; `open_journal` shares it within a process."""
 
 import asyncio
 import logging
 import threading
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from stillhouse.errors import StoreError
 from stillhouse.inference.journal.claims import Claims
-from stillhouse.inference.journal.digests import digest_of, record_name
 from stillhouse.inference.journal.schema import (
     COMPLETION,
     FIRST_KIND,
@@ -19,8 +20,10 @@ from stillhouse.inference.journal.schema import (
     TRAJECTORY,
     NewerVersion,
     connect,
+    digest_of,
     place,
     prepare,
+    record_name,
 )
 from stillhouse.inference.journal.writer import Writer
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
@@ -245,3 +248,38 @@ class Journal:
             f"journal {self.path}: cannot be {verb}: {error}. {remedy}. Then run the same command again: every answer "
             "that was saved is used again"
         )
+
+
+@dataclass(slots=True)
+class _Shared:
+    journal: Journal
+    num_users: int = 0
+
+
+_open: Final[dict[Path, _Shared]] = {}
+_lock: Final = threading.Lock()
+
+
+@contextmanager
+def open_journal(folder: str | Path) -> Iterator[Journal]:
+    """The journal of a folder while the block lasts; blocks that overlap share it, and with it each fsync.
+
+    Raises:
+        StoreError: as `Journal`.
+    """
+    path = Path(folder).absolute() / JOURNAL_FILE
+    with _lock:
+        shared = _open.get(path)
+        if shared is None:
+            shared = _open[path] = _Shared(Journal(path))
+        shared.num_users += 1
+    try:
+        yield shared.journal
+    finally:
+        with _lock:
+            shared.num_users -= 1
+            is_last = shared.num_users == 0
+            if is_last:
+                del _open[path]
+        if is_last:
+            shared.journal.close()

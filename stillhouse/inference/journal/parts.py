@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.errors import StoreError
-from stillhouse.inference.journal.digests import record_name
 from stillhouse.inference.journal.journal import JOURNAL_FILE
-from stillhouse.inference.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare
+from stillhouse.inference.journal.schema import IS_WHOLE, REPLACING, NewerVersion, connect, prepare, record_name
 from stillhouse.store.private import private_folder
 from stillhouse.store.sqlite import SQLITE_ERRORS, is_damage, salvage_remedy
 

@@ -13,9 +13,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from stillhouse.inference.journal.digests import DIGEST_BYTES, digest_of
+from xxhash import xxh3_64_digest
+
 from stillhouse.store.private import private_file
 
+DIGEST_BYTES: Final = 8
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = 3
 _LOCK_TIMEOUT_S: Final = 60.0
@@ -96,6 +98,19 @@ _FROM_VERSION_2: Final = "ALTER TABLE entry ADD COLUMN digest BLOB;"
 # Versions 1 and 2 had no digests: what they stored is taken as it is, this once.
 _ADD_DIGESTS: Final = "UPDATE entry SET digest = digest_of(place, body);"
 _SCRIPTS: Final = {0: _NEW, 1: _FROM_VERSION_1 + _ADD_DIGESTS, 2: _FROM_VERSION_2 + _ADD_DIGESTS}
+
+
+def digest_of(place: bytes, body: bytes) -> bytes:
+    """XXH3 of a place and the body stored there, 8 bytes: an index that leads to another row is noticed as well."""
+    return xxh3_64_digest(place + body)
+
+
+def record_name(place: bytes) -> str:
+    """What lies at a place, in words for a message."""
+    kind = {b"0": "the trajectory", b"1": "completion {turn}", b"2": "tool result {call} of completion {turn}"}
+    turn, call = place[33:39].decode(errors="replace").lstrip("0"), place[39:45].decode(errors="replace").lstrip("0")
+    known = kind.get(place[32:33], "a record of unknown kind")
+    return f"{known.format(turn=turn or '0', call=call or '0')} of rollout {place[:32].hex()}"
 
 
 class NewerVersion(Exception):

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from stillhouse.errors import StoreError
-from stillhouse.inference.journal.digests import digest_of
-from stillhouse.inference.journal.schema import INSERT, SELECT
+from stillhouse.inference.journal.schema import INSERT, SELECT, digest_of
 
 _INTERVAL_S: Final = 0.005
 _MAX_BATCH: Final = 1000

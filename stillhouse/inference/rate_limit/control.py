@@ -12,13 +12,10 @@ import math
 from typing import Final
 
 from stillhouse.inference.failures import FailureKind
-from stillhouse.inference.rate_limit.attribution import Attribution
-from stillhouse.inference.rate_limit.gate import Gate
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.rate_limit.pacer import Pacer, Since
-from stillhouse.inference.rate_limit.refusals import Refusals
-from stillhouse.inference.rate_limit.sizes import Sizes
-from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
+from stillhouse.inference.rate_limit.refusals import Attribution, Gate, Refusals
+from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Sizes, Ticket
 from stillhouse.inference.rate_limit.window import Window
 
 _START_S: Final = 0.1

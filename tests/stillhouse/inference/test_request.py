@@ -2,9 +2,8 @@ from typing import Any
 
 import pytest
 
-from stillhouse.inference.completion import Sampling
+from stillhouse.inference.completion import Sampling, request_body
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.request import request_body
 from stillhouse.tools.calculator import calculator
 
 PLAIN: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 32, "seed": None}

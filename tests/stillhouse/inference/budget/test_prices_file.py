@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import ConfigError
-from stillhouse.inference.budget.prices_file import price_in_file
+from stillhouse.inference.budget.prices import price_in_file
 from stillhouse.inference.endpoint import Price
 
 PRICES = """

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from stillhouse.inference.rate_limit.sizes import Sizes
+from stillhouse.inference.rate_limit.values import Sizes
 
 
 def test_before_the_first_answer_all_that_a_request_allows_is_set_aside() -> None:

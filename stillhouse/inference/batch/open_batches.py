@@ -1,0 +1,184 @@
+"""Batches that are under way at the endpoint: their notes on disk, and who waits for their answers.
+
+The notes let a killed run find its batches again instead of paying twice. A note is written before its batch is created
+and again when the batch has an id. A run that is killed in between finds the batch by the note's tag, which the batch
+carries in its metadata. A note goes when all its requests are answered and those who asked have their answers.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from stillhouse.inference.batch.wire import BatchEndpoint, end_failure
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.store.atomic import write_atomic
+from stillhouse.types import JsonObject
+
+_LOG = logging.getLogger(__name__)
+_KEPT_S: Final = 30 * 86_400.0
+"""OpenAI deletes a batch's files 30 days after it ended (https://platform.openai.com/docs/guides/batch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNote:
+    """One batch: what it was asked, and where it is."""
+
+    tag: str
+    """In the batch's metadata, and the name of the note's file."""
+    base_url: str
+    model: str
+    created: float
+    """Seconds since 1970."""
+    batch_id: str | None
+    """None until the endpoint has told."""
+    custom_ids: tuple[str, ...]
+    """Of the requests whose answers nobody has yet, as far as is known."""
+
+
+class BatchNotes:
+    """The notes of one folder, for one model of one endpoint.
+
+    Args:
+        folder: where they lie; made when the first is written.
+        base_url: of the endpoint.
+        model: asked there.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, base_url: str, model: str, now: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._base_url = base_url
+        self._model = model
+        self._now = now
+
+    def open(self) -> Iterator[BatchNote]:
+        """The notes of batches that may still hold answers, oldest first."""
+        notes = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                row = orjson.loads(path.read_bytes())
+                note = BatchNote(**row | {"custom_ids": tuple(row["custom_ids"])})
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                _LOG.warning("%s: not a note of a batch, left alone: %s", path, error)
+                continue
+            if note.created < self._now() - _KEPT_S:
+                path.unlink(missing_ok=True)
+            elif (note.base_url, note.model) == (self._base_url, self._model):
+                notes.append(note)
+        yield from sorted(notes, key=lambda note: note.created)
+
+    def add(self, custom_ids: tuple[str, ...]) -> BatchNote:
+        """A new note, on disk, of a batch that is about to be created.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        note = BatchNote(uuid.uuid4().hex, self._base_url, self._model, self._now(), None, custom_ids)
+        self._write(note)
+        return note
+
+    def found(self, note: BatchNote, batch_id: str) -> BatchNote:
+        """The note with its batch's id, on disk.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        note = replace(note, batch_id=batch_id)
+        self._write(note)
+        return note
+
+    def strike(self, note: BatchNote, answered: set[str]) -> None:
+        """Strikes out requests whose answers have arrived; a note with none left is removed.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        left = tuple(custom_id for custom_id in note.custom_ids if custom_id not in answered)
+        if left:
+            self._write(replace(note, custom_ids=left))
+        else:
+            self._path(note).unlink(missing_ok=True)
+
+    def _write(self, note: BatchNote) -> None:
+        write_atomic(self._path(note), orjson.dumps(note))
+
+    def _path(self, note: BatchNote) -> Path:
+        return self._folder / f"{note.tag}.json"
+
+
+@dataclass(slots=True, eq=False)
+class BatchRequest:
+    """One request that somebody waits for, or whose answer nobody has fetched yet."""
+
+    digest: str
+    body: bytes
+    answer: "asyncio.Future[JsonObject]"
+
+    def fail(self, error: Exception) -> None:
+        """Ends the wait, unless it has ended."""
+        if not self.answer.done():
+            # Of its own for each: an exception collects the traceback of everyone who raises it.
+            self.answer.set_exception(RequestFailed(error.failure) if isinstance(error, RequestFailed) else error)
+
+
+@dataclass(slots=True, eq=False)
+class OpenBatch:
+    """Hands out the answers of one batch when it has ended."""
+
+    wire: BatchEndpoint
+    note: BatchNote
+    requests: dict[str, BatchRequest] = field(default_factory=dict)
+    """By custom id: those that somebody waits for."""
+    answered: set[str] = field(default_factory=set)
+    """Custom ids of those that waited and were answered, or were told why not."""
+    watch: "asyncio.Task[None] | None" = None
+    """Waits for the batch's end."""
+
+    def join(self, custom_id: str, request: BatchRequest) -> None:
+        """Has a request answered from here that is equal to the one the batch holds under that id."""
+        self.requests[custom_id] = request
+        self.follow()
+
+    def follow(self) -> None:
+        """Has the answers handed out once the batch has ended, unless that is seen to already."""
+        if self.watch is None or self.watch.done():
+            self.watch = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        """Waits for the end of the batch and hands out what it holds."""
+        try:
+            ended = await self.wire.ended(str(self.note.batch_id))
+            while self.requests:
+                # Those that join while the files are read may have missed their line.
+                before = list(self.requests)
+                for file_id in (ended.output_file_id, ended.error_file_id):
+                    if file_id is not None:
+                        async for row in self.wire.lines(file_id):
+                            self._answer(str(row.get("custom_id")), row)
+                missing = RequestFailed(end_failure(ended))
+                for custom_id in before:
+                    self._answer(custom_id, missing)
+        # Whatever it is, those who wait must hear of it.
+        except Exception as error:
+            for custom_id in list(self.requests):
+                self._answer(custom_id, error)
+            return
+        _LOG.info("batch %s: %s, %d answers", ended.id, ended.status, len(self.answered))
+
+    def _answer(self, custom_id: str, found: JsonObject | Exception) -> None:
+        """Ends one request's wait; the answer to one that nobody waits for any more is left for the next run."""
+        request = self.requests.pop(custom_id, None)
+        if request is None or request.answer.done():
+            return
+        self.answered.add(custom_id)
+        if isinstance(found, Exception):
+            request.fail(found)
+        else:
+            request.answer.set_result(found)
