@@ -73,15 +73,15 @@ def read_completion(
 ) -> Completion:
     """The completion in the body of an answer with HTTP 200.
 
-    An empty message counts as an answer where what is known of it agrees: a model may end its turn at once, and with a
-    seed it would do so again. Where tokens were sampled and nothing of them is there, the answer was lost on the way.
+    An empty message counts as an answer unless its usage contradicts it: a model may end its turn at once, and with a
+    seed it would do so again. If tokens were sampled and none are there, the answer was lost on the way.
 
     Args:
         content: the body.
         headers: of the answer; looked up by names in lower case.
         latency_s: seconds from sending to the last byte.
-        model: the model asked for, where the body does not name one.
-        record_tokens: whether token ids were asked for.
+        model: the model requested, where the body does not name one.
+        record_tokens: whether token ids were requested.
 
     Raises:
         RequestFailed: the body is cut, carries an error, or has no message in it.
@@ -115,22 +115,22 @@ def _parse(content: bytes) -> JsonObject:
         # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
         try:
             # Given bytes, json would take UTF-16 as well, in which nobody has looked for keys.
-            body = _whole_characters(json.loads(content.decode("utf-8", "surrogatepass")))
+            body = _repaired(json.loads(content.decode("utf-8", "surrogatepass")))
         except ValueError as error:
-            told = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"
-            raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200)) from error
+            message = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
     if not isinstance(body, dict):
         raise RequestFailed(Failure(FailureKind.TRANSIENT, f"the answer is not a JSON object: {content[:80]!r}", 200))
     return body
 
 
-def _whole_characters(value: Any) -> Any:
+def _repaired(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, list):
-        return [_whole_characters(item) for item in value]
+        return [_repaired(item) for item in value]
     if isinstance(value, dict):
-        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+        return {_repaired(key): _repaired(item) for key, item in value.items()}
     return value
 
 
@@ -143,13 +143,13 @@ def _first_choice(body: JsonObject, headers: Mapping[str, str]) -> JsonObject:
         status = int(code) if code.isdecimal() and 400 <= int(code) < 600 else 200
         raise RequestFailed(classify(status, headers, {"error": error}, datetime.now(UTC)))
     if choice is None or choice.get("finish_reason") == "error":
-        told = f"the answer has no completion in it: {str(body)[:200]}"
-        raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 200))
+        message = f"the answer has no completion in it: {str(body)[:200]}"
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
     return choice
 
 
 def _is_lost(choice: JsonObject, usage: TokenUsage) -> bool:
-    """Whether an empty message cannot be all there was: the end of a turn alone, or reasoning that is withheld."""
+    """Whether an empty message lacks sampled tokens other than the end of the turn and withheld reasoning."""
     reason = str(choice.get("finish_reason"))
     if reason in CUT_REASONS or reason.startswith(WITHHELD_REASONS):
         return False
@@ -188,9 +188,9 @@ def _logprobs(written: Any) -> list[float] | None:
     entries = _list(written.get("content")) if isinstance(written, dict) else None
     if entries is None:
         return None
-    told = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
-    values = [float(value) for value in told if isinstance(value, int | float)]
-    return values if len(values) == len(told) else None
+    logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    values = [float(value) for value in logprobs if isinstance(value, int | float)]
+    return values if len(values) == len(logprobs) else None
 
 
 def _list(value: Any) -> list[Any] | None:

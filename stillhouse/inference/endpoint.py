@@ -1,11 +1,11 @@
-"""Where completions come from, and what they cost there."""
+"""An endpoint and its prices."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
 from stillhouse.config import ModelRole
-from stillhouse.types import TokenUsage
+from stillhouse.types import TokenUsage, Turn
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -18,7 +18,7 @@ class Price:
     completion: float
     """For reasoning tokens as well, unless `reasoning` names another price."""
     cached_prompt: float | None = None
-    """For prompt tokens the endpoint had in its cache; None charges them as the others."""
+    """For prompt tokens that the endpoint had cached; None charges them as the others."""
     reasoning: float | None = None
     """For reasoning tokens; None charges them as the completion they are part of."""
     request: float = 0.0
@@ -32,12 +32,12 @@ class Price:
         if self.cached_prompt is not None:
             usd += (self.cached_prompt - self.prompt) * min(usage.get("cached_tokens", 0), usage["prompt_tokens"])
         if self.reasoning is not None:
-            thought = min(usage.get("reasoning_tokens", 0), usage["completion_tokens"])
-            usd += (self.reasoning - self.completion) * thought
+            reasoning_tokens = min(usage.get("reasoning_tokens", 0), usage["completion_tokens"])
+            usd += (self.reasoning - self.completion) * reasoning_tokens
         return usd / 1e6 + self.request
 
     def worst(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """USD for one completion of so many tokens if each of them is charged at its dearest."""
+        """USD for one completion if each token is charged at its highest price."""
         prompt = max(self.prompt, self.cached_prompt or 0.0)
         completion = max(self.completion, self.reasoning or 0.0)
         return (prompt * prompt_tokens + completion * completion_tokens) / 1e6 + self.request
@@ -56,22 +56,28 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An OpenAI-compatible endpoint and the model asked there."""
+    """An OpenAI-compatible endpoint and a model there."""
 
     base_url: str
     """Up to and with `/v1`."""
     model: str
     """The model's name at the endpoint."""
     identity: str
-    """What enters rollout keys: the model and where it is, or a digest of its weights; never a passing port."""
+    """What enters rollout keys: model and address, or a digest of the weights; never a port of the moment."""
     api_key: str = field(default="none", repr=False)
     """Sent to the endpoint and kept nowhere; an empty one is not sent."""
     price: Price | None = None
-    """None when it is unknown; costs are then known only where the endpoint reports them."""
+    """None if unknown; costs are then known only where the endpoint reports them."""
     role: ModelRole = ModelRole.TEACHER
     """Whose settings an error about this endpoint names."""
     key_variable: str | None = None
     """Environment variable that the key came from; None where none is needed."""
+
+    def with_cost(self, turn: Turn) -> Turn:
+        """The turn with its cost by the price, if known, where the endpoint did not report one."""
+        if turn.cost_usd is not None or self.price is None:
+            return turn
+        return replace(turn, cost_usd=self.price.of(turn.usage))
 
     @property
     def may_use_proxy(self) -> bool:

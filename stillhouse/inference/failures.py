@@ -1,4 +1,4 @@
-"""What kind of failure a request met, decided by status and type, and what follows from each kind.
+"""The kinds of failures of a request, decided by status and type, and what follows from each.
 
     rate        the endpoint asks to slow down        waits, costs no attempt
     transient   5xx, a reset, a cut or empty answer   tried again, costs an attempt
@@ -8,8 +8,8 @@
     permanent   the request itself is wrong           recorded, never tried again
     content     a filter refused it                   recorded, never tried again
 
-Providers word the same failure in many ways. Where only the wording tells (a context that is too long, a daily
-allowance), the phrases stand in one table below, each with a test.
+Providers word the same failure in many ways. Where only the wording distinguishes them (a context that is too long, a
+daily allowance), the phrases are in one table below, each with a test.
 """
 
 from collections.abc import Mapping
@@ -41,20 +41,20 @@ class Failure:
     kind: FailureKind
     message: str
     status: int | None = None
-    """HTTP status, or the status a body of HTTP 200 carries; None where nothing was answered."""
+    """HTTP status, or the status in a body of HTTP 200; None if there was no answer."""
     retry_after_s: float | None = None
-    """What the endpoint asked to wait at least."""
+    """Least wait that the endpoint asked for."""
     context_overflow: bool = False
     """The conversation is longer than the model's context."""
     unreachable: bool = False
-    """No connection came about: refused, or the name is unknown."""
+    """No connection: refused, or the name is unknown."""
     scope: LimitScope | None = None
-    """What a refusal says there was too much of; None where it does not say."""
+    """What a rate limit was about; None if it does not say."""
     limits: RateLimits | None = None
-    """What the answer's headers say about the limits."""
+    """The limits by the answer's headers."""
 
     def record(self) -> ErrorRecord:
-        """The failure as a trajectory keeps it."""
+        """The failure as a trajectory stores it."""
         kept: ErrorRecord = {"kind": self.kind.value, "message": self.message}
         if self.status is not None:
             kept["status"] = self.status
@@ -75,7 +75,7 @@ _CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_si
 _RATE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "rate_limit_exceeded"})
 _CONTEXT_PHRASES: Final = ("maximum context length", "prompt is too long", "exceeds the available context size")
 _DAILY_PHRASES: Final = ("free-models-per-day", "requests per day", "tokens per day")
-# In this order, as "tokens per min" is told by "Rate limit reached for requests" as well.
+# In this order: "Rate limit reached for requests" may mention "tokens per min" as well.
 _SCOPE_PHRASES: Final = (
     (LimitScope.CONCURRENCY, ("concurren", "in flight", "at once", "simultaneous", "parallel requests", "overloaded")),
     (
@@ -157,10 +157,10 @@ def _is_daily_allowance(message: str) -> bool:
 
 
 def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
-    """What there was too much of: as the error's type or wording says, else what its headers show as used up."""
-    told = " ".join([*codes, message]).lower()
+    """What the rate limit was about: by the error's type or wording, else what its headers show as used up."""
+    text = " ".join([*codes, message]).lower()
     for scope, phrases in _SCOPE_PHRASES:
-        if any(phrase in told for phrase in phrases):
+        if any(phrase in text for phrase in phrases):
             return scope
     used_up = [
         scope
@@ -174,10 +174,10 @@ def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitSco
 
 
 def _message(status: int, error: JsonObject, body: Any) -> str:
-    told = error.get("message")
-    if not isinstance(told, str) or not told:
-        told = str(body)[:_MAX_MESSAGE] if body else "no body"
+    message = error.get("message")
+    if not isinstance(message, str) or not message:
+        message = str(body)[:_MAX_MESSAGE] if body else "no body"
     metadata = error.get("metadata")
     if isinstance(metadata, dict) and metadata.get("raw"):
-        told += f" ({str(metadata['raw'])[:_MAX_MESSAGE]})"
-    return f"HTTP {status}: {told}"
+        message += f" ({str(metadata['raw'])[:_MAX_MESSAGE]})"
+    return f"HTTP {status}: {message}"

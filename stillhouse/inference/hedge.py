@@ -1,8 +1,8 @@
-"""Requests that are overdue by far are sent a second time, and the answer that comes first is taken.
+"""Requests that are overdue by far are sent a second time; the first answer is taken.
 
 A server that accepts a request and never answers would otherwise hold a rollout, and at the end the whole run, until
-the request times out. The first copy is kept, as it may only be slow and is being paid for; hence a bound on how many
-copies there may be. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), section "Hedged requests".
+the request times out. The first request goes on, as it may only be slow and is being paid for; hence a bound on the
+number of copies. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), section "Hedged requests".
 """
 
 import asyncio
@@ -16,10 +16,10 @@ AnswerT = TypeVar("AnswerT")
 
 _NUM_RECENT: Final = 256
 _NUM_ENOUGH: Final = 16
-"""Latencies to have seen before any is called late, and answers between two looks at them."""
+"""Latencies needed before any is called late, and answers between two updates."""
 _TIMES_P99: Final = 5.0
 _HARMLESS: Final = 8
-"""Copies that may be sent whatever their share; in a short run a few silent requests are many."""
+"""Copies that may be sent whatever their share: in a short run a few silent requests are many."""
 _MAX_SHARE: Final = 0.05
 """Copies over requests at most: a provider that slows down for everybody must not be sent twice the load."""
 
@@ -33,11 +33,11 @@ class HedgedAnswer(NamedTuple, Generic[AnswerT]):
 
 
 class Hedging:
-    """What is known about latencies, and how many copies were sent.
+    """Latencies and copies of one collection.
 
     Args:
         enabled: off, no request is ever overdue.
-        least_s: seconds that an answer may always take.
+        least_s: seconds after which an answer is overdue at the earliest.
     """
 
     def __init__(self, *, enabled: bool, least_s: float = 2.0) -> None:
@@ -48,10 +48,10 @@ class Hedging:
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self.overdue_s: float | None = None
         """Seconds after which an answer is overdue: five times the 99th percentile of recent ones, or `least_s`; None
-        as long as too few answers have come to tell."""
+        until there are enough answers."""
 
     def note(self, latency_s: float) -> None:
-        """Takes note of an answer's latency."""
+        """Records an answer's latency."""
         self._recent.append(latency_s)
         self._num_answers += 1
         if self._enabled and self._num_answers % _NUM_ENOUGH == 0:
@@ -59,7 +59,7 @@ class Hedging:
             self.overdue_s = max(self._least_s, _TIMES_P99 * p99)
 
     def until_copy_s(self, waited_s: float) -> float:
-        """Seconds until a copy of a request that has waited so long may be sent; 0 or less for now."""
+        """Seconds until a copy of a request that has waited `waited_s` may be sent; at most 0 for now."""
         if self.overdue_s is None:
             return self._least_s
         if waited_s < self.overdue_s:
@@ -69,7 +69,7 @@ class Hedging:
     async def first_of(
         self, primary: Awaitable[AnswerT], copy: Callable[[], Coroutine[None, None, AnswerT]]
     ) -> HedgedAnswer[AnswerT]:
-        """The answer of `primary`, or that of a copy sent when it was overdue, whichever is there first.
+        """The answer of `primary` or of a copy sent when it was overdue, whichever is first.
 
         A copy that fails changes nothing; where `primary` fails while a copy is under way, the copy decides.
 
@@ -82,7 +82,7 @@ class Hedging:
 
 
 class _Race(Generic[AnswerT]):
-    """One request and its copy. The copy gets a task of its own only when it is needed, which is hardly ever."""
+    """One request and its copy, which gets a task only when it is needed."""
 
     def __init__(self, hedging: Hedging, copy: Callable[[], Coroutine[None, None, AnswerT]]) -> None:
         self._hedging = hedging
@@ -134,5 +134,5 @@ class _Race(Generic[AnswerT]):
 
 
 def _still_cancelled(task: "asyncio.Task[object] | None") -> bool:
-    """Whether somebody else wants the task to end, too; takes back our own wish."""
+    """Whether the task is cancelled by others as well; withdraws our own cancellation."""
     return task is None or task.uncancel() > 0

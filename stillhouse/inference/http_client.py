@@ -22,7 +22,7 @@ from stillhouse.inference.completion import Completion, Sampling, read_completio
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.inference.rate_limit import RateLimits, read_limits
-from stillhouse.types import Message, ToolSchema, Turn
+from stillhouse.types import Message, ToolSchema
 
 _CONNECT_TIMEOUT_S: Final = 30.0
 _NEVER_SENT: Final = (
@@ -92,14 +92,14 @@ class HttpClient:
     ) -> Completion:
         """See `ChatClient`."""
         answer = await self.post("chat/completions", request_body(self._endpoint, messages, tools, sampling))
-        said = read_completion(
+        completion = read_completion(
             answer.content,
             answer.headers,
             latency_s=answer.latency_s,
             model=self._endpoint.model,
             record_tokens=sampling.record_tokens,
         )
-        return replace(said, turn=self._priced(said.turn), limits=answer.limits)
+        return replace(completion, turn=self._endpoint.with_cost(completion.turn), limits=answer.limits)
 
     async def post(self, path: str, body: object) -> HttpAnswer:
         """The answer with HTTP 200 to one POST.
@@ -122,7 +122,7 @@ class HttpClient:
         try:
             async with self._session.request(method, self._base / path, data=body, allow_redirects=False) as answer:
                 status, headers = answer.status, self._redactor.headers(answer.headers)
-                # Refuses what was not asked for; aiohttp itself decodes, in pieces that wait to be read.
+                # Refuses codings that were not requested; aiohttp itself decodes, in pieces that wait to be read.
                 Decoder(headers)
                 content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
         except BodyRefused as error:
@@ -138,15 +138,8 @@ class HttpClient:
         """See `ChatClient`."""
         await self._session.close()
 
-    def _priced(self, turn: Turn) -> Turn:
-        """The turn with its cost by the price that is known, where the endpoint did not say what it cost."""
-        price = self._endpoint.price
-        if turn.cost_usd is not None or price is None:
-            return turn
-        return replace(turn, cost_usd=price.of(turn.usage))
-
     def _no_answer(self, error: Exception) -> Failure:
-        """Tells an endpoint that is not there from one that is slow and from a connection that was lost."""
+        """Distinguishes an endpoint that is not there, one that is slow, and a lost connection."""
         if isinstance(error, _NEVER_SENT):
             return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):
@@ -158,8 +151,8 @@ class HttpClient:
 
 def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> Failure:
     if 300 <= status < 400:
-        told = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
-        return Failure(FailureKind.PERMANENT, told, status)
+        message = f"HTTP {status}: the endpoint has moved to {headers.get('location')}; name that in base_url"
+        return Failure(FailureKind.PERMANENT, message, status)
     return classify(status, headers, _json_or_text(content), datetime.now(UTC))
 
 

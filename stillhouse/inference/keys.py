@@ -1,7 +1,7 @@
 """Identities: of a rollout, of a request within it, and of the seed it is sampled with.
 
-A key is a digest over content alone. Its form is a promise: answers already paid for are found by it, so a field that
-is added later may enter only where it differs from its default and where it changes what is asked.
+A key is a digest of content alone. Its form is a promise: answers already paid for are found by it, so a new field may
+enter only if it differs from its default and changes the request.
 
 Left out are how much is sampled (`num_samples`, `max_prompts`, `trajectories_file`: more samples owe only the missing
 ones), the failure budget, and the rollout's own caps (`max_rollout_tokens`, `max_rollout_usd`): a rollout that a cap
@@ -17,9 +17,7 @@ from stillhouse.types import JsonObject, Message, ToolSchema
 
 
 class KeyForm:
-    """The key of every rollout that shares config, endpoint and tools; what they share is written out once.
-
-    Tools enter by what the model is shown of them.
+    """Keys of rollouts that share config, endpoint and tools, whose canonical JSON is made once.
 
     Args:
         identity: `Endpoint.identity`.
@@ -39,7 +37,7 @@ class KeyForm:
         Args:
             prompt_id: the prompt's identity.
             sample_index: which of the prompt's samples, from 0.
-            metadata: of the prompt, where a tool is told it and may answer by it; None where none is.
+            metadata: of the prompt, if a tool gets it; else None.
         """
         prompt: JsonObject = {"prompt_id": prompt_id}
         if metadata is not None:
@@ -63,9 +61,9 @@ def rollout_key(
 
 
 class RequestDigest:
-    """The identity of a request within its rollout: a digest of its messages, each of which is written out once.
+    """The identity of a request within its rollout: the digest of the list of its messages, computed incrementally.
 
-    All else a request is made of is in the rollout's key already. It equals the digest of the list of all messages.
+    Everything else in a request is in the rollout's key.
     """
 
     def __init__(self) -> None:
@@ -74,16 +72,16 @@ class RequestDigest:
         self._hasher = hashlib.sha256(b"[")
 
     def add(self, message: Message) -> None:
-        """Takes in the next message."""
-        written = canonical_json(message)
-        self._hasher.update(b"," + written if self.num_characters else written)
-        self.num_characters += len(written)
+        """Adds the next message."""
+        encoded = canonical_json(message)
+        self._hasher.update(b"," + encoded if self.num_characters else encoded)
+        self.num_characters += len(encoded)
 
     def of_request(self, max_tokens: int | None = None) -> str:
         """The digest of a request with the messages so far, in hex.
 
         Args:
-            max_tokens: where it differs from the config's; a completion cut earlier is not the one asked for without.
+            max_tokens: if it differs from the config's; a completion cut earlier is another one.
         """
         hasher = self._hasher.copy()
         hasher.update(b"]" if max_tokens is None else b",%d]" % max_tokens)

@@ -1,7 +1,6 @@
-"""Servers of this process's own: one for each model in use, shared by all who use it at the same time.
+"""Model servers of this process: one for each model in use, shared by all its users at the same time.
 
-Free of torch: the model lives in the server's process, and its memory (a GPU's above all) is free again once the last
-user has left.
+Free of torch: the model lives in the server's process, whose memory (a GPU's above all) is freed with the last user.
 """
 
 import json
@@ -22,8 +21,8 @@ _LAST_WORDS_BYTES: Final = 4000
 
 
 @dataclass
-class _Shared:
-    """One server and those who use it; every field is read and written under the lock."""
+class _SharedServer:
+    """One server; every field is read and written under the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     num_users: int = 0
@@ -31,7 +30,7 @@ class _Shared:
     url: str = ""
 
 
-_servers: dict[tuple[str, ...], _Shared] = {}
+_servers: dict[tuple[str, ...], _SharedServer] = {}
 _registry = threading.Lock()
 
 
@@ -47,16 +46,16 @@ def served_model(
 ) -> Iterator[str]:
     """A base URL (`http://127.0.0.1:PORT/v1`) at which the model answers under the name `ref`.
 
-    The first user starts the server and waits for it, users that come meanwhile wait too, and the last one to leave
-    stops it. A server that has died is replaced for the next user. Blocks while the server starts (a few seconds): an
-    asyncio caller enters it by `await asyncio.to_thread(stack.enter_context, served_model(...))`.
+    The first user starts the server, the last one stops it, and a server that has died is replaced for the next user.
+    Blocks while the server starts (a few seconds): an asyncio caller enters it by
+    `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
     Args:
         ref: Model ref.
         runtime: Gives device and CPU threads.
         dtype: Weights' type.
         max_batch: Sequences sampled at once.
-        max_pending: Sequences that may wait; more meet a 429.
+        max_pending: Sequences that may wait; more get a 429.
         start_timeout_s: Longest wait for the server to answer.
 
     Raises:
@@ -69,7 +68,7 @@ def served_model(
         args += ["--num-threads", str(runtime.num_threads)]
     key = (resolve_model(ref), *args)
     with _registry:
-        shared = _servers.setdefault(key, _Shared())
+        shared = _servers.setdefault(key, _SharedServer())
     with shared.lock:
         if shared.process is None or shared.process.poll() is not None:
             _stop(shared)
@@ -96,7 +95,7 @@ def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProc
         watchdog.start()
         try:
             line = process.lines.readline()
-        except BaseException:  # an interrupt above all: nobody else knows of the process yet
+        except BaseException:  # an interrupt above all: nothing else would stop the process
             process.stop()
             raise
         finally:
@@ -111,7 +110,7 @@ def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProc
     return process, json.loads(line)["url"]
 
 
-def _stop(shared: _Shared) -> None:
+def _stop(shared: _SharedServer) -> None:
     if shared.process is not None:
         shared.process.stop()
         shared.process = None

@@ -1,4 +1,4 @@
-"""`ModelServer`: a server of models asked from code that blocks, such as a training.
+"""`ModelServer`: a client of a model server for code that blocks, such as a training.
 
 Requests run on an event loop in a thread of the server's own.
 """
@@ -43,7 +43,7 @@ class ModelServer:
         base_url: its address, with `/v1` or without.
         key: sent with every request; None sends none.
         timeout_s: longest wait for one answer.
-        model: name of the model that is asked, as rate limits are filed under it; empty where any is.
+        model: the model that is asked, under which rate limits are kept; empty for several.
         max_bytes: longest answer; what is longer is not read.
         timeout_setting: config field that sets `timeout_s`.
         effects: clock, sleep and jitter.

@@ -23,7 +23,7 @@ _CAP_S: Final = 60.0
 _FINAL: Final = frozenset({FailureKind.PERMANENT, FailureKind.CONTENT, FailureKind.AUTH, FailureKind.QUOTA})
 
 
-class Answer(Protocol):
+class ModelAnswer(Protocol):
     """What an attempt must say about its answer."""
 
     @property
@@ -36,7 +36,7 @@ class Answer(Protocol):
 
 
 ResultT = TypeVar("ResultT")
-AnswerT = TypeVar("AnswerT", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound=ModelAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> 
 
     Args:
         attempt: tries that have failed, from 1.
-        retry_after_s: what the endpoint asked for; None if nothing.
+        retry_after_s: wait that the endpoint asked for; None if none.
         rng: draws the wait.
     """
     wait = rng.uniform(0.0, min(_CAP_S, _BASE_S * 2.0 ** min(attempt - 1, 30)))
@@ -134,7 +134,7 @@ def backoff_s(attempt: int, retry_after_s: float | None, rng: random.Random) -> 
 
 
 class _Slot:
-    """A ticket that is released once, by whoever is first."""
+    """A ticket that is released once, whoever comes first."""
 
     def __init__(self, controller: Controller, ticket: Ticket) -> None:
         self._controller = controller
@@ -178,7 +178,7 @@ class Requester:
         self._endpoint = endpoint
         self._controller = controller
         self._budget = budget
-        # The controller's gate is the wait after a refusal: it alone knows what the endpoint asked of all.
+        # The wait after a refusal is the controller's gate, which applies to all requests.
         self._policy = RetryPolicy(max_attempts, max_refused_s, waits_if_refused=False)
         self._hedging = hedging
         self._stats = stats
@@ -280,7 +280,7 @@ class Requester:
         slot.release(None)
         return self._attempt(send, size, continuing=True)
 
-    def _note_answer(self, answer: Answer, size: RequestSize) -> Outcome:
+    def _note_answer(self, answer: ModelAnswer, size: RequestSize) -> Outcome:
         turn = answer.turn
         self._health.note_contact(self._effects.clock(), answered=True)
         self._stats.count(turn)

@@ -1,4 +1,4 @@
-"""What one collection did, counted; answers that came from the journal apart, as they cost nothing again."""
+"""Counts of one collection; answers from the journal apart, as they cost nothing again."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ class RolloutStats:
     """Rollouts handed out, those that failed included."""
     num_failed: int = 0
     num_replayed_rollouts: int = 0
-    """Rollouts that the journal held whole."""
+    """Rollouts found finished in the journal."""
     num_requests: int = 0
     """Requests sent, every try and every copy counted."""
     num_completions: int = 0
-    """Completions that the endpoint gave."""
+    """Completions received from the endpoint."""
     num_replayed: int = 0
     """Completions taken from the journal, those of finished trajectories included."""
     num_rate_limited: int = 0
@@ -30,10 +30,10 @@ class RolloutStats:
     num_tool_calls: int = 0
     num_tool_errors: int = 0
     cost_usd: float | None = 0.0
-    """Sum of what the endpoint said each completion cost; None once one did not say."""
+    """Sum of the costs of completions; None once one is unknown."""
 
     def count(self, turn: Turn) -> None:
-        """Counts an answer that the endpoint gave."""
+        """Counts an answer of the endpoint."""
         usage, cost = turn.usage, turn.cost_usd
         self.num_completions += 1
         self.prompt_tokens += usage.get("prompt_tokens", 0)

@@ -5,7 +5,7 @@
     reasoning_tokens   `completion_tokens_details.reasoning_tokens`; at the top with some that serve many models
     cached_tokens      `prompt_tokens_details.cached_tokens` (OpenAI, OpenRouter, vLLM); `prompt_cache_hit_tokens`
                        (DeepSeek); `cached_tokens` (Moonshot); `cache_read_input_tokens` (Anthropic)
-    cost               `cost` (OpenRouter); nobody else says
+    cost               `cost` (OpenRouter); no other reports it
 
 What is not reported is left out: unknown is not zero.
 """
@@ -32,7 +32,7 @@ def read_usage(written: Any) -> TokenUsage:
 
 
 def read_cost(written: Any) -> float | None:
-    """USD that the endpoint says the completion cost; None where it does not say."""
+    """The reported cost in USD; None if there is none."""
     cost = written.get("cost") if isinstance(written, dict) else None
     return float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None
 

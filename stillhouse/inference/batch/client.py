@@ -2,11 +2,12 @@
 
 Requests are gathered until none has arrived for a moment, written as one JSONL file, uploaded, and answered all at
 once when their batch has ended (https://platform.openai.com/docs/guides/batch). Nothing is paid for twice: a note on
-disk (`notes.py`) says what is asked before a batch exists, and a run that was killed attaches to the batches of its
-notes. A request is known by a digest of its body; of requests equal to the last byte (samples without a seed) any takes
-the answer of any.
+disk lists the requests before a batch exists, and a run that was killed attaches to the batches of its notes. A request
+is known by a digest of its body; of requests equal to the last byte (samples without a seed) any takes the answer of
+any.
 
-Use one client for as many requests as possible, and ask them all at once: what waits here costs a connection nothing.
+Use one client for as many requests as possible, and send them all at once: a request that waits here takes no
+connection.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class BatchClient:
     """A `ChatClient` over a batch endpoint. Make and use it inside one running event loop.
 
     Args:
-        endpoint: who is asked; its price is the one of a batch (`Price.half`).
+        endpoint: the endpoint that is asked, at the price of a batch (`Price.half`).
         folder: keeps the notes of open batches; the same for every run that shares a journal.
         pace: how requests are gathered and batches polled.
         clock: seconds that never go back.
@@ -89,7 +90,7 @@ class BatchClient:
             RequestFailed: as the answer's line, or the end of its batch, says.
             StoreError: the note of a batch cannot be written; it is then not sent.
         """
-        asked = self._clock()
+        started = self._clock()
         await self._attached()
         body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
@@ -97,18 +98,12 @@ class BatchClient:
         if not self._claim(request):
             self._gather(request)
         row = await request.answer
-        return read_answer(
-            row,
-            latency_s=self._clock() - asked,
-            model=self._endpoint.model,
-            record_tokens=sampling.record_tokens,
-            price=self._endpoint.price,
-        )
+        return read_answer(row, self._endpoint, latency_s=self._clock() - started, record_tokens=sampling.record_tokens)
 
     async def aclose(self) -> None:
         """Lets go of the endpoint. Open batches go on there; the next client attaches to them.
 
-        Call it when whoever asked has made its answers durable: their notes are struck out here.
+        Call it once all answers are durable: their notes are struck out here.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -123,11 +118,11 @@ class BatchClient:
                 self._notes.strike(batch.note, batch.answered)
 
     async def _attached(self) -> None:
-        """Returns when the batches of earlier runs are known."""
+        """Waits until the batches of earlier runs are known."""
         task = self._attaching
         if task is None or (task.done() and task.exception() is not None):
             task = self._attaching = asyncio.create_task(self._attach())
-        # Whoever stops waiting must not stop the others.
+        # A caller that is cancelled must not cancel the others.
         await asyncio.shield(task)
 
     async def _attach(self) -> None:
@@ -135,10 +130,10 @@ class BatchClient:
         lost = {note.tag: note for note in notes if note.batch_id is None}
         if lost:
             ids = await self._wire.find(lost, since=min(note.created for note in lost.values()))
-            notes = [self._notes.found(note, ids[note.tag]) if note.tag in ids else note for note in notes]
+            notes = [self._notes.with_id(note, ids[note.tag]) if note.tag in ids else note for note in notes]
         for note in notes:
             if note.batch_id is None:
-                # It was never created, or another process is about to; its note ends with its time.
+                # It was never created, or another process is about to create it; the note expires.
                 continue
             batch = OpenBatch(self._wire, note)
             self._open.append(batch)
@@ -147,7 +142,7 @@ class BatchClient:
             _LOG.info("batch %s: holds up to %d answers of an earlier run", note.batch_id, len(note.custom_ids))
 
     def _claim(self, request: BatchRequest) -> bool:
-        """Whether an open batch holds an equal request that nobody has claimed; it is then answered from there."""
+        """Whether an open batch holds an equal, unclaimed request; it is then answered from there."""
         known = self._unclaimed.get(request.digest)
         if not known:
             return False
@@ -168,7 +163,7 @@ class BatchClient:
         self._timer = asyncio.get_running_loop().call_later(self._pace.gather_s, self._send_gathered)
 
     def _send_gathered(self) -> None:
-        # Those who stopped waiting before anything was sent cost nothing.
+        # Requests that were cancelled before anything was sent cost nothing.
         requests = [request for request in self._gathered if not request.answer.done()]
         self._gathered, self._gathered_bytes = [], 0
         if requests:
@@ -183,21 +178,21 @@ class BatchClient:
             note = self._notes.add(tuple(by_id))
             lines = b"".join(_line(custom_id, request.body) for custom_id, request in by_id.items())
             batch_id = await self._wire.create(note.tag, lines, since=note.created)
-            batch = OpenBatch(self._wire, self._notes.found(note, batch_id), by_id)
-        # Whatever it is, those who wait must hear of it.
+            batch = OpenBatch(self._wire, self._notes.with_id(note, batch_id), by_id)
+        # Whatever it is, the waiting requests must get it.
         except Exception as error:
             if note is not None and isinstance(error, RequestFailed) and _is_refusal(error.failure):
                 self._notes.strike(note, set(note.custom_ids))
             for request in requests:
                 request.fail(error)
             return
-        _LOG.info("batch %s: asked for %d completions of %s", batch_id, len(by_id), self._endpoint.model)
+        _LOG.info("batch %s: created with %d completions of %s", batch_id, len(by_id), self._endpoint.model)
         self._open.append(batch)
         batch.follow()
 
 
 def _is_refusal(failure: Failure) -> bool:
-    """Whether the endpoint said that it created nothing."""
+    """Whether the endpoint refused to create the batch."""
     return failure.status is not None and failure.status < 500
 
 

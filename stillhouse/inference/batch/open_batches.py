@@ -2,7 +2,7 @@
 
 The notes let a killed run find its batches again instead of paying twice. A note is written before its batch is created
 and again when the batch has an id. A run that is killed in between finds the batch by the note's tag, which the batch
-carries in its metadata. A note goes when all its requests are answered and those who asked have their answers.
+carries in its metadata. A note is removed when all its requests are answered.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _KEPT_S: Final = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class BatchNote:
-    """One batch: what it was asked, and where it is."""
+    """The requests of one batch."""
 
     tag: str
     """In the batch's metadata, and the name of the note's file."""
@@ -37,9 +37,9 @@ class BatchNote:
     created: float
     """Seconds since 1970."""
     batch_id: str | None
-    """None until the endpoint has told."""
+    """None until the batch is created."""
     custom_ids: tuple[str, ...]
-    """Of the requests whose answers nobody has yet, as far as is known."""
+    """Of the requests that are not known to be answered."""
 
 
 class BatchNotes:
@@ -48,7 +48,7 @@ class BatchNotes:
     Args:
         folder: where they lie; made when the first is written.
         base_url: of the endpoint.
-        model: asked there.
+        model: the model there.
         now: seconds since 1970.
     """
 
@@ -84,7 +84,7 @@ class BatchNotes:
         self._write(note)
         return note
 
-    def found(self, note: BatchNote, batch_id: str) -> BatchNote:
+    def with_id(self, note: BatchNote, batch_id: str) -> BatchNote:
         """The note with its batch's id, on disk.
 
         Raises:
@@ -115,44 +115,44 @@ class BatchNotes:
 
 @dataclass(slots=True, eq=False)
 class BatchRequest:
-    """One request that somebody waits for, or whose answer nobody has fetched yet."""
+    """One request and the future of its answer."""
 
     digest: str
     body: bytes
     answer: "asyncio.Future[JsonObject]"
 
     def fail(self, error: Exception) -> None:
-        """Ends the wait, unless it has ended."""
+        """Sets the error, unless the wait has ended."""
         if not self.answer.done():
-            # Of its own for each: an exception collects the traceback of everyone who raises it.
+            # A copy for each: an exception collects the traceback of every task that raises it.
             self.answer.set_exception(RequestFailed(error.failure) if isinstance(error, RequestFailed) else error)
 
 
 @dataclass(slots=True, eq=False)
 class OpenBatch:
-    """Hands out the answers of one batch when it has ended."""
+    """Hands out the answers of one batch once it has ended."""
 
     wire: BatchEndpoint
     note: BatchNote
     requests: dict[str, BatchRequest] = field(default_factory=dict)
-    """By custom id: those that somebody waits for."""
+    """Waiting requests by custom id."""
     answered: set[str] = field(default_factory=set)
-    """Custom ids of those that waited and were answered, or were told why not."""
+    """Custom ids of requests that got their answer or their failure."""
     watch: "asyncio.Task[None] | None" = None
-    """Waits for the batch's end."""
+    """Waits for the end of the batch."""
 
     def join(self, custom_id: str, request: BatchRequest) -> None:
-        """Has a request answered from here that is equal to the one the batch holds under that id."""
+        """Answers `request` from this batch, which holds an equal one under that id."""
         self.requests[custom_id] = request
         self.follow()
 
     def follow(self) -> None:
-        """Has the answers handed out once the batch has ended, unless that is seen to already."""
+        """Starts to wait for the end of the batch, unless something does already."""
         if self.watch is None or self.watch.done():
             self.watch = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
-        """Waits for the end of the batch and hands out what it holds."""
+        """Hands out the answers once the batch has ended."""
         try:
             ended = await self.wire.ended(str(self.note.batch_id))
             while self.requests:
@@ -165,20 +165,20 @@ class OpenBatch:
                 missing = RequestFailed(end_failure(ended))
                 for custom_id in before:
                     self._answer(custom_id, missing)
-        # Whatever it is, those who wait must hear of it.
+        # Whatever it is, the waiting requests must get it.
         except Exception as error:
             for custom_id in list(self.requests):
                 self._answer(custom_id, error)
             return
         _LOG.info("batch %s: %s, %d answers", ended.id, ended.status, len(self.answered))
 
-    def _answer(self, custom_id: str, found: JsonObject | Exception) -> None:
-        """Ends one request's wait; the answer to one that nobody waits for any more is left for the next run."""
+    def _answer(self, custom_id: str, result: JsonObject | Exception) -> None:
+        """Ends one request's wait; the answer to a cancelled one is left for the next run."""
         request = self.requests.pop(custom_id, None)
         if request is None or request.answer.done():
             return
         self.answered.add(custom_id)
-        if isinstance(found, Exception):
-            request.fail(found)
+        if isinstance(result, Exception):
+            request.fail(result)
         else:
-            request.answer.set_result(found)
+            request.answer.set_result(result)

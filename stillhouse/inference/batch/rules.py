@@ -1,4 +1,4 @@
-"""What can be asked through a batch endpoint, and its limits: none that a window or a pace would keep."""
+"""What may go through a batch endpoint, and its limits."""
 
 from typing import Final
 
@@ -7,14 +7,13 @@ from stillhouse.errors import ConfigError
 from stillhouse.inference.rate_limit import Caps, Controller, RateControl
 
 MAX_REQUESTS: Final = 50_000
-"""Requests of one batch at OpenAI (https://platform.openai.com/docs/guides/batch), hence how many to ask at once."""
+"""Requests of one batch at OpenAI (https://platform.openai.com/docs/guides/batch), hence how many to send at once."""
 
 
 def batch_controller() -> Controller:
-    """A controller of its own for a collection through a batch endpoint, which queues what it is given.
+    """A controller that admits everything at once: a batch endpoint has a queue and limits of its own.
 
-    What the endpoint's other paths allow is no measure here; a batch refused for too many tokens in the queue still
-    shuts the gate.
+    A batch refused for too many tokens in that queue still shuts the gate.
     """
     return Controller(RateControl(MAX_REQUESTS, Caps(MAX_REQUESTS)))
 
@@ -22,16 +21,16 @@ def batch_controller() -> Controller:
 def require_batchable(
     teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
 ) -> None:
-    """Lets pass what takes one turn a rollout and does not mind waiting for hours.
+    """Validates that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
 
     Args:
-        teacher: the section of who is asked.
+        teacher: the section of the model.
         rollouts: what is sampled.
-        tools: what may be called.
+        tools: tools offered.
         role: whose section `teacher` is.
 
     Raises:
-        ConfigError: `teacher.batch` is set with something that does; the message names every such field.
+        ConfigError: they do not; the message names every such field.
     """
     if not teacher.batch:
         return

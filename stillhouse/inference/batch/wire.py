@@ -11,7 +11,7 @@ import orjson
 from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.http.keys import KeyRedactor
 from stillhouse.inference.completion import Completion, read_completion
-from stillhouse.inference.endpoint import Endpoint, Price
+from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
 from stillhouse.types import JsonObject
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from openai.types import Batch
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
-_KINDS_OF_UNASKED: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
-"""Somebody who cancels a batch does not want it asked for again."""
+_KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
+"""A batch that somebody cancelled is not to be sent again."""
 _RETRY_S: Final = 60.0
-"""Wait before a batch that was too much at once is asked for again; the endpoint gives no hint."""
+"""Wait before a batch that was too large for the queue is sent again; the endpoint gives no hint."""
 _LOG = logging.getLogger(__name__)
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
@@ -34,31 +34,26 @@ _LISTED_BACK_S: Final = 86_400.0
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[JsonObject]:
-    """The objects of a JSONL file that arrives in pieces. Lines that are no JSON object are left out.
-
-    Lines end at a line feed alone: an answer may hold other characters that Python's `splitlines` splits at.
-    """
+    """The objects of a JSONL file that arrives in pieces, without lines that are no JSON object."""
+    # Split at line feeds alone: an answer may hold other characters that `splitlines` splits at.
     rest = b""
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
             if (row := _parsed(line)) is not None:
                 yield row
     if (row := _parsed(rest)) is not None:
         yield row
 
 
-def read_answer(
-    row: JsonObject, *, latency_s: float, model: str, record_tokens: bool, price: Price | None
-) -> Completion:
+def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record_tokens: bool) -> Completion:
     """The completion in one line of a batch's output or error file.
 
     Args:
         row: the line.
-        latency_s: seconds from asking to the answer.
-        model: the model asked for, where the answer does not name one.
-        record_tokens: whether token ids were asked for.
-        price: what a batch's tokens cost, where the answer does not say what it cost.
+        endpoint: whose price is that of a batch.
+        latency_s: seconds from request to answer.
+        record_tokens: whether token ids were requested.
 
     Raises:
         RequestFailed: there is none in it.
@@ -72,34 +67,32 @@ def read_answer(
         status = status if isinstance(status, int) else 500
         raise RequestFailed(classify(status, headers, body, datetime.now(UTC)))
     completion = read_completion(
-        orjson.dumps(body), headers, latency_s=latency_s, model=model, record_tokens=record_tokens
+        orjson.dumps(body), headers, latency_s=latency_s, model=endpoint.model, record_tokens=record_tokens
     )
-    if completion.turn.cost_usd is not None or price is None:
-        return completion
-    return replace(completion, turn=replace(completion.turn, cost_usd=price.of(completion.turn.usage)))
+    return replace(completion, turn=endpoint.with_cost(completion.turn))
 
 
 def end_failure(batch: "Batch") -> Failure:
     """Why a request has no answer although its batch has ended."""
     if batch.status == "cancelled":
-        told = f"batch {batch.id} was cancelled at the endpoint. Run the same command again to ask for the rest anew"
-        return Failure(FailureKind.PERMANENT, told)
+        message = f"batch {batch.id} was cancelled at the endpoint. Run the same command again to ask for the rest anew"
+        return Failure(FailureKind.PERMANENT, message)
     faults = batch.errors.data if batch.errors is not None else None
     if not faults:
-        told = f"batch {batch.id} ended as {batch.status!r} without an answer to this request"
-        return Failure(FailureKind.TRANSIENT, told)
+        message = f"batch {batch.id} ended as {batch.status!r} without an answer to this request"
+        return Failure(FailureKind.TRANSIENT, message)
     error = {"code": faults[0].code, "message": faults[0].message}
     failure = classify(429 if faults[0].code in _RATE_CODES else 400, {}, {"error": error}, datetime.now(UTC))
-    told = f"batch {batch.id} {batch.status}: {faults[0].message} ({faults[0].code})"
+    message = f"batch {batch.id} {batch.status}: {faults[0].message} ({faults[0].code})"
     wait_s = _RETRY_S if failure.kind is FailureKind.RATE else None
-    return replace(failure, message=told, status=None, retry_after_s=wait_s)
+    return replace(failure, message=message, status=None, retry_after_s=wait_s)
 
 
 def _line_failure(error: Any) -> Failure:
-    """The failure of a request that the endpoint did not come to, or could not send on."""
+    """The failure of a request that the endpoint did not process."""
     error = error if isinstance(error, dict) else {}
-    if (code := error.get("code")) in _KINDS_OF_UNASKED:
-        return Failure(_KINDS_OF_UNASKED[code], f"the batch ended first: {error.get('message') or code}")
+    if (code := error.get("code")) in _KIND_BY_CODE:
+        return Failure(_KIND_BY_CODE[code], f"the batch ended first: {error.get('message') or code}")
     return classify(500, {}, {"error": error}, datetime.now(UTC))
 
 
@@ -115,9 +108,9 @@ class BatchEndpoint:
     """Batches of chat completions at one endpoint, through the `openai` package.
 
     Args:
-        endpoint: who is asked.
-        poll_s: seconds between two looks at a batch, and before what failed in passing is tried again.
-        sleep: waits so long.
+        endpoint: the endpoint that is asked.
+        poll_s: seconds between two polls of a batch, and before a poll that failed is repeated.
+        sleep: waits so many seconds.
     """
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -148,7 +141,7 @@ class BatchEndpoint:
             since: when the tag was made, in seconds since 1970.
 
         Raises:
-            RequestFailed: there is none, or nobody can tell.
+            RequestFailed: there is none, or it is not known whether there is.
         """
         import openai
 
@@ -157,7 +150,7 @@ class BatchEndpoint:
         except openai.APIError as error:
             raise RequestFailed(self._failure(error)) from None
         try:
-            # The package would try again what may have been done, and the second batch would be billed as well.
+            # Without retries: the first attempt may have created the batch, and a second one would be billed as well.
             batch = await self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file.id,
                 endpoint="/v1/chat/completions",
@@ -167,9 +160,9 @@ class BatchEndpoint:
         except openai.APIError as error:
             failure = self._failure(error)
             if failure.kind is FailureKind.TRANSIENT:
-                found = await self.find({tag}, since=since)
-                if tag in found:
-                    return found[tag]
+                ids = await self.find({tag}, since=since)
+                if tag in ids:
+                    return ids[tag]
             raise RequestFailed(failure) from None
         return batch.id
 
@@ -181,20 +174,20 @@ class BatchEndpoint:
         """
         import openai
 
-        found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         try:
             async for batch in self._client.batches.list(limit=100):
                 tag = (batch.metadata or {}).get(_TAG)
                 if tag is not None and tag in tags:
-                    found[tag] = batch.id
-                if len(found) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
+                    ids[tag] = batch.id
+                if len(ids) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
                     break
         except openai.APIError as error:
             raise RequestFailed(self._failure(error)) from None
-        return found
+        return ids
 
     async def ended(self, batch_id: str) -> "Batch":
-        """The batch as it is when nothing more will come of it.
+        """The batch once it has ended.
 
         Raises:
             RequestFailed: the endpoint does not know it, or refuses the key.
@@ -202,18 +195,18 @@ class BatchEndpoint:
         import openai
 
         while True:
-            # Before the first look as well: those who take answers of an earlier run arrive one after the other.
+            # Before the first poll as well: requests join the batch of an earlier run one after the other.
             await self._sleep(self._poll_s)
             try:
                 current = await self._client.batches.retrieve(batch_id)
             except openai.APIError as error:
                 failure = self._failure(error)
                 if failure.status == 404:
-                    told = f"batch {batch_id} is not known there any more; its requests are asked again"
-                    raise RequestFailed(Failure(FailureKind.TRANSIENT, told, 404)) from error
+                    message = f"batch {batch_id} is not known there any more; its requests are sent again"
+                    raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 404)) from error
                 if failure.kind not in _PASSING:
                     raise RequestFailed(failure) from None
-                _LOG.warning("batch %s: cannot be looked at for now: %s", batch_id, failure.message)
+                _LOG.warning("batch %s: cannot be polled for now: %s", batch_id, failure.message)
                 continue
             if current.status in _ENDED:
                 return current
@@ -263,5 +256,5 @@ def _failure(error: Exception) -> Failure:
         headers = {name.lower(): value for name, value in error.response.headers.items()}
         return classify(error.status_code, headers, {"error": error.body}, datetime.now(UTC))
     unreachable = type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout")
-    told = f"{error or type(error).__name__} {error.__cause__ or ''}".strip()
-    return Failure(FailureKind.TRANSIENT, told, unreachable=unreachable)
+    message = f"{error or type(error).__name__} {error.__cause__ or ''}".strip()
+    return Failure(FailureKind.TRANSIENT, message, unreachable=unreachable)

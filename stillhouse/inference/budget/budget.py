@@ -1,20 +1,20 @@
-"""`Budget`: what a run may spend on the teacher, kept by reserving the worst case of a request before it is sent.
+"""`Budget`: what a run may spend, kept by reserving the worst case of a request before it is sent.
 
 Without a reservation every request in flight would see the same money left, and all of them would spend it. So a
-request first reserves the most it can cost; once it is answered, what it did cost is counted and the rest is free
-again. As long as no answer exceeds its reservation, `counted + reserved <= cap` holds for every cap, whatever the order
-of events. An answer that does exceed it is counted as it is, and the error of a cap that is passed says by how much.
+request first reserves the most it can cost; once it is answered, its actual cost is counted and the rest is free again.
+As long as no answer exceeds its reservation, `counted + reserved <= cap` holds for every cap, whatever the order of
+events. An answer that exceeds it is counted as it is, and the error of a cap that is passed says by how much.
 
 How each end of a request is counted:
 
-    answered, usage told         what it told
-    answered, usage not told     the worst case, as possibly billed
-    answered, cost not known     the tokens told, and the worst case in money, as possibly billed
+    answered with usage          its usage
+    answered without usage       the worst case, as possibly billed
+    answered without cost        its usage, and the worst case in money, as possibly billed
     refused with an HTTP status  the request alone: endpoints bill what they answer
     cut off, timed out           the worst case, as possibly billed: the endpoint may have sampled to the end
     never sent                   nothing
 
-Wall time is not reserved: it is looked at before each request, and those in flight then end by themselves.
+Wall time is not reserved: it is checked before each request, and requests in flight are not cancelled.
 """
 
 import threading
@@ -33,7 +33,7 @@ from stillhouse.inference.endpoint import Price
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Leave to send one request; `Budget.settle` takes it back, once."""
+    """Permission to send one request; `Budget.settle` ends it, once."""
 
     worst: Spend
     amounts: Amounts
@@ -54,21 +54,19 @@ class BudgetSnapshot:
     reserved: Spend
     """For requests in flight."""
     waiting: int
-    """Requests that wait for others to settle."""
+    """Requests waiting for room."""
     wall_s: float
     """Seconds in which rollouts were collected."""
 
 
 @dataclass(slots=True)
-class _Own:
-    """What one collection has in the run's book, and what of it its present attempt has come by.
-
-    A replay counts only where the second outgrows the first.
-    """
+class _Collection:
+    """Answers of one collection. A replayed one is counted only where `seen` exceeds `counted`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    answered: Amounts = ZERO
-    heard: Amounts = ZERO
+    counted: Amounts = ZERO
+    seen: Amounts = ZERO
+    """Usage seen so far in this attempt."""
 
 
 class Budget:
@@ -78,8 +76,8 @@ class Budget:
 
     Args:
         config: the caps.
-        price: for the worst case of a request in money; None when it is unknown, and no money is then counted. Whoever
-            asks what may be dear calls `require_prices` first.
+        price: for the worst case of a request in money; None if unknown, and no money is then counted
+            (`require_prices` rules that out where it matters).
         clock: seconds that never go back.
     """
 
@@ -87,27 +85,24 @@ class Budget:
         self._price = price
         self._unlimited = config == BudgetConfig()
         self._run = RunState(config, clock)
-        self._own = _Own()
+        self._collection = _Collection()
 
     def part(self, price: Price | None) -> "Budget":
-        """A budget for one more collection of the same run, of a model at `price`; caps and counts are shared."""
+        """A budget for another collection of the same run, of a model at `price`; caps and counts are shared."""
         part = copy(self)
         part._price = price
-        part._own = _Own()
+        part._collection = _Collection()
         return part
 
     def start_again(self) -> None:
-        """Call before a collection that was broken off runs again in this process.
-
-        What the journal replays to it was counted when it was paid for, and is then not counted twice.
-        """
-        with self._own.lock:
-            self._own.heard = ZERO
+        """Call before an interrupted collection runs again, so that answers replayed to it are not counted twice."""
+        with self._collection.lock:
+            self._collection.seen = ZERO
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
         """The most a request can cost.
 
-        A character counts as a token until replies have told better (`learn_prompt`): tokenizers of today make about
+        A character counts as a token until answers have taught better (`learn_prompt`): today's tokenizers make about
         one token of four characters of English, and seldom more than one of one character in any language.
 
         Args:
@@ -119,11 +114,11 @@ class Budget:
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
-        """Takes in how many tokens the endpoint made of a prompt, so that the next worst cases are closer."""
+        """Records how many tokens a prompt had, so that the next worst cases are closer."""
         self._run.learn_prompt(prompt_characters, prompt_tokens)
 
     async def reserve(self, worst: Spend) -> Reservation:
-        """Leave to send one request that costs `worst` at most; waits while requests in flight may still free room.
+        """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
 
         Raises:
             BudgetReached: nothing in flight can free the room.
@@ -139,7 +134,7 @@ class Budget:
 
         Args:
             reservation: of the request.
-            spent: what it cost; None when nobody knows, and the worst case is then counted as possibly billed.
+            spent: its cost; None if unknown, and the worst case is then counted as possibly billed.
         """
         if reservation is _FREE or not reservation.is_open:
             return
@@ -159,22 +154,22 @@ class Budget:
         if (excess := counted.above(worst)) != ZERO:
             self._run.note_excess(excess)
         if spent.tokens:
-            # Only answers are ever replayed, and those without what was added for doubt.
+            # Answers are replayed with their own usage, without what was added as possibly billed.
             amounts = Amounts.of(spent)
-            with self._own.lock:
-                self._own.answered = self._own.answered.plus(amounts)
-                self._own.heard = self._own.heard.plus(amounts)
+            with self._collection.lock:
+                self._collection.counted = self._collection.counted.plus(amounts)
+                self._collection.seen = self._collection.seen.plus(amounts)
         self._run.book.settle(worst, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
-        """Counts an answer of an earlier attempt, which was paid for then."""
+        """Counts an answer that an earlier attempt paid for."""
         if self._unlimited:
             return
         amounts = Amounts.of(spent)
-        with self._own.lock:
-            self._own.heard = self._own.heard.plus(amounts)
-            fresh = self._own.heard.above(self._own.answered)
-            self._own.answered = self._own.answered.plus(fresh)
+        with self._collection.lock:
+            self._collection.seen = self._collection.seen.plus(amounts)
+            fresh = self._collection.seen.above(self._collection.counted)
+            self._collection.counted = self._collection.counted.plus(fresh)
         if spent.usd is None:
             self._run.usd_known = False
         self._run.book.settle(ZERO, fresh, ZERO)
@@ -207,8 +202,7 @@ _lock: Final = threading.Lock()
 def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | None) -> Budget:
     """The process's budget of a run, as one of its collections sees it.
 
-    A part that is asked for again is one that was broken off and runs again: what the journal replays to it is not
-    counted twice.
+    A part that exists already was interrupted and runs again: answers replayed to it are not counted twice.
 
     Args:
         run_id: of the flow run.
@@ -229,6 +223,6 @@ def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | N
 
 
 def forget_budgets(run_id: str) -> None:
-    """Lets go of a run's budget; call it when the flow run has ended."""
+    """Drops a run's budget; call it when the flow run has ended."""
     with _lock:
         _shared.pop(run_id, None)

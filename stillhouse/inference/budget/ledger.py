@@ -18,7 +18,7 @@ _PICO: Final = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What something cost, or may cost."""
+    """A cost, actual or possible."""
 
     requests: int = 0
     tokens: int = 0
@@ -32,9 +32,9 @@ class Spend:
 
 
 NOTHING: Final = Spend()
-"""What a request cost that was never sent."""
+"""Of a request that was never sent."""
 REFUSED: Final = Spend(requests=1)
-"""What a request cost that was answered with an error."""
+"""Of a request that was answered with an error."""
 
 
 def spend_of(turn: Turn, price: Price | None) -> Spend | None:
@@ -70,15 +70,15 @@ class Amounts(NamedTuple):
         return Spend(self.requests, self.tokens, self.picodollars / _PICO if usd_known else None)
 
     def plus(self, other: "Amounts") -> "Amounts":
-        """The sum of both."""
+        """The sum."""
         return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
 
     def minus(self, other: "Amounts") -> "Amounts":
-        """What is left of these after those."""
+        """The difference."""
         return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def above(self, other: "Amounts") -> "Amounts":
-        """What these have more than those, each figure by itself."""
+        """The excess over `other`, each figure by itself."""
         return Amounts(max(0, self[0] - other[0]), max(0, self[1] - other[1]), max(0, self[2] - other[2]))
 
 
@@ -117,12 +117,12 @@ class _Waiter:
 class ReservationLedger:
     """Room below the caps. Safe to use from several threads and event loops at once.
 
-    Whoever waits is served in order of arrival, so that small requests do not pass a large one for ever.
+    Requests are served in order of arrival, so that small ones do not pass a large one for ever.
 
     Args:
         caps: the most that may be counted.
-        refuse: the error for a request that cannot be sent any more, whatever becomes of those in flight; it is given
-            the request's worst case and whether that fits beside what is counted alone. Called under the lock.
+        refuse: the error for a request that can never be sent, by its worst case and whether that fits together with
+            what is counted. Called under the lock.
     """
 
     def __init__(self, caps: BudgetCaps, refuse: Callable[[Amounts, bool], BudgetReached | None]) -> None:
@@ -143,10 +143,10 @@ class ReservationLedger:
             return sum(not waiter.future.done() for waiter in self._waiters)
 
     async def reserve(self, worst: Amounts) -> None:
-        """Waits until `worst` fits below the caps beside all that is counted and reserved.
+        """Waits until `worst` fits below the caps together with everything counted and reserved.
 
         Raises:
-            BudgetReached: what is counted leaves no room for it, so nothing in flight can make any.
+            BudgetReached: what is counted leaves no room, so that no request in flight can free any.
         """
         with self._lock:
             error = self._error(worst)

@@ -1,4 +1,4 @@
-"""What a teacher or a judge costs: found once, before anything is asked.
+"""What a teacher or a judge costs, looked up once before anything is sent.
 
 A completion costs what its endpoint says it cost (OpenRouter's `usage.cost`). For endpoints that do not say, and for
 the worst case of a request that is not sent yet, the price is the first of these that is known:
@@ -7,7 +7,7 @@ the worst case of a request that is not sent yet, the price is the first of thes
     2. the endpoint's own list, GET /models, in OpenRouter's form: today's price of this very endpoint
     3. teacher.prices_file: a table of many models, as current as whoever keeps it
 
-Otherwise it is unknown, and said to be so: never 0. The batch endpoint halves whichever was found.
+Otherwise it is unknown, never 0. The batch endpoint halves it.
 """
 
 import logging
@@ -86,30 +86,30 @@ def _read(path: Path, field: str) -> dict[str, _Row]:
     try:
         return _Table.model_validate(body).root
     except ValidationError as error:
-        raise ConfigError(f"{field}: {path}: {_told(error)}") from error
+        raise ConfigError(f"{field}: {path}: {_described(error)}") from error
 
 
-def _told(error: ValidationError) -> str:
-    found = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in found["loc"]) or "the file"
+def _described(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the file"
     return (
-        f"{place}: {found['msg']}, found {found['input']!r}. Expected for each model name or pattern a mapping of "
+        f"{place}: {first['msg']}, found {first['input']!r}. Expected for each model name or pattern a mapping of "
         "prompt, completion and, if it differs, cached_prompt: numbers in USD per million tokens, from 0"
     )
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
-    """What `endpoint` charges for its model; None when nobody says.
+    """What `endpoint` charges for its model; None if unknown.
 
     Args:
-        endpoint: who is asked.
-        teacher: the section that describes it.
+        endpoint: the endpoint.
+        teacher: its section of the config.
 
     Raises:
         ConfigError: `teacher.prices_file` cannot be read.
     """
     price = stated_price(teacher)
-    # A file with a mistake in it is told of at once, not on the day the endpoint stops listing its prices.
+    # A mistake in the file is reported at once, not on the day the endpoint stops listing its prices.
     file = teacher.prices_file
     in_file = None if file is None else price_in_file(file, endpoint.model, endpoint.role)
     if price is None:
@@ -130,7 +130,7 @@ def stated_price(teacher: TeacherConfig) -> Price | None:
 async def listed_price(endpoint: Endpoint) -> Price | None:
     """The price in the endpoint's list of models, read once in a process; None where there is none.
 
-    No failure is an error: most endpoints have no such list, and one that is down will be met again soon enough.
+    No failure is an error: most endpoints have no such list.
     """
     key = (endpoint.base_url, endpoint.model)
     with _lock:
@@ -159,7 +159,7 @@ def read_listed(body: Any, model: str) -> Price | None:
 
 
 def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsConfig) -> None:
-    """Lets caps in money pass only where the endpoint has a price to keep them by.
+    """Validates that the price is known where a cap in money is set.
 
     Raises:
         ConfigError: the price is unknown.

@@ -11,7 +11,7 @@ CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class Projection:
     """An estimate and the interval around it at the level `CONFIDENCE`."""
 
     estimate: float
@@ -34,7 +34,7 @@ class Series:
         self.mean += step / self.count
         self._squares += step * (value - self.mean)
 
-    def project(self, num_total: int) -> Interval:
+    def project(self, num_total: int) -> Projection:
         """The sum of `num_total` figures of which these are the first.
 
         With n figures of mean m and deviation s, the sum of the k that are to come lies in
@@ -49,11 +49,11 @@ class Series:
         to_come = max(0, num_total - self.count)
         estimate = done + to_come * self.mean
         if to_come == 0:
-            return Interval(estimate, estimate, estimate)
+            return Projection(estimate, estimate, estimate)
         deviation = math.sqrt(self._squares / (self.count - 1))
         half = student_t(CONFIDENCE, self.count - 1) * deviation * to_come
         half *= math.sqrt(1.0 / to_come + 1.0 / self.count)
-        return Interval(estimate, max(done, estimate - half), estimate + half)
+        return Projection(estimate, max(done, estimate - half), estimate + half)
 
 
 def student_t(confidence: float, freedom: int) -> float:

@@ -31,20 +31,20 @@ class PromptTokens:
         self._num_seen = 0
 
     def learn(self, characters: int, tokens: int) -> None:
-        """Takes in what an endpoint made of one prompt; a short one tells more of the template than of the text."""
+        """Learns from one prompt; a short one says more of the template than of the text."""
         if characters < _MIN_CHARACTERS:
             return
         self._num_seen += 1
         self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
 
     def most(self, characters: int) -> int:
-        """The most tokens to expect of so many characters."""
+        """The most tokens to expect of a prompt."""
         ratio = _FIRST if self._num_seen < _MIN_SEEN else self._highest * _MARGIN
         return math.ceil(characters * ratio) + _TEMPLATE
 
 
 def spent_error(config: BudgetConfig, counted: Spend, possibly_billed: Spend, worst: Spend) -> BudgetReached:
-    """The error where one more request could pass a cap.
+    """The error if one more request could pass a cap.
 
     Args:
         config: the caps.
@@ -53,7 +53,7 @@ def spent_error(config: BudgetConfig, counted: Spend, possibly_billed: Spend, wo
         worst: what the request may cost.
     """
     passed = list(_passed(config, counted, worst))
-    message = f"the budget is spent: {'; '.join(told for _, told in passed)}. "
+    message = f"the budget is spent: {'; '.join(reason for _, reason in passed)}. "
     if possibly_billed.requests:
         money = f" and {possibly_billed.usd:.4g} USD" if possibly_billed.usd else ""
         message += (
@@ -64,13 +64,13 @@ def spent_error(config: BudgetConfig, counted: Spend, possibly_billed: Spend, wo
 
 
 def _passed(config: BudgetConfig, counted: Spend, worst: Spend) -> Iterator[tuple[str, str]]:
-    """The field and the words for each cap that the request could pass."""
+    """The field and the reason for each cap that the request could pass."""
     for name, unit in (("requests", "requests"), ("tokens", "tokens"), ("usd", "USD")):
         cap, spent, more = getattr(config, f"max_{name}"), getattr(counted, name) or 0, getattr(worst, name) or 0
         if cap is not None and spent + more > cap:
             over = f" ({spent - cap:.6g} over, by answers that cost more than foreseen)" if spent > cap else ""
-            told = f"{spent:.6g} of {cap:.6g} {unit} are spent{over}, and one more request may take {more:.6g}"
-            yield f"budget.max_{name}", told
+            reason = f"{spent:.6g} of {cap:.6g} {unit} are spent{over}, and one more request may take {more:.6g}"
+            yield f"budget.max_{name}", reason
 
 
 def time_error(hours: float, cap: float) -> BudgetReached:
@@ -99,7 +99,7 @@ class RunState:
         self._started = 0.0
         self._ran_s = 0.0
         self._prompt_tokens = PromptTokens()
-        self._told_excess = False
+        self._has_logged_excess = False
 
     def start_clock(self) -> None:
         """One more collection runs."""
@@ -121,19 +121,19 @@ class RunState:
             return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
 
     def prompt_tokens(self, characters: int) -> int:
-        """The most tokens to expect of a prompt of so many characters."""
+        """See `PromptTokens.most`."""
         return self._prompt_tokens.most(characters)
 
     def learn_prompt(self, characters: int, tokens: int) -> None:
-        """Takes in what the endpoint made of a prompt."""
+        """See `PromptTokens.learn`."""
         with self._lock:
             self._prompt_tokens.learn(characters, tokens)
 
     def note_excess(self, excess: Amounts) -> None:
-        """Tells, once in a run, of an answer that cost more than its request reserved."""
+        """Logs, once in a run, an answer that cost more than its request reserved."""
         with self._lock:
-            told, self._told_excess = self._told_excess, True
-        if not told:
+            was_logged, self._has_logged_excess = self._has_logged_excess, True
+        if not was_logged:
             _LOG.warning(
                 "an answer took %d tokens and %.4g USD more than its request had reserved; caps may be passed by as "
                 "much for each request in flight",

@@ -1,9 +1,9 @@
-"""Claims: which rollouts a journal runs, told to every other journal on the same file.
+"""Claims: which rollouts a journal runs, visible to every other journal on the same file.
 
 A claim is a lock on one byte of an empty file beside the journal, at an offset made of the rollout key. The kernel owns
-it: it ends with the process, also by kill -9, so nobody waits for a time-out and nothing is left to clean up. These are
-"open file description" locks (fcntl(2), F_OFD_SETLK): two journals in one process keep each other out as two processes
-do. What forks without exec while claims are held shares them until it ends.
+it: it ends with the process, also by kill -9, so there is no time-out and nothing to clean up. These are "open file
+description" locks (fcntl(2), F_OFD_SETLK): two journals in one process exclude each other as two processes do. A child
+that is forked without exec while claims are held shares them until it ends.
 """
 
 import fcntl
@@ -70,7 +70,7 @@ class Claims:
         return True
 
     def free(self, rollout_key: bytes) -> None:
-        """Leaves the rollout to others."""
+        """Frees the rollout."""
         self._lock(rollout_key, fcntl.F_UNLCK)
 
     def close(self) -> None:

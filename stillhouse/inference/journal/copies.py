@@ -1,8 +1,8 @@
-"""A journal on object storage, so that another machine does not pay again for what a lost one was answered.
+"""A journal on object storage, so that another machine does not pay again for the answers of a lost one.
 
-What is new goes there as a file of its own every `INTERVAL_S` seconds and at the end, under a name that nobody else
-uses; each machine takes over the files it has not seen when it begins. A lost machine takes with it the answers of its
-last interval. Nothing on the storage is ever replaced: journals only grow, and equal places hold equal answers.
+New records are uploaded as a file of a unique name every `INTERVAL_S` seconds and at the end; each machine takes over
+the files it has not seen when it begins. A lost machine loses the answers of its last interval. Nothing on the storage
+is ever replaced: journals only grow, and equal places hold equal answers.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ from stillhouse.store.remote import RemoteFolder
 INTERVAL_S: Final = 60.0
 _FOLDER: Final = "journal"
 _STATE_FILE: Final = "journal-copies.json"
-# What came from others need not go back to them. ?1 and ?2 bound the rows; `others` are spans of row numbers.
+# Records of other machines are not uploaded again. ?1 and ?2 bound the rows; `others` are spans of row numbers.
 _NEW: Final = f"""
 SELECT place, body, digest FROM other.entry source WHERE source.rowid > ?1 AND source.rowid <= ?2 AND {IS_WHOLE}
 AND NOT EXISTS (
@@ -53,7 +53,7 @@ class JournalCopies:
         self._remote, self._folder = remote, folder
 
     def take_over(self) -> int:
-        """Puts into the journal what other machines have and it has not; the number of new answers.
+        """Copies the records of other machines into the journal; the number of new ones.
 
         Raises:
             StoreError: the storage cannot be reached, or a file cannot be read or written.
@@ -67,7 +67,7 @@ class JournalCopies:
                     try:
                         first, last = self._add(copy)
                     except StoreError as error:
-                        # Its answers are paid for again; nothing else is lost.
+                        # Its answers are paid for again.
                         logger.warning("%s/%s/%s is left out: %s", self._remote.url, _FOLDER, name, error)
                         continue
                 if last >= first:
@@ -79,7 +79,7 @@ class JournalCopies:
             return num_new
 
     def hand_on(self) -> int:
-        """Puts what is new in this machine's journal onto the storage; the number of answers.
+        """Uploads new records of this machine's journal; their number.
 
         Raises:
             StoreError: the storage cannot be reached or refuses, or a file cannot be read or written.
@@ -95,7 +95,7 @@ class JournalCopies:
 
     @contextmanager
     def _state(self) -> Iterator[dict[str, Any]]:
-        """What went there and came from there so far; kept when the block ends well, and one process's at a time."""
+        """What was exchanged so far, locked against other processes; saved when the block ends well."""
         path = self._folder / _STATE_FILE
         private_folder(self._folder)
         with path.with_suffix(".lock").open("a") as lock:
@@ -129,7 +129,7 @@ class JournalCopies:
 
 
 class Copier:
-    """A thread that hands on what is new every `interval_s` seconds; what fails is told of and tried again."""
+    """A thread that uploads new records every `interval_s` seconds; failures are logged and tried again."""
 
     def __init__(self, copies: JournalCopies, interval_s: float) -> None:
         self._copies, self._interval_s = copies, interval_s
@@ -138,7 +138,7 @@ class Copier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hands on the rest."""
+        """Uploads the rest and ends the thread."""
         self._stopped.set()
         self._thread.join()
         self._hand_on()

@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
-    Keys and digests are SHA-256 in hex, bodies opaque bytes. A record that is not as it was written is reported in the
-    log and counts as absent, so that it is asked for again; what is put in its place replaces it. Use as a context
-    manager: leaving the block waits for what is still to be written and frees what is claimed.
+    Keys and digests are SHA-256 in hex, bodies opaque bytes. A damaged record is logged and counts as absent, so that
+    it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees what
+    is claimed.
 
     Args:
         path: the SQLite file; made with its folder where it is missing.
@@ -54,10 +54,10 @@ class Journal:
         self._closed = False
         self._lock = threading.Lock()
         self._read_lock = threading.Lock()
-        # For each claimed rollout the places filled since, if nothing was there before: nobody else fills any, so a
-        # look-up anywhere else needs no question. None where something was there.
+        # For each claimed rollout the places filled since, if it was empty before: only this journal fills any, so
+        # other look-ups need no query. None if it was not empty.
         self._claimed: dict[bytes, set[bytes] | None] = {}
-        # Claimed rollouts of which a write was left behind by a task that was cancelled.
+        # Claimed rollouts with a pending write of a cancelled task.
         self._cut_off: set[bytes] = set()
         self._reported: set[bytes] = set()
         try:
@@ -75,10 +75,9 @@ class Journal:
     async def claim(self, rollout_key: str) -> bool:
         """Whether this journal may pay for the rollout; False while another one, or an earlier claim of this, does.
 
-        A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process, whatever ends it.
-        Look for the trajectory and completions once it is granted: who had it before may have got further. For a
-        rollout that nobody ever began those look-ups cost nothing. There is nothing left to pay for in a finished one,
-        which is granted to everybody.
+        A claim holds until the trajectory is put, `disclaim`, `close`, or the end of the process. Look up trajectory
+        and completions once it is granted: the previous owner may have added some. For a rollout without records these
+        look-ups cost nothing. A finished rollout is granted to everybody.
 
         Raises:
             StoreError: the journal cannot be read, or the file system has no locks.
@@ -95,22 +94,19 @@ class Journal:
             if not granted:
                 return self._is_finished(key, self._first_kind(key))
             try:
-                found = self._first_kind(key)
-                is_finished = self._is_finished(key, found)
+                first_kind = self._first_kind(key)
+                is_finished = self._is_finished(key, first_kind)
             except StoreError:
                 self._claims.free(key)
                 raise
             if is_finished:
                 self._claims.free(key)
             else:
-                self._claimed[key] = set() if found is None else None
+                self._claimed[key] = set() if first_kind is None else None
         return True
 
     def disclaim(self, rollout_key: str) -> None:
-        """Leaves the rollout to others, if it is claimed; for one given up without a trajectory.
-
-        At once, or when what of it is still being written has become durable: nobody is to pay for that again.
-        """
+        """Frees a claimed rollout that has no trajectory, once its pending writes are durable."""
         key = bytes.fromhex(rollout_key)
         if key in self._cut_off:
             self._writer.call_after(partial(self._free, key))
@@ -118,27 +114,27 @@ class Journal:
             self._free(key)
 
     def completion(self, rollout_key: str, turn: int, request_digest: str) -> bytes | None:
-        """The completion given at this place, or None."""
-        return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, asked=bytes.fromhex(request_digest)))
+        """The completion stored at this place, or None."""
+        return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, digest=bytes.fromhex(request_digest)))
 
     async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
-        """Makes a completion durable; what holds at its place, which another process may have written first.
+        """Makes a completion durable; what is stored there, which another process may have written first.
 
         Raises:
             StoreError: no space, no permission, or the disk failed. So for all `put_` methods.
         """
         key = bytes.fromhex(rollout_key)
-        return await self._put(place(key, COMPLETION, turn, asked=bytes.fromhex(request_digest)), body)
+        return await self._put(place(key, COMPLETION, turn, digest=bytes.fromhex(request_digest)), body)
 
     def tool_result(self, rollout_key: str, turn: int, call_index: int, call_digest: str) -> bytes | None:
-        """The tool result given at this place, or None."""
+        """The tool result stored at this place, or None."""
         key = bytes.fromhex(rollout_key)
         return self._read(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)))
 
     async def put_tool_result(
         self, rollout_key: str, turn: int, call_index: int, call_digest: str, body: bytes
     ) -> bytes:
-        """Makes a tool result durable; what holds at its place."""
+        """Makes a tool result durable; what is stored there."""
         key = bytes.fromhex(rollout_key)
         return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
 
@@ -147,14 +143,14 @@ class Journal:
         return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
 
     async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:
-        """Makes a finished trajectory durable and ends the claim on it; what holds for its rollout."""
+        """Makes a finished trajectory durable and ends its claim; what is stored there."""
         key = bytes.fromhex(rollout_key)
         stored = await self._put(place(key, TRAJECTORY), body)
         self._free(key)
         return stored
 
     def close(self) -> None:
-        """Writes what is waiting, frees what is claimed and closes the file."""
+        """Writes what is pending, frees what is claimed and closes the file."""
         with self._lock:
             if self._closed:
                 return
@@ -201,7 +197,7 @@ class Journal:
         return None if row is None else row[0]
 
     def _is_finished(self, key: bytes, first_kind: bytes | None) -> bool:
-        """Whether nothing of the rollout is left to pay for: a damaged trajectory finishes none."""
+        """Whether the rollout has an intact trajectory."""
         return first_kind == TRAJECTORY and self._stored(place(key, TRAJECTORY)) is not None
 
     def _ask(self, question: str, argument: bytes) -> tuple[Any, ...] | None:
@@ -251,12 +247,12 @@ class Journal:
 
 
 @dataclass(slots=True)
-class _Shared:
+class _SharedJournal:
     journal: Journal
     num_users: int = 0
 
 
-_open: Final[dict[Path, _Shared]] = {}
+_open: Final[dict[Path, _SharedJournal]] = {}
 _lock: Final = threading.Lock()
 
 
@@ -271,7 +267,7 @@ def open_journal(folder: str | Path) -> Iterator[Journal]:
     with _lock:
         shared = _open.get(path)
         if shared is None:
-            shared = _open[path] = _Shared(Journal(path))
+            shared = _open[path] = _SharedJournal(Journal(path))
         shared.num_users += 1
     try:
         yield shared.journal

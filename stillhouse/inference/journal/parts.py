@@ -1,7 +1,7 @@
 """Journals of a few rollouts each, for processes on other machines: SQLite needs all users of one file on one machine.
 
-A part is lent what the journal holds of its rollouts, and taken back when they are done; nobody pays for an answer that
-is in either. A part that a killed run left behind is taken back by the next one, unless its process still runs.
+The journal's records of its rollouts are copied into a part, which is merged back when they are done; answers in either
+are not paid for again. A part left by a killed run is merged back by the next one, unless its process still runs.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
-    """Copies what the journal holds of some rollouts to a part, which may hold some already; not while it is in use.
+    """Copies the journal's records of some rollouts to a part, which may hold some already, unless it is in use.
 
     Args:
         journal: folder of the journal; nothing is lent where it has none.
@@ -52,7 +52,7 @@ def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
 
 
 def take_back(part: Path, journal: Path) -> None:
-    """Copies all that a part holds to the journal and removes the part; does nothing while it is in use.
+    """Copies a part's records to the journal and removes the part, unless it is in use.
 
     Raises:
         StoreError: a file cannot be read or written.
@@ -68,9 +68,9 @@ def take_back(part: Path, journal: Path) -> None:
 
 @asynccontextmanager
 async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
-    """Keeps others from the part; waits for one that uses it, a process whose run was started again for instance.
+    """Locks the part, also against another process whose run was started again; waits until it is free.
 
-    The system lets go of the part when this process dies, however it dies.
+    The lock ends with this process, however it ends.
     """
     private_folder(part)
     while True:
@@ -83,7 +83,7 @@ async def used(part: Path, look_s: float = 1.0) -> AsyncIterator[None]:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[bool]:
-    """Whether nobody else uses the part, and then keeps others from it."""
+    """Whether the part is not in use, and then locks it."""
     with (part / _LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,7 +94,7 @@ def _locked(part: Path) -> Iterator[bool]:
 
 
 def take_over(connection: sqlite3.Connection, source: Path) -> None:
-    """Within `joined`: copies all that the other journal holds and this one does not; damaged records are left out."""
+    """Within `joined`: copies what this journal lacks from the other one, without damaged records."""
     connection.execute(_TAKE_OVER)
     for (place,) in connection.execute(_DAMAGED):
         logger.warning("journal %s: %s is damaged and left out; it will be made again", source, record_name(place))

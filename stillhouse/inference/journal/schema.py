@@ -1,9 +1,9 @@
 """The journal's file: one table, from a place to what was put there.
 
-A place is 77 bytes: rollout key 32, kind 1, turn 6 and call index 6 as decimal digits, digest of what was asked 32. All
-places of a rollout lie side by side, its trajectory first, so that one step into the index tells how far it has come.
-Beside each body is its digest. A row without a matching one is damaged: a reader takes it as absent, a writer replaces
-it.
+A place is 77 bytes: rollout key 32, kind 1, turn 6 and call index 6 as decimal digits, digest of the request or call
+32. All places of a rollout are adjacent, its trajectory first, so that one step into the index shows whether it is
+finished.
+Each body has a digest. A row without a matching one is damaged: a reader takes it as absent, a writer replaces it.
 """
 
 import logging
@@ -36,7 +36,7 @@ _NO_DIGEST: Final = bytes(32)
 SELECT: Final = "SELECT CAST(body AS BLOB), CAST(digest AS BLOB) FROM entry WHERE place = ?"
 _MATCHES: Final = "digest_of({table}.place, CAST({table}.body AS BLOB)) IS CAST({table}.digest AS BLOB)"
 IS_WHOLE: Final = _MATCHES.format(table="source")
-"""Whether a row of the table that a query calls `source` is as it was written."""
+"""Whether a row of the table aliased `source` is intact."""
 REPLACING: Final = f"""
 ON CONFLICT (place) DO UPDATE SET body = excluded.body, digest = excluded.digest
 WHERE NOT ({_MATCHES.format(table="entry").replace("entry.place", "excluded.place")})
@@ -47,8 +47,8 @@ FIRST_KIND: Final = """
 SELECT substr(place, 33, 1) FROM entry WHERE place > ?1 AND place < CAST(?1 || x'ff' AS BLOB) ORDER BY place LIMIT 1
 """
 """The least kind stored for a rollout key: `TRAJECTORY` if it is finished."""
-# The whole batch in one step of SQLite, which is one release of the GIL: with a step a row, every row waits for the
-# event loop to let go of it. ?1 is the places end to end, ?2 the bodies end to end, ?3 a JSON list of where each body
+# The batch in one step of SQLite, which is one release of the GIL: with a step a row, every row would wait for the
+# event loop to release it. ?1 is the places end to end, ?2 the bodies end to end, ?3 a JSON list of where each body
 # starts, times 2^32, plus its length, ?4 the digests end to end. substr() makes NULL of an empty blob.
 INSERT: Final = f"""
 INSERT INTO entry (place, body, digest)
@@ -58,8 +58,8 @@ SELECT substr(?1, key * {PLACE_BYTES} + 1, {PLACE_BYTES}),
 FROM json_each(?3) WHERE true {REPLACING}
 """
 
-# Bodies lie beside the index instead of inside it: keys arrive in random order, and the bytes of a row are then written
-# once, at the end of the table, however many rows there are. The views are for people who open the file.
+# Bodies are outside the index: keys arrive in random order, and so the bytes of a row are written once, at the end of
+# the table, however many rows there are. The views are for people who open the file.
 _TABLE: Final = "CREATE TABLE entry (place BLOB NOT NULL, body BLOB NOT NULL, digest BLOB);"
 _INDEX: Final = """
 CREATE UNIQUE INDEX entry_by_place ON entry (place);
@@ -95,7 +95,7 @@ DROP TABLE old_trajectory;
 {_INDEX}
 """
 _FROM_VERSION_2: Final = "ALTER TABLE entry ADD COLUMN digest BLOB;"
-# Versions 1 and 2 had no digests: what they stored is taken as it is, this once.
+# Versions 1 and 2 had no digests: their rows are taken as they are.
 _ADD_DIGESTS: Final = "UPDATE entry SET digest = digest_of(place, body);"
 _SCRIPTS: Final = {0: _NEW, 1: _FROM_VERSION_1 + _ADD_DIGESTS, 2: _FROM_VERSION_2 + _ADD_DIGESTS}
 
@@ -117,24 +117,24 @@ class NewerVersion(Exception):
     """The file was written by a newer Stillhouse."""
 
 
-def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, asked: bytes = _NO_DIGEST) -> bytes:
-    """Where something of a rollout is kept.
+def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, digest: bytes = _NO_DIGEST) -> bytes:
+    """The place of a record.
 
     Args:
         rollout_key: 32 bytes.
         kind: `TRAJECTORY`, `COMPLETION` or `TOOL_RESULT`.
         turn: from 0.
         call_index: which call of the turn, from 0.
-        asked: digest of the request or the call, 32 bytes.
+        digest: of the request or the call, 32 bytes.
 
     Raises:
         ValueError: a digest is not 32 bytes, or a number has more than six digits.
     """
-    made = b"%b%b%06d%06d%b" % (rollout_key, kind, turn, call_index, asked)
-    # Two wrong lengths could make a right one, and a place is only as good as where each part of it lies.
+    made = b"%b%b%06d%06d%b" % (rollout_key, kind, turn, call_index, digest)
+    # Two wrong lengths could add up to the right one.
     if len(rollout_key) != 32 or len(made) != PLACE_BYTES or not 0 <= turn <= _MAX_NUMBER:
         raise ValueError(
-            f"turn {turn}, call {call_index} of rollout {rollout_key.hex()!r}, digest {asked.hex()!r}: expected "
+            f"turn {turn}, call {call_index} of rollout {rollout_key.hex()!r}, digest {digest.hex()!r}: expected "
             f"numbers from 0 to {_MAX_NUMBER} and digests of 64 hexadecimal digits"
         )
     return made
@@ -157,7 +157,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(path: Path) -> None:
-    """Makes the file what this version expects, once, also when two processes start at the same moment.
+    """Creates or migrates the file, once, also when two processes start at the same moment.
 
     Raises:
         NewerVersion: it was written by a newer Stillhouse.

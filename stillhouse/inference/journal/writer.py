@@ -1,7 +1,7 @@
-"""The writer: one thread that makes what has gathered durable, in one transaction, and then tells who waits.
+"""The writer: one thread that makes all pending writes durable in one transaction, then resolves their futures.
 
 Under load a batch costs what a few rows cost alone, so it starts no sooner than `_INTERVAL_S` after the one before;
-a write that comes alone is not held back. Each event loop is woken once a batch, whatever the batch holds.
+a single write is not delayed. Each event loop is woken once a batch.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Writer:
 
     Args:
         connection: used by this writer's thread alone until `close` returns.
-        as_error: makes the error that those who wait are told.
+        as_error: makes the error that waiting futures get.
     """
 
     def __init__(self, connection: sqlite3.Connection, as_error: Callable[[Exception], StoreError]) -> None:
@@ -52,9 +52,9 @@ class Writer:
         self._thread.start()
 
     def put(self, place: bytes, body: bytes) -> _Waiting:
-        """A future of this event loop with what holds at `place` once it is durable.
+        """A future of this event loop with what is stored at `place` once it is durable.
 
-        It is kept also when the future is cancelled: it was paid for.
+        It is stored also if the future is cancelled: it was paid for.
         """
         stored: _Waiting = asyncio.get_running_loop().create_future()
         self._items.put(_Write(place, body, stored))
@@ -65,7 +65,7 @@ class Writer:
         self._items.put(call)
 
     def close(self) -> None:
-        """Writes what is waiting and ends the thread."""
+        """Writes what is pending and ends the thread."""
         self._items.put(None)
         self._thread.join()
 
@@ -105,18 +105,18 @@ class Writer:
     def _commit(self, batch: list[_Write]) -> None:
         results = self._store(batch)
         if len(batch) > 1 and _is_full(results[0]):
-            # On a disk that is all but full the batch has no room, and one or another answer of it may have.
+            # On a nearly full disk single answers may fit where the batch does not.
             results = [self._store([write])[0] for write in batch]
         settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Result]]] = defaultdict(list)
         for write, result in zip(batch, results, strict=True):
             settled[write.stored.get_loop()].append((write.stored, result))
         for loop, pairs in settled.items():
-            # A loop that is closed has nobody left who waits.
+            # A closed loop has no waiters.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, pairs)
 
     def _store(self, batch: list[_Write]) -> list[_Result]:
-        """What holds at each place once the batch is durable, or why it is not: all of it or nothing."""
+        """What is stored at each place once the batch is durable, or the error: all of it or nothing."""
         places, bodies = b"".join([write.place for write in batch]), b"".join([write.body for write in batch])
         digests = b"".join([digest_of(write.place, write.body) for write in batch])
         spans, start = [], 0
@@ -129,7 +129,7 @@ class Writer:
             if num_new == len(batch):
                 return [write.body for write in batch]
             return [self._connection.execute(SELECT, (write.place,)).fetchone()[0] for write in batch]
-        # Whatever it is, those who wait must hear of it: this thread is the only one that can tell them.
+        # Whatever it is, the waiting futures must get it.
         except Exception as error:
             failure = self._as_error(error)
             failure.__cause__ = error
@@ -138,7 +138,7 @@ class Writer:
 
 def _settle(pairs: list[tuple[_Waiting, _Result]]) -> None:
     for stored, result in pairs:
-        # A task that was cancelled no longer waits.
+        # Cancelled.
         if stored.done():
             continue
         if isinstance(result, StoreError):

@@ -14,12 +14,20 @@ from typing import Final
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit.headers import RateLimits
 from stillhouse.inference.rate_limit.pacer import Pacer, Since
-from stillhouse.inference.rate_limit.refusals import Attribution, Gate, Refusals
-from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Sizes, Ticket
+from stillhouse.inference.rate_limit.refusals import Attribution, Refusals, RetryAfterGate
+from stillhouse.inference.rate_limit.values import (
+    Caps,
+    ControlSnapshot,
+    LearntLimits,
+    Outcome,
+    RequestSize,
+    Ticket,
+    TokenEstimates,
+)
 from stillhouse.inference.rate_limit.window import Window
 
 _START_S: Final = 0.1
-"""The first requests are spread over this time, so that a low limit refuses a few of them and not most."""
+"""The first requests are spread over this time, so that a low limit refuses only a few of them."""
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
@@ -30,11 +38,11 @@ class RateControl:
 
     Args:
         initial: requests in flight at the start.
-        caps: what the user allows at most.
-        learnt: what an earlier process has learnt.
+        caps: limits set by the user.
+        learnt: limits learnt by an earlier process.
     """
 
-    def __init__(self, initial: int, caps: Caps | None = None, learnt: Learnt | None = None) -> None:
+    def __init__(self, initial: int, caps: Caps | None = None, learnt: LearntLimits | None = None) -> None:
         caps = caps or Caps()
         self.caps = caps
         self.num_rate_limited = 0
@@ -43,8 +51,8 @@ class RateControl:
         self._window = Window(min(initial, caps.concurrency), caps.concurrency)
         self._requests = Pacer(cap=_per_second(caps.requests_per_minute))
         self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute), estimated=True)
-        self._gate = Gate()
-        self._sizes = Sizes()
+        self._gate = RetryAfterGate()
+        self._sizes = TokenEstimates()
         self._attribution = Attribution()
         self._refusals = Refusals(self._window, self._requests, self._tokens, self._gate, self._attribution)
         self._first_send = -math.inf
@@ -66,7 +74,7 @@ class RateControl:
         return self._window.in_flight
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
-        """Leave to send a request now, or None: then a settled request or `wait_s` tells when to ask again."""
+        """Permission to send a request now, or None until a request is settled or `wait_s` has passed."""
         window, gate = self._window, self._gate
         if now < gate.until or gate.probing:
             self._blocker = _GATE
@@ -118,7 +126,7 @@ class RateControl:
         return max(wait, 0.0)
 
     def settle(self, ticket: Ticket, outcome: Outcome | None, now: float) -> None:
-        """Takes note of how a request ended; None for one that was given up on our side.
+        """Records how a request ended; None for one that was cancelled.
 
         Raises:
             ValueError: the ticket was settled before.
@@ -167,39 +175,39 @@ class RateControl:
         self._attribution.begin_epoch(self.num_cuts, self._window.limit)
 
     def _read(self, limits: RateLimits, ticket: Ticket, now: float) -> None:
-        if (told := limits.requests) is not None and told.limit is not None:
-            self._requests.tell(
-                told.limit / 60.0, told.remaining, self._num_sent - ticket.num_sent, ticket.sent_at, now
+        if (allowance := limits.requests) is not None and allowance.limit is not None:
+            self._requests.set_from_headers(
+                allowance.limit / 60.0, allowance.remaining, self._num_sent - ticket.num_sent, ticket.sent_at, now
             )
-        if (told := limits.tokens) is not None and told.limit is not None:
-            if told.remaining is not None and self._sizes.mean_tokens:
-                self._sizes.watch(told.remaining, self._num_sent, ticket.max_tokens)
+        if (allowance := limits.tokens) is not None and allowance.limit is not None:
+            if allowance.remaining is not None and self._sizes.mean_tokens:
+                self._sizes.watch(allowance.remaining, self._num_sent, ticket.max_tokens)
             num_since = self._num_sent - ticket.num_sent
             reserves_all = self._sizes.reserves_all
-            self._tokens.tell(
-                told.limit / 60.0,
-                told.remaining,
+            self._tokens.set_from_headers(
+                allowance.limit / 60.0,
+                allowance.remaining,
                 self._tokens_sent - ticket.tokens_sent if reserves_all else num_since * self._sizes.mean_tokens,
                 ticket.sent_at,
                 now,
             )
 
     def cap(self, caps: Caps) -> None:
-        """Sets what the user allows at most."""
+        """Sets the limits of the user."""
         self.caps = caps
         self._window.set_cap(caps.concurrency)
         self._requests.set_cap(_per_second(caps.requests_per_minute))
         self._tokens.set_cap(_per_second(caps.tokens_per_minute))
 
-    def learnt(self) -> Learnt:
-        """What a later process may start from."""
-        return Learnt(
+    def learnt(self) -> LearntLimits:
+        """The limits learnt so far."""
+        return LearntLimits(
             self._window.limit if self._window.is_cut else None,
             None if self._requests.rate == math.inf else self._requests.rate,
             None if self._tokens.rate == math.inf else self._tokens.rate,
         )
 
-    def _remember(self, learnt: Learnt) -> None:
+    def _remember(self, learnt: LearntLimits) -> None:
         if learnt.in_flight is not None:
             self._window.remember(learnt.in_flight)
         if learnt.requests_per_second is not None:
@@ -209,7 +217,7 @@ class RateControl:
 
     @property
     def reason(self) -> str:
-        """What holds requests back, and how that is known."""
+        """What limits requests and how that is known, for people."""
         if self._blocker == _REQUESTS:
             return self._requests.reason("requests", "runtime.max_requests_per_minute")
         if self._blocker == _TOKENS:

@@ -20,8 +20,8 @@ from typing import Final
 from stillhouse.config import RuntimeConfig
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.rate_limit.control import RateControl
-from stillhouse.inference.rate_limit.memory import Memory
-from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, Learnt, Outcome, RequestSize, Ticket
+from stillhouse.inference.rate_limit.memory import LimitsFile
+from stillhouse.inference.rate_limit.values import Caps, ControlSnapshot, LearntLimits, Outcome, RequestSize, Ticket
 
 _LOG = logging.getLogger(__name__)
 _LOG_S: Final = 10.0
@@ -41,11 +41,11 @@ class Controller:
     Args:
         control: the state machine that decides.
         clock: seconds that never go back.
-        memory: keeps what was learnt; None keeps nothing.
+        memory: keeps limits learnt; None keeps none.
     """
 
     def __init__(
-        self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: Memory | None = None
+        self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: LimitsFile | None = None
     ) -> None:
         self._control = control
         self._clock = clock
@@ -66,12 +66,12 @@ class Controller:
         return self._control.limit
 
     def cap(self, caps: Caps) -> None:
-        """Sets what the user allows at most."""
+        """Sets the limits of the user."""
         with self._lock:
             self._control.cap(caps)
 
     def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
-        """Leave to send one request at once, or None where it would have to wait; nobody who waits is overtaken.
+        """Permission to send one request at once, or None if it would have to wait; no waiting request is overtaken.
 
         Args:
             size: what is known of the request.
@@ -85,7 +85,7 @@ class Controller:
             return self._control.admit(size, self._clock())
 
     async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
-        """Waits for leave to send one request; `release` gives it back.
+        """Waits for permission to send one request; `release` gives it back.
 
         Args:
             size: what is known of the request.
@@ -105,25 +105,25 @@ class Controller:
             raise
 
     def release(self, ticket: Ticket, outcome: Outcome | None) -> None:
-        """Reports how a request ended; None for one that was given up on our side."""
+        """Reports how a request ended; None for one that was cancelled."""
         with self._lock:
             now = self._clock()
             self._control.settle(ticket, outcome, now)
             self._admit()
-            self._tell_log(now)
+            self._log_limit(now)
             keep = self._worth_keeping(now)
         if keep is not None and self._memory is not None:
-            # A thread of its own, as the disk may be slow and whoever releases runs an event loop.
+            # In a thread, as the disk may be slow and the caller runs an event loop.
             threading.Thread(target=self._memory.save, args=(keep,), name="limits-memory").start()
 
     def snapshot(self) -> ControlSnapshot:
-        """The state as a person wants to see it."""
+        """The state for progress reports."""
         with self._lock:
             waiting = sum(not waiter.future.done() for _, _, waiter in self._queue)
             return self._control.snapshot(self._clock(), waiting)
 
     def _admit(self) -> None:
-        """Lets through what may go, under the lock."""
+        """Admits all requests that may be sent, under the lock."""
         now = self._clock()
         while self._queue:
             _, _, waiter = self._queue[0]
@@ -159,7 +159,7 @@ class Controller:
             waiter.future.set_result(ticket)
 
     def _wake_later(self, now: float) -> None:
-        """Has every loop that waits ask again when time alone may have changed the answer: any of them may end."""
+        """Wakes every waiting loop when time alone may admit a request: any of the others may end."""
         wait_s = self._control.wait_s(now)
         if wait_s is None:
             return
@@ -173,7 +173,7 @@ class Controller:
                     loop.call_later(wait_s, self._wake, loop, at)
                 else:
                     loop.call_soon_threadsafe(loop.call_later, wait_s, self._wake, loop, at)
-            except RuntimeError:  # closed a moment ago, and with it all who waited there
+            except RuntimeError:  # closed a moment ago, with all its waiters
                 continue
             self._wakes[loop] = at
 
@@ -183,13 +183,13 @@ class Controller:
                 del self._wakes[loop]
             self._admit()
 
-    def _tell_log(self, now: float) -> None:
+    def _log_limit(self, now: float) -> None:
         if self._control.num_cuts != self._logged_cuts and now - self._logged_at >= _LOG_S:
             self._logged_at, self._logged_cuts = now, self._control.num_cuts
             _LOG.info("limits: %d in flight, %s", self._control.limit, self._control.reason)
 
-    def _worth_keeping(self, now: float) -> Learnt | None:
-        """What was learnt, now and then and when the last request has come in; None where it is on file."""
+    def _worth_keeping(self, now: float) -> LearntLimits | None:
+        """The limits to save, at intervals and when no request is in flight; None if nothing changed."""
         if self._memory is None or self._control.num_cuts == self._saved_cuts:
             return None
         if now - self._saved_at < _SAVE_S and self._control.in_flight:
@@ -221,20 +221,20 @@ def limits_file(runtime: RuntimeConfig) -> Path:
 
 
 def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
-    """The process's controller for (base URL, key, model); what it has learnt stays when a shard ends.
+    """The process's controller for (base URL, key, model), which outlives a shard.
 
     Args:
-        endpoint: who is asked.
-        initial: requests in flight at the start, for the first who asks.
-        caps: what the user allows at most; the latest value holds.
-        memory: file that keeps what was learnt for the next process, for the first who asks; None keeps nothing.
+        endpoint: the endpoint.
+        initial: requests in flight at the start; the first caller's holds.
+        caps: limits set by the user; the latest hold.
+        memory: file that keeps limits learnt for the next process, the first caller's; None keeps none.
     """
     key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
     name = hashlib.sha256("\n".join([endpoint.base_url, key, endpoint.model]).encode()).hexdigest()
     with _shared_lock:
         controller = _shared.get(name)
         if controller is None:
-            kept = None if memory is None else Memory(memory, name)
+            kept = None if memory is None else LimitsFile(memory, name)
             learnt = None if kept is None else kept.load()
             controller = _shared[name] = Controller(RateControl(initial, caps, learnt), memory=kept)
     controller.cap(caps)

@@ -1,6 +1,6 @@
-"""`Memory`: what was learnt of limits, kept in a small JSON file for the process that resumes the run.
+"""`LimitsFile`: limits learnt, in a small JSON file for the process that resumes the run.
 
-A file holds one entry for each (base URL, key, model), named by a digest from which the key cannot be told.
+It has an entry for each (base URL, key, model), named by their digest.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.errors import StoreError
-from stillhouse.inference.rate_limit.values import Learnt
+from stillhouse.inference.rate_limit.values import LearntLimits
 from stillhouse.store.atomic import write_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _STALE_S: Final = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LimitsFile:
     """One entry of a file of learnt limits."""
 
     path: Path
@@ -30,25 +30,25 @@ class Memory:
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970, comparable between processes."""
 
-    def load(self) -> Learnt | None:
-        """What was learnt; None where nothing was, or so long ago that it tells little."""
+    def load(self) -> LearntLimits | None:
+        """Limits learnt; None if there are none or only stale ones."""
         entry = self._entries().get(self.name)
         if not isinstance(entry, dict):
             return None
         try:
             if self._is_stale(entry):
                 return None
-            learnt = Learnt(**entry["learnt"])
+            learnt = LearntLimits(**entry["learnt"])
             if any(known is not None and not known > 0 for known in astuple(learnt)):
                 raise ValueError(f"{learnt}: expected numbers above 0")
         except (KeyError, TypeError, ValueError) as error:
-            _LOG.warning("%s: the limits kept there are of no use and are learnt anew: %r", self.path, error)
+            _LOG.warning("%s: the limits kept there cannot be used and are learnt again: %r", self.path, error)
             return None
         return learnt
 
-    def save(self, learnt: Learnt) -> None:
-        """Keeps what was learnt; a file that cannot be written costs the next process some time and nothing else."""
-        # Local servers have another address each time: what nobody will ask for again is dropped.
+    def save(self, learnt: LearntLimits) -> None:
+        """Saves the limits; that the file cannot be written is logged."""
+        # Local servers have another port each time: their stale entries are dropped.
         entries = {name: entry for name, entry in self._entries().items() if self._is_wanted(entry)}
         entries |= {self.name: {"saved_at": self.wall_clock(), "learnt": learnt}}
         try:
@@ -63,7 +63,7 @@ class Memory:
             return False
 
     def _is_stale(self, entry: Any) -> bool:
-        """Whether an entry is too old or of the future; TypeError, KeyError or ValueError where it does not say."""
+        """Whether an entry is too old or of the future; TypeError, KeyError or ValueError if it has no time."""
         return not 0.0 <= self.wall_clock() - float(entry["saved_at"]) <= _STALE_S
 
     def _entries(self) -> dict[str, Any]:
@@ -72,6 +72,6 @@ class Memory:
         except FileNotFoundError:
             return {}
         except (OSError, orjson.JSONDecodeError) as error:
-            _LOG.warning("%s: cannot be read, its limits are learnt anew: %s", self.path, error)
+            _LOG.warning("%s: cannot be read, its limits are learnt again: %s", self.path, error)
             return {}
         return entries if isinstance(entries, dict) else {}

@@ -1,4 +1,4 @@
-"""`Pacer`: one rate that must not be exceeded, of requests or of tokens, told by headers or learnt from refusals.
+"""`Pacer`: a limit on a rate, of requests or of tokens, known from headers or learnt from refusals.
 
 event                              what it does
 first refusal                      rate = accepted since the start / time, no less than a second
@@ -6,12 +6,12 @@ refusal after some were accepted   rate = by the chain of links between refusals
 refusal after none was accepted    the provider is closed (a fixed window, a far lower limit): waits twice as long
 enough accepted since a refusal    goes above the rate, step by step, until refused again (`Probe`);
                                    what is accepted all the same is the rate from now on
-headers                            rate = what they tell, no probes; refusals all the same make it learn by itself
+headers                            rate = their limit, no probes; after refusals all the same it learns by itself
 
 `Spacing` keeps the pace: a leaky bucket that lets `pace` units a second through, one request after the other. Each
-request pushes the time of the next one back by its units over the pace. A request that comes late, because an event
-loop or the window held it up, leaves the next on time, so that the pace is kept on average; time in which nothing was
-asked for is lost, as it is in the provider's bucket once that is full.
+request delays the next one by its units over the pace. A request that comes late, because an event loop or the window
+held it up, leaves the next on time, so that the pace is kept on average; idle time is lost, as it is in the provider's
+bucket once that is full.
 """
 
 import math
@@ -21,24 +21,24 @@ from typing import Final, NamedTuple
 from stillhouse.inference.rate_limit.rate_estimate import Chain, Link, Probe
 
 _LATENESS_S: Final = 0.05
-"""How late a request may be and the next still be on time: a few turns of a busy event loop."""
+"""Lateness of a request that does not delay the next: a few turns of a busy event loop."""
 _LATE_RATE: Final = 20.0
 """Units a second below which that is less in proportion, so that never more than one comes too early: a bucket of a
 minute's sixtieth may hold just one request."""
 _SHORT_OF: Final = 0.98
-"""The pace held, as a share of a rate that was learnt."""
+"""The pace as a share of a learnt rate."""
 _LEAST_SHORT_OF: Final = 0.95
 """The same where sizes vary more than the bucket can bear."""
 _SHORT_OF_STEP: Final = 0.005
-"""By how much refusals that nothing provoked lower that share; others raise it by a fifth."""
+"""By how much refusals without a probe lower that share; others raise it by a fifth."""
 _SHORT_OF_TOLD: Final = 0.99
-"""The pace held, as a share of a rate that headers told."""
+"""The pace as a share of a rate from headers."""
 _MAX_SLACK_S: Final = 1.0
-"""Slack where headers tell that much is left: a bucket of a second's worth is never emptied at once."""
+"""Slack if headers say that much remains: a bucket of a second's worth is never emptied at once."""
 _CLEARLY: Final = 1.05
-"""Times a request's units that must have come in again after a refusal, where units are known: next to no wait more."""
+"""Times a request's units that must be replenished after a refusal, if units are known: next to no extra wait."""
 _CLEARLY_ESTIMATED: Final = 3.0
-"""The same where they are estimates: the next may well be larger. At 1.05 every third probe was refused twice."""
+"""The same if they are estimates: the next may be larger. At 1.05 every third probe was refused twice."""
 _OFF_BY: Final = 2.0
 """Requests by which a count of accepted units may be wrong, where units are known."""
 _OFF_BY_ESTIMATED: Final = 3.0
@@ -48,21 +48,21 @@ _RAISE: Final = 0.75
 _LARGEST_FALL: Final = 4.0
 """A single refusal never divides a rate by more."""
 _MIN_LINK: Final = 4.0
-"""A link shorter than so many round trips of a refusal says more of the requests under way than of the rate."""
+"""A link of fewer round trips says more about the requests in flight than about the rate."""
 _FIRST_CLOSED_S: Final = 0.1
-"""How long to wait at first for a provider that has accepted nothing."""
+"""First wait for a provider that has accepted nothing."""
 _MAX_CLOSED_S: Final = 8.0
-"""The longest wait for one that has closed: an eighth of a window of a minute."""
+"""Longest wait for one that has closed: an eighth of a window of a minute."""
 _GATE_FREE_S: Final = 1.0
-"""Of a wait that was asked for, the part in which a bucket fills; what is longer counts for nothing."""
+"""The part of a Retry-After in which a bucket fills; the rest does not count as elapsed."""
 _COSTLY_S: Final = 10.0
-"""A wait from which on the first rate of tokens is better too low than too high."""
+"""A Retry-After from which on the first rate of tokens is better too low than too high."""
 _BUCKET_S: Final = 1.0
-"""What the bucket is taken to have held at first then, in seconds' worth. Without, it took three waits, not one."""
+"""Assumed content of the bucket then, in seconds' worth. Without, it took three waits, not one."""
 _DISTRUST: Final = 3
-"""Refusals in a row, against what headers tell, from which on headers are believed no more."""
+"""Refusals in a row that contradict headers until these are no longer believed."""
 _DISTRUST_S: Final = 60.0
-"""How soon after each other they must come."""
+"""Longest time between them."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Spacing:
     pace: float = math.inf
     """Units a second."""
     slack_s: float = _LATENESS_S
-    """How late a request may be and the next still be on time."""
+    """Lateness of a request that does not delay the next."""
     _next: float = -math.inf
 
     @property
@@ -85,7 +85,7 @@ class Spacing:
         return self._next - self.slack_s - now
 
     def take(self, amount: float, now: float) -> float:
-        """A request of `amount` units goes; seconds that nobody used before it."""
+        """Sends a request of `amount` units; idle seconds before it."""
         if self.pace == math.inf:
             return 0.0
         idle_s = 0.0 if self._next == -math.inf else max(now - self._next, 0.0)
@@ -93,18 +93,18 @@ class Spacing:
         return idle_s
 
     def correct(self, amount: float) -> None:
-        """A request turned out `amount` units larger than was taken for it."""
+        """A request had `amount` units more than were estimated."""
         if self.pace != math.inf:
             self._next += amount / self.pace
 
     def set_pace(self, pace: float, now: float) -> None:
-        """Lets so many units a second through from now on."""
+        """Sets the units a second."""
         self.pace = pace
         if self._next == -math.inf:
             self._next = now
 
     def set_slack(self, rate: float) -> None:
-        """No more slack than a bucket may bear that fills by `rate` units a second."""
+        """Sets the slack for a bucket that fills by `rate` units a second."""
         self.slack_s = slack_s(rate)
 
     def resume_at(self, at: float) -> None:
@@ -117,12 +117,12 @@ class Spacing:
 
 
 def slack_s(rate: float) -> float:
-    """How late a request may be where a bucket fills by `rate` units a second."""
+    """Slack for a bucket that fills by `rate` units a second."""
     return min(_LATENESS_S, _LATENESS_S * rate / _LATE_RATE)
 
 
 class Since(NamedTuple):
-    """What was sent after a request."""
+    """Sent after a request."""
 
     amount: float
     """Units."""
@@ -131,16 +131,16 @@ class Since(NamedTuple):
 
 @dataclass(slots=True)
 class Pacer:
-    """Spaces what is sent. Units are requests or tokens, rates are units a second."""
+    """Spaces requests. Units are requests or tokens, rates are units a second."""
 
     cap: float = math.inf
-    """What the user allows at most."""
+    """Limit set by the user."""
     estimated: bool = False
-    """Whether the units of a request are known only when it is answered."""
+    """Whether the units of a request are known only once it is answered."""
     rate: float = math.inf
     """The limit as far as it is known."""
-    told: bool = False
-    """Whether headers told it."""
+    from_headers: bool = False
+    """Whether headers stated it."""
     num_refusals: int = 0
     _spacing: Spacing = field(default_factory=Spacing)
     _link: Link = field(default_factory=Link)
@@ -148,8 +148,8 @@ class Pacer:
     _probe: Probe = field(default_factory=Probe)
     _short_of: float = _SHORT_OF
     _closed_s: float = 0.0
-    """How long it waits for a provider that has closed."""
-    _told_limit: float = math.inf
+    """Current wait for a provider that has closed."""
+    _header_limit: float = math.inf
     _num_contradictions: int = 0
     _contradicted_at: float = -math.inf
 
@@ -168,10 +168,10 @@ class Pacer:
         return self._spacing.is_on
 
     def reason(self, units: str, cap_name: str) -> str:
-        """The pace in words, and how it is known."""
+        """The pace and how it is known, for people."""
         if self.pace >= self.cap:
             return f"{cap_name} is {self.cap * 60:.4g}"
-        if self.told:
+        if self.from_headers:
             return f"{self.rate * 60:.4g} {units}/min from headers"
         if self.rate == math.inf:
             return f"trying again every {self._closed_s:.2g} s: none of the {units} were accepted yet"
@@ -197,7 +197,7 @@ class Pacer:
         link.taken += amount
         link.sends += 1
         link.idle_s += self._spacing.take(amount, now)
-        if self.rate != math.inf and not self.told and self._probe.is_due(link, now):
+        if self.rate != math.inf and not self.from_headers and self._probe.is_due(link, now):
             if self._probe.climb(link, self.pace, now):
                 self._raise()
                 self._link = Link(now)
@@ -206,7 +206,7 @@ class Pacer:
             self._set_pace(self._short_of * self.rate * (1.0 + self._probe.step), now)
 
     def correct(self, amount: float, sent_at: float) -> None:
-        """A request turned out `amount` units larger than was taken for it."""
+        """A request had `amount` units more than were estimated."""
         if sent_at >= self._link.since:
             self._link.taken += amount
         self._spacing.correct(amount)
@@ -218,24 +218,26 @@ class Pacer:
             self._link.sends -= 1
 
     def pause(self, wait_s: float) -> None:
-        """Nothing may be sent for so long, for reasons that are not this limit's: the time counts for nothing."""
+        """Nothing may be sent for so long because of another limit: the time does not count as elapsed."""
         self._link.since += max(0.0, wait_s - _GATE_FREE_S)
 
-    def tell(self, limit: float, remaining: float | None, sent_since: float, sent_at: float, now: float) -> None:
-        """Headers of an answer: `limit` units a second, of which `remaining` were left.
+    def set_from_headers(
+        self, limit: float, remaining: float | None, sent_since: float, sent_at: float, now: float
+    ) -> None:
+        """Takes the limit that an answer's headers state.
 
         Args:
             limit: units a second.
-            remaining: units left when the request was served; None where it is not said.
+            remaining: units left when the request was served; None if not stated.
             sent_since: units sent after that request.
             sent_at: when that request was sent.
             now: seconds.
         """
-        if limit != self._told_limit:
-            self._told_limit, self._num_contradictions = limit, 0
-            self.rate, self.told = limit, True
+        if limit != self._header_limit:
+            self._header_limit, self._num_contradictions = limit, 0
+            self.rate, self.from_headers = limit, True
             self._set_pace(_SHORT_OF_TOLD * limit, now)
-        if not self.told or remaining is None:
+        if not self.from_headers or remaining is None:
             return
         left = remaining - sent_since + limit * (now - sent_at)
         if left < 1.0:
@@ -243,21 +245,21 @@ class Pacer:
         self._spacing.slack_s = min(max(0.5 * (left - 1.0) / limit, slack_s(self.rate)), _MAX_SLACK_S)
 
     def refuse(self, amount: float, since: Since, sent_at: float, now: float, gate_s: float) -> None:
-        """A request was refused because of this limit, the first of its episode.
+        """A request was refused by this limit, the first of its episode.
 
         Args:
             amount: its units.
             since: what was sent after it.
             sent_at: when it was sent.
             now: seconds.
-            gate_s: how long the provider asked to wait.
+            gate_s: Retry-After.
         """
         self.num_refusals += 1
         self.forgive(amount, sent_at)
         self._spacing.set_slack(self.rate)
-        if self.told:
+        if self.from_headers:
             self._contradict(now)
-        if self.told:
+        if self.from_headers:
             self._spacing.delay_until(sent_at + _CLEARLY * amount / self.rate)
             return
         link = self._link
@@ -287,7 +289,7 @@ class Pacer:
         self._set_pace(self._short_of * rate, 0.0)
 
     def forget(self) -> None:
-        """What was taken for this limit was another."""
+        """The refusals were about another limit."""
         self.rate = math.inf
         self._chain.clear()
         self._set_pace(math.inf, 0.0)
@@ -307,7 +309,7 @@ class Pacer:
         self.rate = max((1.0 + self._probe.creep(self.rate, amount)) * rate, self.rate / _LARGEST_FALL)
 
     def _raise(self) -> None:
-        """Far more was accepted than the rate allows."""
+        """Raises the rate: far more was accepted."""
         self.rate *= 1.0 + _RAISE * self._probe.step
 
     def _begin(self, since: Since, sent_at: float, now: float, amount: float, gate_s: float) -> None:
@@ -320,17 +322,17 @@ class Pacer:
         self._spacing.resume_at(max(now + gate_s, sent_at + (clearly * amount + since.amount) / self.rate))
 
     def _close(self, amount: float, now: float) -> None:
-        """The provider accepts nothing for a while."""
+        """Backs off from a provider that accepts nothing for a while."""
         spacing_s = _FIRST_CLOSED_S if self.rate == math.inf else _CLEARLY * amount / self.rate
         self._closed_s = min(max(2.0 * self._closed_s, spacing_s), _MAX_CLOSED_S)
         self._spacing.resume_at(now + self._closed_s)
 
     def _contradict(self, now: float) -> None:
-        """A refusal speaks against what headers tell."""
+        """A refusal contradicts the headers."""
         recent = now - self._contradicted_at < _DISTRUST_S
         self._num_contradictions = self._num_contradictions + 1 if recent else 1
         self._contradicted_at = now
-        self.told = self._num_contradictions < _DISTRUST
+        self.from_headers = self._num_contradictions < _DISTRUST
 
     def _set_pace(self, pace: float, now: float) -> None:
         self._spacing.set_pace(min(pace, self.cap), now)

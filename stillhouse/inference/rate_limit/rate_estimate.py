@@ -2,7 +2,7 @@
 
 A provider keeps a bucket that is empty whenever it refuses. What it accepted from one refusal to the next, a link, over
 the time between them is therefore its rate, however large the bucket; over a chain of links the error is one request in
-all that were accepted. So nothing needs to be known of the bucket.
+all that were accepted. The size of the bucket need not be known.
 
     event                              what a probe does
     refusal                            holds for 125 accepted requests, fewer while little is known of the rate
@@ -24,7 +24,7 @@ _FORGET_S: Final = 300.0
 _FADING: Final = 0.7
 """Weight of errors so far at each link: a series of short links contradicts as well as a long one."""
 _RATE_OFF_BY: Final = 0.1
-"""Share of a link by which it may be off and be noise: short of it a chain adapts, beyond it begins anew."""
+"""Share of a link within which an error is noise: beyond it a chain starts over."""
 _ACCEPTED_PER_REFUSAL: Final = 125
 """1 in 125 is 0.8 %."""
 _MIN_HOLD: Final = 8
@@ -41,13 +41,13 @@ _LAST_STEP: Final = 1.24
 """The last step elsewhere: above a doubled limit, so that one is met within a few seconds."""
 _STEP_S: Final = 0.5
 _STEP_SENDS: Final = 8
-"""A step lasts for so long and so many requests at least, to be refused before the next."""
+"""Least length of a step in seconds and requests, so that it is refused before the next."""
 _USED: Final = 0.85
 """Share of the pace that must have been used for a step to count: other limits may bind."""
 _BURST_S: Final = 1.0
-"""What a bucket is taken to hold until it is seen to hold more, in seconds' worth of the rate."""
+"""Assumed size of a bucket until it is seen to be larger, in seconds' worth of the rate."""
 _MAX_BURST_S: Final = 60.0
-"""The most that is believed: a bucket of a minute."""
+"""Largest bucket assumed: a minute's worth."""
 _RISEN: Final = 1.25
 """Buckets by which more must have been accepted than the rate allows for the limit to have risen."""
 _NOT_RISEN: Final = 0.7
@@ -63,7 +63,7 @@ _CREEP_SLOW: Final = 2.0
 
 @dataclass(slots=True)
 class Link:
-    """What was accepted, or is under way, since a refusal, or since the first request."""
+    """Requests accepted or in flight since a refusal, or since the first request."""
 
     since: float = -math.inf
     """When the refused request was sent."""
@@ -71,10 +71,10 @@ class Link:
     """Units."""
     sends: int = 0
     idle_s: float = 0.0
-    """Time in which nobody asked for what the pace would have allowed."""
+    """Time in which the pace would have allowed a request and there was none."""
 
     def elapsed_s(self, at: float) -> float:
-        """Seconds of use until then. Idle time counts half at least: the bucket has filled meanwhile."""
+        """Seconds in use until then; at least half of all, as the bucket fills in idle time."""
         elapsed = at - self.since
         return max(elapsed - self.idle_s, 0.5 * elapsed, 1e-6)
 
@@ -89,15 +89,15 @@ class Chain:
     _elapsed_s: float = 0.0
     _sends: int = 0
     _error: float = 0.0
-    """Units accepted beyond what the chain foretold, of late."""
+    """Units accepted beyond the chain's prediction, recently."""
 
     @property
     def sureness(self) -> float:
-        """From 0, nothing is known, to 1, the rate is known as well as need be."""
+        """Confidence in the rate, from 0 (unknown) to 1."""
         return min(1.0, self._sends / _SURE_AFTER)
 
     def add(self, link: Link, elapsed_s: float, amount: float) -> float:
-        """Adds a link that ended in the refusal of a request of `amount` units; the rate by the whole chain."""
+        """Adds a link ended by the refusal of a request of `amount` units; the rate of all links."""
         if self._elapsed_s:
             self._error = _FADING * self._error + link.taken - self._taken / self._elapsed_s * elapsed_s
             if abs(self._error) > self.off_by * amount + _RATE_OFF_BY * link.taken:
@@ -107,7 +107,7 @@ class Chain:
         self._sends += link.sends
         if self._elapsed_s > _FORGET_S:
             self._taken, self._elapsed_s = self._taken / 2, self._elapsed_s / 2
-        # Half of the refused request: what the bucket held then is between nothing and just too little for it.
+        # Half of the refused request: the bucket held between nothing and just too little for it.
         return (self._taken + 0.5 * amount) / self._elapsed_s
 
     def clear(self) -> None:
@@ -123,16 +123,16 @@ class Probe:
     step: float = 0.0
     _hold_until: float = 0.0
     _hold_sends: float = 0.0
-    """Requests of the link to hold for."""
+    """Requests of the link to wait for."""
     _begun: bool = False
-    """Whether it is past holding."""
+    """Whether the hold is over."""
     _at: float = 0.0
     _sends: int = 0
     _taken: float = 0.0
     """When the step began, and what the link held then."""
     _burst_s: float = _BURST_S
     _risen_by_s: float = 0.0
-    """Seconds' worth that was accepted beyond the rate when it was last raised; 0 when that has proved right."""
+    """Seconds' worth accepted beyond the rate when it was last raised; 0 once that is confirmed."""
 
     def hold(self, now: float, sureness: float, gate_s: float) -> None:
         """Begins anew after a refusal that shut the gate for so long."""

@@ -1,16 +1,16 @@
 """What a refusal was about, and what it does to that.
 
     about                  what it does
-    requests or tokens     sets the pace of that one; shuts the gate for as long as was asked
+    requests or tokens     sets the pace of that one; shuts the gate for the time of Retry-After
     the number in flight   cuts the window; shuts the gate only where no answer is to make room, or where it is a guess
     it does not say        is judged by `Attribution`; what was held back for the other reason goes free
     a late one             is counted and changes nothing else
 
 Whatever it was about, a refused request counts for nothing.
 
-`Gate`: nothing is sent before the time a provider asked for. Only the first refusal of an episode shuts it, so that
-late refusals cannot prolong it, and never for more than a minute: then a single request tries whether it may open, so
-that no server can freeze a run.
+`RetryAfterGate`: nothing is sent before a Retry-After has passed. Only the first refusal of an episode shuts it, so
+that late refusals cannot prolong it, and never for more than a minute: then a single request tries whether it may open,
+so that no server can freeze a run.
 
 `Attribution` judges a refusal without a reason by what was accepted under the same conditions. A limit in flight
 separates cleanly: what it refuses had at least as many in flight ahead as the limit, what it accepts had fewer. A limit
@@ -42,12 +42,12 @@ _MAX_SPREAD: Final = 0.2
 _RISEN: Final = 1.2
 """Times the highest of them above which a limit in flight has risen."""
 _LONG_WAIT: Final = 10.0
-"""Whoever asks to wait for more latencies than this, and seconds, means a rate: a place in flight is free after one."""
+"""A Retry-After of more latencies than this, and seconds, means a rate: a slot in flight is free after one."""
 
 
 @dataclass(slots=True)
-class Gate:
-    """Shut until a time; after one of a minute, half open until a request has passed."""
+class RetryAfterGate:
+    """Shut until a time; after a minute, half open until one request has passed."""
 
     until: float = -math.inf
     half_open: bool = False
@@ -56,7 +56,7 @@ class Gate:
     """That request is in flight."""
 
     def shut(self, wait_s: float, now: float) -> None:
-        """Shuts for so many seconds, a minute at most."""
+        """Shuts for `wait_s`, a minute at most."""
         self.until = max(self.until, now + min(wait_s, MAX_GATE_S))
         self.half_open = self.half_open or wait_s > MAX_GATE_S
 
@@ -73,7 +73,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Attribution:
-    """Evidence so far; positive `lean` speaks for a rate, else it is the number in flight."""
+    """Evidence so far: a positive `lean` for a rate, else for the number in flight."""
 
     lean: int = 0
     _epoch: int = 0
@@ -132,25 +132,25 @@ class Attribution:
 
 @dataclass(slots=True)
 class Refusals:
-    """Hands each refusal to the parts of a `RateControl` that it concerns."""
+    """Applies each refusal to the parts of a `RateControl` that it concerns."""
 
     window: Window
     requests: Pacer
     tokens: Pacer
-    gate: Gate
+    gate: RetryAfterGate
     attribution: Attribution
     _before_cut: int = 1
-    """The window before it was cut on a guess, to be restored where the guess was wrong."""
+    """The window before it was cut on a guess, restored if the guess was wrong."""
 
     def meet_first(self, ticket: Ticket, outcome: Outcome, since: Since, now: float, latency_s: float) -> None:
-        """The first refusal of its episode.
+        """Handles the first refusal of an episode.
 
         Args:
             ticket: of the request.
             outcome: the refusal.
             since: tokens and requests sent after it.
             now: seconds.
-            latency_s: how long an answer usually takes.
+            latency_s: of a usual answer.
         """
         scope = outcome.scope or self._guess(ticket, outcome.retry_after_s or 0.0, latency_s)
         if scope is LimitScope.CONCURRENCY:
@@ -159,7 +159,7 @@ class Refusals:
             self._refused_rate(scope, ticket, outcome, since, now)
 
     def meet_late(self, ticket: Ticket, scope: LimitScope | None) -> None:
-        """A refusal of an episode that has been dealt with."""
+        """Counts a refusal of an earlier episode."""
         self._forgive(ticket)
         if scope is None:
             scope = LimitScope.REQUESTS if self.attribution.is_rate else LimitScope.CONCURRENCY
@@ -171,24 +171,24 @@ class Refusals:
             self.tokens.count_refusal()
 
     def _guess(self, ticket: Ticket, retry_after_s: float, latency_s: float) -> LimitScope:
-        """What a refusal without a reason was about; what was held back for the other reason goes free."""
+        """What a refusal without a reason was about; lifts the limit learnt for the other reason."""
         is_rate = self.attribution.refuse(ticket.ahead)
         if is_rate or (self.attribution.lean == 0 and retry_after_s > _LONG_WAIT * max(latency_s, 1.0)):
             if not self.requests.is_set:
                 self.window.restore(self._before_cut)
             return LimitScope.REQUESTS
-        if not self.requests.told:
+        if not self.requests.from_headers:
             self.requests.forget()
         return LimitScope.CONCURRENCY
 
     def _refused_in_flight(self, ticket: Ticket, outcome: Outcome, now: float, latency_s: float) -> None:
-        lean, told = self.attribution.lean, outcome.scope is not None
+        lean, is_stated = self.attribution.lean, outcome.scope is not None
         if lean <= 0 and not self.window.is_cut:
             self._before_cut = self.window.limit
-        self.window.refuse(ticket.ahead, ticket.sent_at, now, latency_s, sure=told or lean < 0)
+        self.window.refuse(ticket.ahead, ticket.sent_at, now, latency_s, sure=is_stated or lean < 0)
         self._forgive(ticket)
-        # Any answer makes room; to wait for longer would leave what is served at once unused.
-        if ticket.ahead == 0 or (not told and lean >= 0):
+        # Any answer makes room; to wait longer would leave slots unused.
+        if ticket.ahead == 0 or (not is_stated and lean >= 0):
             self._shut(outcome.retry_after_s, now)
 
     def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, since: Since, now: float) -> None:

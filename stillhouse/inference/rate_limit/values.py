@@ -1,4 +1,4 @@
-"""What goes in and out of rate control, and how many tokens a request will take (`Sizes`)."""
+"""The values of rate control, and `TokenEstimates`: how many tokens a request will take."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _CLEARLY_MORE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What the user allows at most; None leaves it to what the endpoint accepts."""
+    """Limits set by the user; None leaves it to what the endpoint accepts."""
 
     concurrency: int = 1000
     """Requests in flight."""
@@ -37,7 +37,7 @@ class RequestSize:
 
 @dataclass(slots=True)
 class Ticket:
-    """Leave to send one request; settled exactly once."""
+    """Permission to send one request; settled exactly once."""
 
     epoch: int
     """The number of cuts when it was sent."""
@@ -49,13 +49,13 @@ class Ticket:
     characters: int = 0
     """Characters of its prompt."""
     max_tokens: int = 0
-    """The most its completion may have."""
+    """Of its completion."""
     probe: bool = False
     """Whether it is the single request that tries whether a long gate may open."""
     num_sent: int = 0
-    """Requests sent up to and with it."""
+    """Requests sent so far, this one included."""
     tokens_sent: float = 0.0
-    """Tokens reserved up to and with it."""
+    """Tokens reserved so far, its own included."""
     settled: bool = False
 
 
@@ -67,16 +67,16 @@ class Outcome:
     """None for success."""
     retry_after_s: float | None = None
     limits: RateLimits | None = None
-    """What the answer's headers say."""
+    """By the answer's headers."""
     scope: LimitScope | None = None
-    """What a refusal says there was too much of; None where it does not say."""
+    """What a refusal was about; None if it does not say."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlSnapshot:
-    """The state as a person wants to see it."""
+    """The state for progress reports."""
 
     limit: int
     """Requests that may be in flight."""
@@ -89,13 +89,13 @@ class ControlSnapshot:
     num_rate_limited: int
     num_cuts: int
     requests_per_minute: float | None = None
-    """The pace held; None while no such limit is known."""
+    """Current pace; None while no such limit is known."""
     tokens_per_minute: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """What a later process may start from; None for what is unknown."""
+class LearntLimits:
+    """Limits that a later process may start from; None if unknown."""
 
     in_flight: int | None = None
     requests_per_second: float | None = None
@@ -103,8 +103,8 @@ class Learnt:
 
 
 @dataclass(slots=True)
-class Sizes:
-    """Running estimates; a quantile by stochastic approximation (Robbins and Monro, 1951)."""
+class TokenEstimates:
+    """Tokens of requests, learnt from answers; a quantile by stochastic approximation (Robbins and Monro, 1951)."""
 
     characters_per_token: float = _FIRST_CHARACTERS_PER_TOKEN
     completion_tokens: float | None = None
@@ -114,32 +114,32 @@ class Sizes:
     """Mean of prompt and completion together."""
 
     reserves_all: bool = False
-    """Whether the provider sets aside all that a request allows, whatever it samples (OpenAI's guide)."""
+    """Whether the provider counts `max_tokens` of a request whatever it samples (OpenAI's guide)."""
     _last_remaining: float = -math.inf
     _last_num_sent: int = 0
 
     def estimate(self, characters: int, max_tokens: int, *, surely: bool) -> float:
-        """Tokens to set aside for a request: all it allows before the first answer, then what others took.
+        """Tokens to reserve for a request: its maximum before the first answer, then what others took.
 
         Args:
             characters: of its prompt.
-            max_tokens: the most its completion may have.
-            surely: what most take at most, for a limit that must not be exceeded; else what they take on average.
+            max_tokens: of its completion.
+            surely: take a high quantile, for a limit that must not be exceeded, in place of the mean.
         """
         completion = self.completion_tokens if surely else self.mean_completion_tokens
-        all_of_it = completion is None or completion > max_tokens or self.reserves_all
-        at_most = max_tokens if all_of_it or completion is None else completion
-        return characters / self.characters_per_token + at_most
+        if completion is None or completion > max_tokens or self.reserves_all:
+            completion = max_tokens
+        return characters / self.characters_per_token + completion
 
     def watch(self, remaining: float, num_sent: int, max_tokens: int) -> None:
-        """Headers tell what is left after `num_sent` requests: whether each took all that it allows.
+        """Judges by the tokens remaining after `num_sent` requests whether `max_tokens` of each was counted.
 
-        What is left falls by what was taken less what came in again, so the fall alone never says too much.
+        They fall by what was taken less what was replenished, so the fall never overestimates.
 
         Args:
             remaining: tokens left.
             num_sent: requests sent so far.
-            max_tokens: the most a completion may have.
+            max_tokens: of a completion.
         """
         fall, num = self._last_remaining - remaining, num_sent - self._last_num_sent
         if 0 < num < _MIN_WATCHED and fall >= 0.0:
@@ -149,7 +149,7 @@ class Sizes:
             self.reserves_all = max_tokens > _CLEARLY_MORE * self.mean_tokens
 
     def learn(self, characters: int, prompt_tokens: int, completion_tokens: int) -> None:
-        """An answer tells what its request took."""
+        """Learns from an answer."""
         if prompt_tokens > 0 and characters > 0:
             self.characters_per_token += _SMOOTHING * (characters / prompt_tokens - self.characters_per_token)
         if self.completion_tokens is None:

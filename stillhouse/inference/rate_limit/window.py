@@ -51,7 +51,7 @@ class Window:
     limit: int
     """Requests that may be in flight."""
     cap: int
-    """What the user allows at most."""
+    """Limit set by the user."""
     in_flight: int = 0
     num_refusals: int = 0
     is_cut: bool = False
@@ -80,7 +80,7 @@ class Window:
 
     @property
     def reason(self) -> str:
-        """What sets the limit, and how that is known."""
+        """What sets the limit and how that is known, for people."""
         if self.limit >= self.cap:
             return f"runtime.max_concurrency is {self.cap}"
         if self.num_refusals:
@@ -92,7 +92,7 @@ class Window:
         return f"{self.limit} in flight from an earlier run" if self.is_cut else "growing: nothing refused yet"
 
     def set_cap(self, cap: int) -> None:
-        """Sets what the user allows at most."""
+        """Sets the limit of the user."""
         self.cap = cap
         self.limit = min(self.limit, cap)
 
@@ -129,10 +129,10 @@ class Window:
         self._hold_sends = max(self._hold_each, 2 * self.limit)
 
     def _served(self, ahead: int) -> int:
-        """How many are served at once, judging by a refusal with `ahead` in flight before it.
+        """How many are served at once, by a refusal with `ahead` in flight before it.
 
-        Requests sent at about the same time overtake each other, so near the number held it tells only that the last
-        step went too far: from a probe back to what was held, from there one less.
+        Requests sent at about the same time overtake each other, so near the number held it shows only that the last
+        step went too far: from a probe back to the number held, from there one less.
         """
         held = self._held
         if not self.is_cut or abs(ahead - held) > max(1.0, _NEAR * held):
@@ -160,7 +160,7 @@ class Window:
         self._num_failed = 0
 
     def restore(self, limit: int) -> None:
-        """What was taken for a limit in flight was another."""
+        """Undoes a cut: the refusal was about another limit."""
         self.limit = max(self.limit, min(limit, self.cap))
         self.is_cut = False
 

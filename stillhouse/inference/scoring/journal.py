@@ -1,7 +1,7 @@
-"""The journal of scores: what a teacher's server answered, durable before it is used.
+"""The journal of scores: the answers of scoring servers, durable before they are used.
 
-A training that was killed asks for nothing twice, and what it continues with is to the bit what it was told before:
-scores whose bytes changed on the disk since do not match their digest and are asked for again.
+A training that was killed scores nothing twice and continues with the same scores to the bit. Scores whose bytes have
+changed on the disk do not match their digest and are requested again.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ SCORES_FILE: Final = "teacher_scores.sqlite"
 KEY_BYTES: Final = 32
 _VERSION: Final = 1
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS score (key BLOB PRIMARY KEY, logprobs BLOB NOT NULL) WITHOUT ROWID"
-# Version 0 had no digests: what it stored is taken as it is, this once.
+# Version 0 had no digests: its rows are taken as they are.
 _ADD_DIGESTS: Final = ("ALTER TABLE score ADD COLUMN digest BLOB", "UPDATE score SET digest = digest_of(key, logprobs)")
 _SELECT: Final = "SELECT CAST(logprobs AS BLOB), CAST(digest AS BLOB) FROM score WHERE key = ?"
 _INSERT: Final = """
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreJournal:
-    """Log-probabilities by who gave them and for what.
+    """Log-probabilities by scorer and token sequence.
 
     Args:
         path: the SQLite file; made with its folder where it is missing.
-        identity: of the teacher and all else that its answers depend on, such as the temperature.
+        identity: of the scorer and everything its answers depend on, such as the temperature.
 
     Raises:
         StoreError: it cannot be opened.
@@ -59,7 +59,7 @@ class ScoreJournal:
             private_file(path)
             self._file = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode = WAL")
-            # What is committed outlives the process; to outlive a loss of power would cost a wait for each answer.
+            # A commit outlives the process; to outlive a loss of power would cost an fsync for each answer.
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.create_function("digest_of", 2, digest_of_scores, deterministic=True)
             self._prepare()
@@ -67,14 +67,14 @@ class ScoreJournal:
             raise self._error("opened", error) from error
 
     def key(self, sequence: TokenSequence) -> bytes:
-        """Of what a teacher reads and which tokens of it are scored."""
+        """The key of a sequence and which of its tokens are scored."""
         hasher = hashlib.sha256(len(self._identity).to_bytes(8, "little") + self._identity)
         hasher.update(array("q", sequence.token_ids).tobytes())
         hasher.update(bytes(sequence.loss_mask))
         return hasher.digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, list[float]]:
-        """What is known of `keys`: log-probabilities of the scored tokens, in order. Damaged ones are not known.
+        """The stored log-probabilities of `keys`, damaged ones left out.
 
         Raises:
             StoreError: the file cannot be read.
@@ -85,18 +85,18 @@ class ScoreJournal:
         except SQLITE_ERRORS as error:
             raise self._error("read", error) from error
         stored = {key: row for key, row in rows.items() if row is not None}
-        whole = {
+        intact = {
             key: logprobs for key, (logprobs, digest) in stored.items() if digest == digest_of_scores(key, logprobs)
         }
-        if len(whole) < len(stored):
+        if len(intact) < len(stored):
             logger.warning(
                 "journal of scores %s: %d of %d answers are damaged: their bytes do not match their digests. They are "
                 "asked for again",
                 self._path,
-                len(stored) - len(whole),
+                len(stored) - len(intact),
                 len(stored),
             )
-        return {key: array("d", logprobs).tolist() for key, logprobs in whole.items()}
+        return {key: array("d", logprobs).tolist() for key, logprobs in intact.items()}
 
     def put(self, answers: Mapping[bytes, Sequence[float]]) -> None:
         """Makes answers durable.
@@ -117,7 +117,7 @@ class ScoreJournal:
             self._file.close()
 
     def _prepare(self) -> None:
-        """Makes the file what this version expects, once, also when two processes start at the same moment."""
+        """Creates or migrates the table, once, also when two processes start at the same moment."""
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             self._file.execute(_TABLE)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit import Caps, Outcome, RateControl, RequestSize, Ticket
 from stillhouse.inference.rate_limit.headers import Allowance, LimitScope, RateLimits
-from stillhouse.inference.rate_limit.values import Learnt
+from stillhouse.inference.rate_limit.values import LearntLimits
 
 SIZE = RequestSize(400, 100)
 OK = Outcome(None)
@@ -204,10 +204,10 @@ def test_a_ticket_settles_once() -> None:
 
 
 def test_what_was_learnt_is_where_the_next_control_starts() -> None:
-    control = RateControl(20, Caps(1000), Learnt(in_flight=7, requests_per_second=10.0))
+    control = RateControl(20, Caps(1000), LearntLimits(in_flight=7, requests_per_second=10.0))
     assert control.limit == 7
     assert control.snapshot(0.0, 0).requests_per_minute == pytest.approx(588.0)
-    assert control.learnt() == Learnt(7, 10.0, None)
+    assert control.learnt() == LearntLimits(7, 10.0, None)
 
 
 OUTCOMES: list[Any] = [

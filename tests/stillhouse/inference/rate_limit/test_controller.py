@@ -7,8 +7,8 @@ from pathlib import Path
 from stillhouse.inference import Controller, Endpoint, shared_controller
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit import Caps, LimitScope, Outcome, RateControl, RequestSize
-from stillhouse.inference.rate_limit.memory import Memory
-from stillhouse.inference.rate_limit.values import Learnt
+from stillhouse.inference.rate_limit.memory import LimitsFile
+from stillhouse.inference.rate_limit.values import LearntLimits
 
 OK = Outcome(None)
 
@@ -161,7 +161,7 @@ def test_a_paced_queue_goes_on_by_itself_and_starts_no_threads() -> None:
 
 
 def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "limits.json", "endpoint")
+    memory = LimitsFile(tmp_path / "limits.json", "endpoint")
     controller = Controller(RateControl(1, Caps(9)), memory=memory)
     ticket = controller.try_acquire(SIZE, continuing=False)
     assert ticket is not None
@@ -169,7 +169,7 @@ def test_what_was_learnt_is_kept_when_the_last_request_has_come_in(tmp_path: Pat
     deadline = time.monotonic() + 5.0
     while memory.load() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert memory.load() == Learnt(in_flight=1)
+    assert memory.load() == LearntLimits(in_flight=1)
 
 
 def test_a_resumed_run_starts_at_the_limit_on_file(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_resumed_run_starts_at_the_limit_on_file(tmp_path: Path) -> None:
     name = hashlib.sha256(
         "\n".join([endpoint.base_url, hashlib.sha256(b"secret-key").hexdigest(), "m"]).encode()
     ).hexdigest()
-    Memory(tmp_path / "limits.json", name).save(Learnt(in_flight=77))
+    LimitsFile(tmp_path / "limits.json", name).save(LearntLimits(in_flight=77))
     assert b"secret-key" not in (tmp_path / "limits.json").read_bytes()
     controller = shared_controller(endpoint, initial=20, caps=Caps(1000), memory=tmp_path / "limits.json")
     assert controller.limit == 77

@@ -4,14 +4,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stillhouse.inference.rate_limit.memory import Memory
-from stillhouse.inference.rate_limit.values import Learnt
+from stillhouse.inference.rate_limit.memory import LimitsFile
+from stillhouse.inference.rate_limit.values import LearntLimits
 
-LEARNT = Learnt(in_flight=24, requests_per_second=10.0)
+LEARNT = LearntLimits(in_flight=24, requests_per_second=10.0)
 
 
-def memory(path: Path, name: str = "a", at: float = 1000.0) -> Memory:
-    return Memory(path, name, wall_clock=lambda: at)
+def memory(path: Path, name: str = "a", at: float = 1000.0) -> LimitsFile:
+    return LimitsFile(path, name, wall_clock=lambda: at)
 
 
 def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
@@ -22,9 +22,9 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
 def test_each_endpoint_has_its_own(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
     memory(path, "a").save(LEARNT)
-    memory(path, "b").save(Learnt(in_flight=3))
+    memory(path, "b").save(LearntLimits(in_flight=3))
     assert memory(path, "a").load() == LEARNT
-    assert memory(path, "b").load() == Learnt(in_flight=3)
+    assert memory(path, "b").load() == LearntLimits(in_flight=3)
     assert memory(path, "c").load() is None
 
 

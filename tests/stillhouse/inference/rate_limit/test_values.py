@@ -2,15 +2,15 @@ import random
 
 import pytest
 
-from stillhouse.inference.rate_limit.values import Sizes
+from stillhouse.inference.rate_limit.values import TokenEstimates
 
 
 def test_before_the_first_answer_all_that_a_request_allows_is_set_aside() -> None:
-    assert Sizes().estimate(400, 1000, surely=False) == pytest.approx(1100.0)
+    assert TokenEstimates().estimate(400, 1000, surely=False) == pytest.approx(1100.0)
 
 
 def test_the_ratio_of_characters_to_tokens_is_learnt() -> None:
-    sizes = Sizes()
+    sizes = TokenEstimates()
     for _ in range(200):
         sizes.learn(1000, 500, 100)
     assert sizes.characters_per_token == pytest.approx(2.0, rel=0.01)
@@ -18,7 +18,7 @@ def test_the_ratio_of_characters_to_tokens_is_learnt() -> None:
 
 
 def test_what_must_not_be_exceeded_is_reckoned_with_what_nine_of_ten_take() -> None:
-    sizes, rng = Sizes(), random.Random(0)
+    sizes, rng = TokenEstimates(), random.Random(0)
     for _ in range(3000):
         sizes.learn(400, 100, rng.randint(1, 1000))
     assert 750 < sizes.estimate(0, 4096, surely=True) < 1050
@@ -26,13 +26,13 @@ def test_what_must_not_be_exceeded_is_reckoned_with_what_nine_of_ten_take() -> N
 
 
 def test_a_request_never_takes_more_than_it_allows() -> None:
-    sizes = Sizes()
+    sizes = TokenEstimates()
     sizes.learn(400, 100, 5000)
     assert sizes.estimate(0, 300, surely=True) == 300
 
 
 def test_a_provider_that_sets_aside_all_that_is_allowed_shows_it_in_what_is_left() -> None:
-    sizes = Sizes()
+    sizes = TokenEstimates()
     sizes.learn(400, 100, 50)
     sizes.watch(1e6, 100, 4096)
     sizes.watch(1e6 - 50 * 4196, 150, 4096)
@@ -41,7 +41,7 @@ def test_a_provider_that_sets_aside_all_that_is_allowed_shows_it_in_what_is_left
 
 
 def test_a_provider_that_counts_what_was_sampled_is_not_mistaken_for_one() -> None:
-    sizes = Sizes()
+    sizes = TokenEstimates()
     sizes.learn(400, 100, 50)
     sizes.watch(1e6, 100, 4096)
     sizes.watch(1e6 - 50 * 150, 150, 4096)
