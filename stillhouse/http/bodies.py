@@ -1,15 +1,15 @@
 """Bodies of answers, decoded piece by piece and up to a bound.
 
-300 bytes of gzip in gzip in gzip are 8 GiB. So an answer may be encoded once, as was asked for, and whoever reads it
-says how long it may be; nothing beyond that is decoded.
+300 bytes of gzip in gzip in gzip are 8 GiB. So an answer may be encoded once, in a requested coding, and only up to the
+reader's bound is it decoded.
 """
 
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from typing import Final
 
 ACCEPT_ENCODING: Final = "gzip, deflate"
-"""What requests ask for: codings that can be decoded in pieces everywhere."""
+"""Codings that can be decoded in pieces everywhere."""
 MAX_ANSWER_BYTES: Final = 64 << 20
 """Longest answer of an endpoint: a completion of 128,000 tokens with ids and log-probabilities has some 20 MB."""
 
@@ -18,7 +18,7 @@ _CODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "
 
 
 class BodyRefused(Exception):
-    """An answer that is not read; the message says why, to follow `the answer`."""
+    """An answer that is not read; the message says why and follows the words `the answer`."""
 
 
 class Decoder:
@@ -28,7 +28,7 @@ class Decoder:
         headers: of the answer; looked up by names in lower case.
 
     Raises:
-        BodyRefused: it is encoded more than once, or as was not asked for.
+        BodyRefused: it is encoded more than once, or in a coding that was not requested.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class Decoder:
         self._inflating: zlib._Decompress | None = None
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """What the next bytes of the body decode to, in pieces of at most 256 KiB.
+        """The next bytes of the body decoded, in pieces of at most 256 KiB.
 
         Raises:
             BodyRefused: they are not encoded as the headers say.
@@ -59,23 +59,17 @@ class Decoder:
             raise BodyRefused(f"is not encoded as {self._coding}, as its headers say: {error}") from error
 
 
-def read_within(pieces: Iterable[bytes], max_bytes: int) -> bytes:
-    """The whole body.
+async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
+    """The body put together.
 
     Raises:
         BodyRefused: it is longer than `max_bytes`.
     """
     body = bytearray()
-    for piece in pieces:
-        _add(body, piece, max_bytes)
-    return bytes(body)
-
-
-async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
-    """As `read_within`."""
-    body = bytearray()
     async for piece in pieces:
-        _add(body, piece, max_bytes)
+        if len(body) + len(piece) > max_bytes:
+            raise BodyRefused(f"is longer than {max_bytes >> 20} MiB")
+        body += piece
     return bytes(body)
 
 
@@ -89,9 +83,3 @@ async def adecoded(headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> 
     async for chunk in chunks:
         for piece in decoder.pieces(chunk):
             yield piece
-
-
-def _add(body: bytearray, piece: bytes, max_bytes: int) -> None:
-    if len(body) + len(piece) > max_bytes:
-        raise BodyRefused(f"is longer than {max_bytes >> 20} MiB")
-    body += piece

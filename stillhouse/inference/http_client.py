@@ -7,9 +7,10 @@ is not needed here: few keys of an answer are read, and retries have one owner, 
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -31,6 +32,7 @@ _NEVER_SENT: Final = (
     aiohttp.InvalidURL,
     aiohttp.NonHttpUrlClientError,
 )
+_CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 # aiohttp's pool would stop at 100 connections; how many requests may be in flight is decided before they come here.
 _UNLIMITED: Final = 0
 
@@ -58,7 +60,7 @@ class HttpClient:
         timeout_s: longest wait for one answer in seconds, from sending to its last byte.
         clock: seconds that never go back.
         max_bytes: longest answer; what is longer is not read.
-        timeout_setting: config field that sets `timeout_s`, for the message when it has passed.
+        timeout_setting: config field that sets `timeout_s`, for the message when it has passed; None if there is none.
     """
 
     def __init__(
@@ -68,21 +70,23 @@ class HttpClient:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         max_bytes: int = MAX_ANSWER_BYTES,
-        timeout_setting: str = "runtime.request_timeout_s",
+        timeout_setting: str | None = "runtime.request_timeout_s",
     ) -> None:
         self._endpoint = endpoint
         self._redactor = KeyRedactor(endpoint.api_key)
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
-        self._timeout_setting = timeout_setting
+        self._timeout_hint = "" if timeout_setting is None else f" ({timeout_setting})"
         self._clock = clock
         # Parsed once: a text would be parsed for each request.
         self._base = yarl.URL(endpoint.base_url)
+        connect_s = min(timeout_s, _CONNECT_TIMEOUT_S)
+        self._long_timeout = aiohttp.ClientTimeout(sock_connect=connect_s, sock_read=timeout_s)
         key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_UNLIMITED),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_s),
             headers={**key, "Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING},
             trust_env=endpoint.may_use_proxy,
         )
@@ -111,23 +115,65 @@ class HttpClient:
         Raises:
             RequestFailed: there is none.
         """
-        return await self._ask("POST", path, orjson.dumps(body))
+        return await self._ask("POST", path, data=orjson.dumps(body))
 
-    async def get(self, path: str) -> HttpAnswer:
+    async def get(self, path: str, **query: str) -> HttpAnswer:
         """As `post`, for a GET."""
-        return await self._ask("GET", path, None)
+        return await self._ask("GET", path, params=query or None)
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> HttpAnswer:
+    async def upload(self, path: str, name: str, content: bytes, **fields: str) -> HttpAnswer:
+        """As `post`, for a form with a file; `timeout_s` bounds each wait for the endpoint, not the upload."""
+        form = aiohttp.FormData(fields)
+        form.add_field("file", BytesIO(content), filename=name)
+        body = form()
+        return await self._ask(
+            "POST", path, data=body, headers={"Content-Type": body.headers["Content-Type"]}, timeout=self._long_timeout
+        )
+
+    async def lines(self, path: str) -> AsyncIterator[bytes]:
+        """The lines of a file of any length, each of at most `max_bytes`; `timeout_s` bounds each wait for data.
+
+        Lines end at a line feed alone. Redirects are followed, to another host without the key.
+
+        Raises:
+            RequestFailed: it cannot be read, or not to its end.
+        """
+        status = None
+        try:
+            async with self._session.get(self._base / path, timeout=self._long_timeout) as answer:
+                status, headers = answer.status, self._redactor.headers(answer.headers)
+                Decoder(headers)
+                if status != 200:
+                    content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
+                    raise RequestFailed(_refusal(status, headers, content))
+                rest = bytearray()
+                async for chunk in answer.content.iter_any():
+                    rest += chunk
+                    end = rest.rfind(b"\n", len(rest) - len(chunk)) + 1
+                    if end:
+                        for line in self._redactor.body(bytes(rest[: end - 1])).split(b"\n"):
+                            yield line
+                        del rest[:end]
+                    elif len(rest) > self._max_bytes:
+                        raise BodyRefused(f"has a line of more than {self._max_bytes >> 20} MiB")
+                if rest:
+                    yield self._redactor.body(bytes(rest))
+        except BodyRefused as error:
+            raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
+        except _CONNECTION_ERRORS as error:
+            raise RequestFailed(self._no_answer(error)) from None
+
+    async def _ask(self, method: str, path: str, **request: Any) -> HttpAnswer:
         started = self._clock()
         try:
-            async with self._session.request(method, self._base / path, data=body, allow_redirects=False) as answer:
+            async with self._session.request(method, self._base / path, allow_redirects=False, **request) as answer:
                 status, headers = answer.status, self._redactor.headers(answer.headers)
                 # Refuses codings that were not requested; aiohttp itself decodes, in pieces that wait to be read.
                 Decoder(headers)
                 content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
         except BodyRefused as error:
             raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except _CONNECTION_ERRORS as error:
             # Without its cause, which may hold the key as it came.
             raise RequestFailed(self._no_answer(error)) from None
         if status != 200:
@@ -143,7 +189,7 @@ class HttpClient:
         if isinstance(error, _NEVER_SENT):
             return Failure(FailureKind.TRANSIENT, self._redactor.text(str(error)), unreachable=True)
         if isinstance(error, TimeoutError):
-            return Failure(FailureKind.STALL, f"no answer within {self._timeout_s:g} s ({self._timeout_setting})")
+            return Failure(FailureKind.STALL, f"no answer within {self._timeout_s:g} s{self._timeout_hint}")
         # Of an answer that is no HTTP, the error repeats the beginning.
         lost = self._redactor.text(str(error)) or type(error).__name__
         return Failure(FailureKind.TRANSIENT, f"the connection was lost: {lost}")

@@ -158,10 +158,9 @@ class OpenBatch:
             while self.requests:
                 # Those that join while the files are read may have missed their line.
                 before = list(self.requests)
-                for file_id in (ended.output_file_id, ended.error_file_id):
-                    if file_id is not None:
-                        async for row in self.wire.lines(file_id):
-                            self._answer(str(row.get("custom_id")), row)
+                for file_id in ended.file_ids:
+                    async for row in self.wire.lines(file_id):
+                        self._answer(str(row.get("custom_id")), row)
                 missing = RequestFailed(end_failure(ended))
                 for custom_id in before:
                     self._answer(custom_id, missing)

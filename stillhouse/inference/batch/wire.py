@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from stillhouse.http.bodies import ACCEPT_ENCODING
-from stillhouse.http.keys import KeyRedactor
 from stillhouse.inference.completion import Completion, read_completion
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed, classify
+from stillhouse.inference.retry import Effects, RetryPolicy, with_retries
 from stillhouse.types import JsonObject
 
 if TYPE_CHECKING:
-    import httpx2
-    from openai.types import Batch
+    from stillhouse.inference.http_client import HttpAnswer
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
 _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
@@ -25,6 +24,8 @@ _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled
 _RETRY_S: Final = 60.0
 """Wait before a batch that was too large for the queue is sent again; the endpoint gives no hint."""
 _LOG = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 600.0
+_RETRIES: Final = RetryPolicy(max_attempts=3, max_refused_s=60.0)
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
 _TAG: Final = "stillhouse"
@@ -33,17 +34,41 @@ _LISTED_BACK_S: Final = 86_400.0
 """How far the endpoint's clock and ours may be apart."""
 
 
-async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[JsonObject]:
-    """The objects of a JSONL file that arrives in pieces, without lines that are no JSON object."""
-    # Split at line feeds alone: an answer may hold other characters that `splitlines` splits at.
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if (row := _parsed(line)) is not None:
-                yield row
-    if (row := _parsed(rest)) is not None:
-        yield row
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch at the endpoint (https://platform.openai.com/docs/api-reference/batch/object)."""
+
+    id: str
+    status: str
+    created: float
+    """Seconds since 1970."""
+    tag: str | None
+    """Given when it was created."""
+    file_ids: tuple[str, ...]
+    """Of answers and of errors."""
+    errors: tuple[JsonObject, ...]
+    """Why it failed as a whole."""
+
+
+def read_batch(body: Any) -> Batch:
+    """The batch in an answer.
+
+    Raises:
+        RequestFailed: it is none.
+    """
+    try:
+        file_ids = (body.get("output_file_id"), body.get("error_file_id"))
+        return Batch(
+            str(body["id"]),
+            str(body["status"]),
+            float(body.get("created_at") or 0.0),
+            (body.get("metadata") or {}).get(_TAG),
+            tuple(str(file_id) for file_id in file_ids if file_id is not None),
+            tuple(error for error in (body.get("errors") or {}).get("data") or () if isinstance(error, dict)),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        message = f"the answer is no batch: {str(body)[:200]}"
+        raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200)) from error
 
 
 def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record_tokens: bool) -> Completion:
@@ -72,18 +97,18 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record
     return replace(completion, turn=endpoint.with_cost(completion.turn))
 
 
-def end_failure(batch: "Batch") -> Failure:
+def end_failure(batch: Batch) -> Failure:
     """Why a request has no answer although its batch has ended."""
     if batch.status == "cancelled":
         message = f"batch {batch.id} was cancelled at the endpoint. Run the same command again to ask for the rest anew"
         return Failure(FailureKind.PERMANENT, message)
-    faults = batch.errors.data if batch.errors is not None else None
-    if not faults:
+    if not batch.errors:
         message = f"batch {batch.id} ended as {batch.status!r} without an answer to this request"
         return Failure(FailureKind.TRANSIENT, message)
-    error = {"code": faults[0].code, "message": faults[0].message}
-    failure = classify(429 if faults[0].code in _RATE_CODES else 400, {}, {"error": error}, datetime.now(UTC))
-    message = f"batch {batch.id} {batch.status}: {faults[0].message} ({faults[0].code})"
+    error = batch.errors[0]
+    status = 429 if error.get("code") in _RATE_CODES else 400
+    failure = classify(status, {}, {"error": error}, datetime.now(UTC))
+    message = f"batch {batch.id} {batch.status}: {error.get('message')} ({error.get('code')})"
     wait_s = _RETRY_S if failure.kind is FailureKind.RATE else None
     return replace(failure, message=message, status=None, retry_after_s=wait_s)
 
@@ -96,16 +121,8 @@ def _line_failure(error: Any) -> Failure:
     return classify(500, {}, {"error": error}, datetime.now(UTC))
 
 
-def _parsed(line: bytes) -> JsonObject | None:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
 class BatchEndpoint:
-    """Batches of chat completions at one endpoint, through the `openai` package.
+    """Batches of chat completions at one endpoint. Make it inside a running event loop.
 
     Args:
         endpoint: the endpoint that is asked.
@@ -114,23 +131,12 @@ class BatchEndpoint:
     """
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
-        # The openai package takes a second to import, which no command that asks nobody should wait for.
-        import openai
+        # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+        from stillhouse.inference.http_client import HttpClient
 
-        from stillhouse.http.hooks import guard_answers
-
-        self._redactor = KeyRedactor(endpoint.api_key)
         self._poll_s = poll_s
         self._sleep = sleep
-        self._client = openai.AsyncOpenAI(
-            base_url=endpoint.base_url,
-            api_key=endpoint.api_key,
-            http_client=openai.DefaultAsyncHttpxClient(
-                headers={"Accept-Encoding": ACCEPT_ENCODING},
-                event_hooks={"response": [guard_answers(self._redactor, is_stream=_is_file)]},
-                trust_env=endpoint.may_use_proxy,
-            ),
-        )
+        self._client = HttpClient(endpoint, timeout_s=_TIMEOUT_S, timeout_setting=None)
 
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
         """The id of a new batch.
@@ -143,28 +149,25 @@ class BatchEndpoint:
         Raises:
             RequestFailed: there is none, or it is not known whether there is.
         """
-        import openai
-
-        try:
-            file = await self._client.files.create(file=(f"{tag}.jsonl", lines), purpose="batch")
-        except openai.APIError as error:
-            raise RequestFailed(self._failure(error)) from None
+        file = await self._retried(lambda: self._client.upload("files", f"{tag}.jsonl", lines, purpose="batch"))
+        if not isinstance(file, dict) or "id" not in file:
+            message = f"the answer is no file: {str(file)[:200]}"
+            raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 200))
+        body = {
+            "input_file_id": file["id"],
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            "metadata": {_TAG: tag},
+        }
         try:
             # Without retries: the first attempt may have created the batch, and a second one would be billed as well.
-            batch = await self._client.with_options(max_retries=0).batches.create(
-                input_file_id=file.id,
-                endpoint="/v1/chat/completions",
-                completion_window="24h",
-                metadata={_TAG: tag},
-            )
-        except openai.APIError as error:
-            failure = self._failure(error)
-            if failure.kind is FailureKind.TRANSIENT:
+            return read_batch((await self._client.post("batches", body)).body()).id
+        except RequestFailed as failed:
+            if failed.failure.kind in (FailureKind.TRANSIENT, FailureKind.STALL):
                 ids = await self.find({tag}, since=since)
                 if tag in ids:
                     return ids[tag]
-            raise RequestFailed(failure) from None
-        return batch.id
+            raise
 
     async def find(self, tags: Collection[str], *, since: float) -> dict[str, str]:
         """Ids of the batches that carry one of `tags`, created since then.
@@ -172,89 +175,66 @@ class BatchEndpoint:
         Raises:
             RequestFailed: the endpoint does not list its batches.
         """
-        import openai
-
         ids: dict[str, str] = {}
-        try:
-            async for batch in self._client.batches.list(limit=100):
-                tag = (batch.metadata or {}).get(_TAG)
-                if tag is not None and tag in tags:
-                    ids[tag] = batch.id
-                if len(ids) == len(tags) or batch.created_at < since - _LISTED_BACK_S:
-                    break
-        except openai.APIError as error:
-            raise RequestFailed(self._failure(error)) from None
-        return ids
+        query = {"limit": "100"}
+        while True:
+            page = await self._retried(lambda: self._client.get("batches", **query))
+            rows = page.get("data") if isinstance(page, dict) else None
+            batches = [read_batch(row) for row in rows] if isinstance(rows, list) else []
+            for batch in batches:
+                if batch.tag is not None and batch.tag in tags:
+                    ids[batch.tag] = batch.id
+                if len(ids) == len(tags) or batch.created < since - _LISTED_BACK_S:
+                    return ids
+            if not batches or page.get("has_more") is False:
+                return ids
+            query["after"] = batches[-1].id
 
-    async def ended(self, batch_id: str) -> "Batch":
+    async def ended(self, batch_id: str) -> Batch:
         """The batch once it has ended.
 
         Raises:
             RequestFailed: the endpoint does not know it, or refuses the key.
         """
-        import openai
-
         while True:
             # Before the first poll as well: requests join the batch of an earlier run one after the other.
             await self._sleep(self._poll_s)
             try:
-                current = await self._client.batches.retrieve(batch_id)
-            except openai.APIError as error:
-                failure = self._failure(error)
-                if failure.status == 404:
+                batch = read_batch((await self._client.get(f"batches/{batch_id}")).body())
+            except RequestFailed as failed:
+                if failed.failure.status == 404:
                     message = f"batch {batch_id} is not known there any more; its requests are sent again"
-                    raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 404)) from error
-                if failure.kind not in _PASSING:
-                    raise RequestFailed(failure) from None
-                _LOG.warning("batch %s: cannot be polled for now: %s", batch_id, failure.message)
+                    raise RequestFailed(Failure(FailureKind.TRANSIENT, message, 404)) from failed
+                if failed.failure.kind not in _PASSING:
+                    raise
+                _LOG.warning("batch %s: cannot be polled for now: %s", batch_id, failed.failure.message)
                 continue
-            if current.status in _ENDED:
-                return current
+            if batch.status in _ENDED:
+                return batch
 
     async def lines(self, file_id: str) -> AsyncIterator[JsonObject]:
-        """The lines of a file; from its first line again where the connection is lost on the way.
+        """The objects of a JSONL file, without lines that are none; from the first again if the connection is lost.
 
         Raises:
             RequestFailed: the endpoint does not give it out.
         """
-        import httpx2
-        import openai
-
         while True:
             try:
-                async with self._client.files.with_streaming_response.content(file_id) as file:
-                    async for row in lines_of(file.iter_bytes()):
-                        yield row
+                async for line in self._client.lines(f"files/{file_id}/content"):
+                    with suppress(orjson.JSONDecodeError):
+                        row = orjson.loads(line)
+                        if isinstance(row, dict):
+                            yield row
                 return
-            except (openai.APIError, httpx2.HTTPError) as error:
-                failure = self._failure(error)
-                if failure.kind not in _PASSING:
-                    raise RequestFailed(failure) from None
-                _LOG.warning("file %s: cannot be read for now: %s", file_id, failure.message)
+            except RequestFailed as failed:
+                if failed.failure.kind not in _PASSING:
+                    raise
+                _LOG.warning("file %s: cannot be read for now: %s", file_id, failed.failure.message)
                 await self._sleep(self._poll_s)
-
-    def _failure(self, error: Exception) -> Failure:
-        """The failure without the key; it is raised without its cause, which may hold the key as it came."""
-        failure = _failure(error)
-        return replace(failure, message=self._redactor.text(failure.message))
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        await self._client.close()
+        await self._client.aclose()
 
-
-def _is_file(response: "httpx2.Response") -> bool:
-    """Whether it is a batch's file of answers, which may be large and is read line by line."""
-    return response.is_success and response.request.url.path.endswith("/content")
-
-
-def _failure(error: Exception) -> Failure:
-    """The failure in an exception of the package or of its HTTP library."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        headers = {name.lower(): value for name, value in error.response.headers.items()}
-        return classify(error.status_code, headers, {"error": error.body}, datetime.now(UTC))
-    unreachable = type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout")
-    message = f"{error or type(error).__name__} {error.__cause__ or ''}".strip()
-    return Failure(FailureKind.TRANSIENT, message, unreachable=unreachable)
+    async def _retried(self, request: Callable[[], Awaitable["HttpAnswer"]]) -> Any:
+        return (await with_retries(request, _RETRIES, Effects(sleep=self._sleep))).body()

@@ -39,8 +39,8 @@ class Journal:
     """An open journal. Safe to use from several threads and event loops, and by several processes at once.
 
     Keys and digests are SHA-256 in hex, bodies opaque bytes. A damaged record is logged and counts as absent, so that
-    it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees what
-    is claimed.
+    it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees
+    all claims.
 
     Args:
         path: the SQLite file; made with its folder where it is missing.
