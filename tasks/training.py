@@ -9,6 +9,7 @@ from pathlib import Path
 from prefect import task
 
 from stillhouse.config import DistillConfig, OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob, teacher_identities
@@ -123,6 +124,7 @@ def on_policy_task(
         "teacher_ref": default_teacher,
         "tools": tools,
         "system_prompt": system_prompt,
+        "budget": remaining_budget(context.run_id, context.budget),
     }
     runtime = context.runtime
     # It samples from the student that it trains, in one process, also after an SFT by several.

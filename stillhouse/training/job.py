@@ -6,7 +6,15 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stillhouse.chat.refs import model_identity
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, SftSource, StudentConfig, ToolsConfig
+from stillhouse.config import (
+    BudgetConfig,
+    OnPolicyConfig,
+    RuntimeConfig,
+    SftConfig,
+    SftSource,
+    StudentConfig,
+    ToolsConfig,
+)
 from stillhouse.store import digest, file_sha256
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.types import JsonObject
@@ -75,6 +83,8 @@ class TrainJob(BaseModel):
     output_dir: Path
     """Where the finished student is written."""
     runtime: RuntimeConfig = RuntimeConfig()
+    budget: BudgetConfig = BudgetConfig()
+    """On-policy: what teachers behind servers may spend."""
     tracking: TrackingTarget | None = None
 
     @model_validator(mode="after")

@@ -1,6 +1,13 @@
 """Hard caps on what a run spends, what it will spend in all, and the prices both are reckoned with."""
 
-from stillhouse.inference.budget.budget import Budget, BudgetSnapshot, Reservation, forget_budgets, shared_budget
+from stillhouse.inference.budget.budget import (
+    Budget,
+    BudgetSnapshot,
+    Reservation,
+    forget_budgets,
+    remaining_budget,
+    shared_budget,
+)
 from stillhouse.inference.budget.ledger import NOTHING, REFUSED, Spend, spend_of
 from stillhouse.inference.budget.prices import price_of, require_prices, stated_price
 
@@ -13,6 +20,7 @@ __all__ = [
     "Spend",
     "forget_budgets",
     "price_of",
+    "remaining_budget",
     "require_prices",
     "shared_budget",
     "spend_of",

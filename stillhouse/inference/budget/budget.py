@@ -222,6 +222,21 @@ def shared_budget(run_id: str, part: str, config: BudgetConfig, price: Price | N
         return budget
 
 
+def remaining_budget(run_id: str, config: BudgetConfig) -> BudgetConfig:
+    """The caps less what the run has counted so far, for a process of its own; hours are not handed on.
+
+    A cap that is used up becomes the smallest that a config takes, which holds no request.
+    """
+    with _lock:
+        part = next(iter(_shared.get(run_id, {}).values()), None)
+    counted = Spend() if part is None else part.snapshot().counted
+    return BudgetConfig(
+        max_usd=None if config.max_usd is None else max(config.max_usd - (counted.usd or 0.0), 1e-12),
+        max_tokens=None if config.max_tokens is None else max(config.max_tokens - counted.tokens, 1),
+        max_requests=None if config.max_requests is None else max(config.max_requests - counted.requests, 1),
+    )
+
+
 def forget_budgets(run_id: str) -> None:
     """Drops a run's budget; call it when the flow run has ended."""
     with _lock:

@@ -52,7 +52,15 @@ def load_on_policy(
     assert job.prompts_file is not None
     prompts = _prompts(job.prompts_file, config)
     metadata = read_metadata(job.metadata_file) if job.metadata_file else {}
-    teachers = load_teachers(config, student, default_ref=job.teacher_ref, work_dir=job.work_dir, averaged=averaged)
+    teachers = load_teachers(
+        config,
+        student,
+        default_ref=job.teacher_ref,
+        work_dir=job.work_dir,
+        averaged=averaged,
+        runtime=job.runtime,
+        budget=job.budget,
+    )
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
     objective = Objective(config, list(teachers.by_name), teachers.labels(prompts, metadata))

@@ -12,8 +12,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from stillhouse.chat.template import stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import OnPolicyConfig, OnPolicyTeacher
+from stillhouse.config import BudgetConfig, OnPolicyConfig, OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import ConfigError
+from stillhouse.inference.budget import Budget
 from stillhouse.training.model.blocks import pays_to_compile
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import TeacherView
@@ -43,6 +44,8 @@ def load_teachers(
     default_ref: str | None,
     work_dir: Path,
     averaged: Averaged,
+    runtime: RuntimeConfig | None = None,
+    budget: BudgetConfig = BudgetConfig(),  # noqa: B008
 ) -> Teachers:
     """All teachers of `config`; none where nothing is to be scored.
 
@@ -52,6 +55,8 @@ def load_teachers(
         default_ref: the model that scores where the config names none; None if there is none.
         work_dir: holds the journal of what servers answered.
         averaged: within its block the student has its running mean for weights.
+        runtime: hedging, and the store that keeps rate limits learnt; None hedges and keeps none.
+        budget: what teachers behind servers may spend.
 
     Raises:
         ConfigError: a teacher cannot be loaded, or the config asks of it what it cannot do.
@@ -60,7 +65,7 @@ def load_teachers(
     """
     if not config.needs_teacher:
         return Teachers(())
-    loading = _Loading(config, student, work_dir, averaged)
+    loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None))
     with ExitStack() as opened:
         routes = []
         for settings in config.teachers or (_only_teacher(config, default_ref),):
@@ -92,6 +97,8 @@ class _Loading:
     student: Student
     work_dir: Path
     averaged: Averaged
+    runtime: RuntimeConfig | None
+    budget: Budget
 
     def route(self, settings: OnPolicyTeacher, kl_coef: float) -> Route:
         tokenizer = self._tokenizer(settings)
@@ -113,6 +120,8 @@ class _Loading:
                     tokenizer if is_other else self.student.tokenizer,
                     self._alignment(settings, tokenizer),
                     self.work_dir,
+                    runtime=self.runtime,
+                    budget=self.budget,
                 )
         if isinstance(teacher, LocalTeacher):
             _probe_local(teacher, tokenizer or self.student.tokenizer)

@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.budget import Spend, forget_budgets, shared_budget
+from stillhouse.inference.budget import Spend, forget_budgets, remaining_budget, shared_budget
 
 CONFIG = BudgetConfig(max_tokens=100)
 
@@ -31,3 +31,12 @@ def test_a_run_that_is_forgotten_starts_anew() -> None:
     shared_budget(run, "shard 0", CONFIG, None).count_replayed(Spend(1, 60))
     forget_budgets(run)
     assert shared_budget(run, "shard 0", CONFIG, None).snapshot().counted == Spend(0, 0, 0.0)
+
+
+def test_another_process_of_a_run_may_spend_what_is_left() -> None:
+    run = uuid.uuid4().hex
+    caps = BudgetConfig(max_tokens=100, max_requests=2, max_hours=1.0)
+    assert remaining_budget(run, caps) == BudgetConfig(max_tokens=100, max_requests=2)
+    shared_budget(run, "shard 0", caps, None).count_replayed(Spend(2, 60))
+    assert remaining_budget(run, caps) == BudgetConfig(max_tokens=40, max_requests=1)
+    assert remaining_budget(run, BudgetConfig()) == BudgetConfig()

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyTeacher, RuntimeConfig
 from stillhouse.errors import AuthenticationError, EndpointError
+from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
@@ -26,7 +27,9 @@ def connect(
     tokenizer: PreTrainedTokenizerBase,
     alignment: ByteAlignment | None,
     work_dir: Path,
+    *,
     runtime: RuntimeConfig | None = None,
+    budget: Budget | None = None,
 ) -> ServedTeacher:
     """The teacher of `settings`, whose server has answered as it should.
 
@@ -39,6 +42,7 @@ def connect(
         work_dir: holds the journal.
         runtime: says whether requests are hedged, and which store keeps the rate limits learnt; None hedges and keeps
             nothing.
+        budget: what it may spend; None sets no limit.
 
     Raises:
         AuthenticationError: the key is missing or refused.
@@ -70,6 +74,7 @@ def connect(
             controller,
             batch_tokens=settings.batch_tokens,
             temperature=temperature,
+            budget=budget,
             hedge=runtime is None or runtime.hedge,
         )
         # One token is generated behind those that are scored.
