@@ -185,9 +185,7 @@ class Simulation:
             return None
         standings = self._limiter.standing(now)
         requests, tokens = (
-            Allowance(standings[unit].limit, math.floor(standings[unit].remaining), standings[unit].reset_s)
-            if unit in standings
-            else None
+            Allowance(standings[unit].limit, math.floor(standings[unit].remaining)) if unit in standings else None
             for unit in ("requests", "tokens")
         )
         return RateLimits(requests, tokens)

@@ -1,4 +1,4 @@
-"""What an answer's headers say about the limits of an account, and how long they ask to wait.
+"""Rate limits and Retry-After in the headers of an answer.
 
     OpenAI      x-ratelimit-{limit,remaining,reset}-{requests,tokens}       reset as a duration: "1s", "6m0s", "20ms"
     Anthropic   anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}   reset as an ISO date
@@ -19,7 +19,7 @@ from typing import Final
 
 
 class LimitScope(StrEnum):
-    """What a refusal says there was too much of. Closed."""
+    """What a rate limit may be about. Closed."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -28,32 +28,29 @@ class LimitScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One limit of an account as an answer states it; None for what it leaves out."""
+    """One limit of an account as an answer states it; None if it does not."""
 
     limit: float | None = None
     """Units a minute."""
     remaining: float | None = None
     """Units that may be taken at once."""
-    reset_s: float | None = None
-    """Seconds until all of the limit is available again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What the headers of one answer state."""
+    """The limits in the headers of one answer."""
 
     requests: Allowance | None = None
     tokens: Allowance | None = None
 
 
-# One look-up each tells whether an answer carries any of the forms.
+# One look-up each shows whether an answer has any of the forms.
 _OPENAI: Final = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 _ANTHROPIC: Final = ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-tokens-limit")
 _OPENROUTER: Final = "x-ratelimit-limit"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_MINUTE_S: Final = 60.0
-# OpenRouter's limit may be a day's allowance of free models; what is renewed later than this is no rate.
+# OpenRouter's limit may be a daily allowance of free models: one that resets later than this is no rate.
 _MAX_WINDOW_S: Final = 120.0
 
 
@@ -65,11 +62,20 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
         now: for resets given as a date; with a time zone.
     """
     if _OPENAI[0] in headers or _OPENAI[1] in headers:
-        requests, tokens = (_openai(headers, unit, now) for unit in ("requests", "tokens"))
+        requests, tokens = (
+            _allowance(headers, f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}")
+            for unit in ("requests", "tokens")
+        )
     elif _ANTHROPIC[0] in headers or _ANTHROPIC[1] in headers:
-        requests, tokens = (_anthropic(headers, unit, now) for unit in ("requests", "tokens"))
+        requests, tokens = (
+            _allowance(headers, f"anthropic-ratelimit-{unit}-limit", f"anthropic-ratelimit-{unit}-remaining")
+            for unit in ("requests", "tokens")
+        )
     elif _OPENROUTER in headers:
-        requests, tokens = _openrouter(headers, now), None
+        reset_s = _until(headers.get("x-ratelimit-reset"), now)
+        if reset_s is not None and reset_s > _MAX_WINDOW_S:
+            return None
+        requests, tokens = _allowance(headers, _OPENROUTER, "x-ratelimit-remaining"), None
     else:
         return None
     return None if requests is None and tokens is None else RateLimits(requests, tokens)
@@ -93,33 +99,9 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (until - now).total_seconds())
 
 
-def _openai(headers: Mapping[str, str], unit: str, now: datetime) -> Allowance | None:
-    return _allowance(
-        headers.get(f"x-ratelimit-limit-{unit}"),
-        headers.get(f"x-ratelimit-remaining-{unit}"),
-        _until(headers.get(f"x-ratelimit-reset-{unit}"), now),
-    )
-
-
-def _anthropic(headers: Mapping[str, str], unit: str, now: datetime) -> Allowance | None:
-    name = f"anthropic-ratelimit-{unit}"
-    return _allowance(
-        headers.get(f"{name}-limit"), headers.get(f"{name}-remaining"), _until(headers.get(f"{name}-reset"), now)
-    )
-
-
-def _openrouter(headers: Mapping[str, str], now: datetime) -> Allowance | None:
-    reset_s = _until(headers.get("x-ratelimit-reset"), now)
-    if reset_s is not None and reset_s > _MAX_WINDOW_S:
-        return None
-    return _allowance(headers.get("x-ratelimit-limit"), headers.get("x-ratelimit-remaining"), reset_s)
-
-
-def _allowance(limit: str | None, remaining: str | None, reset_s: float | None) -> Allowance | None:
-    at_most, left = _number(limit), _number(remaining)
-    if at_most is None and left is None:
-        return None
-    return Allowance(at_most if at_most else None, left, reset_s)
+def _allowance(headers: Mapping[str, str], limit: str, remaining: str) -> Allowance | None:
+    units, units_left = _number(headers.get(limit)), _number(headers.get(remaining))
+    return None if units is None and units_left is None else Allowance(units or None, units_left)
 
 
 def _until(text: str | None, now: datetime) -> float | None:

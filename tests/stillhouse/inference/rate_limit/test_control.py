@@ -152,7 +152,7 @@ def test_a_failed_answer_pauses_growth() -> None:
 
 def test_headers_set_the_pace_without_a_refusal() -> None:
     control, tickets = started(4)
-    limits = RateLimits(Allowance(600.0, 5.0, 1.0), Allowance(600_000.0, 1e4, 1.0))
+    limits = RateLimits(Allowance(600.0, 5.0), Allowance(600_000.0, 1e4))
     settle_all(control, tickets, Outcome(None, limits=limits, prompt_tokens=100, completion_tokens=50), 1.1)
     snapshot = control.snapshot(1.1, 0)
     assert snapshot.requests_per_minute == pytest.approx(594.0)
@@ -168,7 +168,7 @@ def test_headers_set_the_pace_without_a_refusal() -> None:
 
 def test_nothing_left_by_the_headers_holds_the_next_request_back() -> None:
     control, tickets = started(4)
-    settle_all(control, tickets, Outcome(None, limits=RateLimits(Allowance(60.0, 0.0, 1.0))), 1.0)
+    settle_all(control, tickets, Outcome(None, limits=RateLimits(Allowance(60.0, 0.0))), 1.0)
     assert control.admit(SIZE, 1.05) is None
     assert 0.0 < (control.wait_s(1.05) or 0.0) < 5.0
 
@@ -222,7 +222,7 @@ OUTCOMES: list[Any] = [
     Outcome(FailureKind.TRANSIENT),
     Outcome(FailureKind.STALL),
     Outcome(FailureKind.PERMANENT),
-    Outcome(None, limits=RateLimits(Allowance(600.0, 0.0, 1.0), Allowance(6000.0, 10.0, 1.0))),
+    Outcome(None, limits=RateLimits(Allowance(600.0, 0.0), Allowance(6000.0, 10.0))),
     Outcome(None, prompt_tokens=90, completion_tokens=2000),
 ]
 
