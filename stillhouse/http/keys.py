@@ -45,13 +45,11 @@ class KeyRedactor:
         self._pattern = re.compile(b"|".join(patterns)) if patterns else None
 
     def body(self, content: bytes) -> bytes:
-        """`content` without the keys."""
         if self._pattern is None or not self._may_be_in(content):
             return content
         return self._pattern.sub(MASK.encode(), content)
 
     def text(self, text: str) -> str:
-        """`text` without the keys."""
         return self.body(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:

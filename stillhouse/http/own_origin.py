@@ -32,7 +32,6 @@ class OwnOriginOnly:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or refuses it."""
         reason = self._refusal(Headers(scope=scope)) if scope["type"] in {"http", "websocket"} else None
         if reason is None:
             await self._app(scope, receive, send)

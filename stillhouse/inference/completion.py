@@ -28,14 +28,11 @@ ToolChoice = Literal["auto", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one completion is sampled."""
-
     temperature: float
     top_p: float
     max_tokens: int
     seed: int | None
     record_tokens: bool = False
-    """Ask for token ids and log-probabilities."""
     tool_choice: ToolChoice = "auto"
     """`none` shows the tools and forbids to call them."""
     response_schema: JsonObject | None = None

@@ -61,7 +61,6 @@ class Endpoint:
     base_url: str
     """Up to and with `/v1`."""
     model: str
-    """The model's name at the endpoint."""
     identity: str
     """What enters rollout keys: model and address, or a digest of the weights; never a port of the moment."""
     api_key: str = field(default="none", repr=False)

@@ -36,8 +36,6 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed request, as data."""
-
     kind: FailureKind
     message: str
     status: int | None = None
@@ -54,7 +52,6 @@ class Failure:
     """The limits by the answer's headers."""
 
     def record(self) -> ErrorRecord:
-        """The failure as a trajectory stores it."""
         kept: ErrorRecord = {"kind": self.kind.value, "message": self.message}
         if self.status is not None:
             kept["status"] = self.status

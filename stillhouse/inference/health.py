@@ -12,11 +12,7 @@ _AGAIN: Final = "then run the same command again: what was paid for is used agai
 
 
 class EndpointHealth:
-    """What the requests so far say about an endpoint.
-
-    Args:
-        endpoint: the endpoint that is asked.
-    """
+    """What the requests so far say about an endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

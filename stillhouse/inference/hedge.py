@@ -25,8 +25,6 @@ _MAX_SHARE: Final = 0.05
 
 
 class HedgedAnswer(NamedTuple, Generic[AnswerT]):
-    """The first answer of a request and its copy."""
-
     answer: AnswerT
     by_copy: bool
     """Whether the copy gave it; the first request was then given up."""
@@ -51,7 +49,6 @@ class Hedging:
         until there are enough answers."""
 
     def note(self, latency_s: float) -> None:
-        """Records an answer's latency."""
         self._recent.append(latency_s)
         self._num_answers += 1
         if self._enabled and self._num_answers % _NUM_ENOUGH == 0:

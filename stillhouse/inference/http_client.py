@@ -56,9 +56,7 @@ class HttpClient:
     """A `ChatClient` over aiohttp. Make it inside a running event loop.
 
     Args:
-        endpoint: the endpoint that is asked.
         timeout_s: longest wait for one answer in seconds, from sending to its last byte.
-        clock: seconds that never go back.
         max_bytes: longest answer; what is longer is not read.
         timeout_setting: config field that sets `timeout_s`, for the message when it has passed; None if there is none.
     """
@@ -94,7 +92,6 @@ class HttpClient:
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], sampling: Sampling
     ) -> Completion:
-        """See `ChatClient`."""
         answer = await self.post("chat/completions", request_body(self._endpoint, messages, tools, sampling))
         completion = read_completion(
             answer.content,
@@ -181,7 +178,6 @@ class HttpClient:
         return HttpAnswer(content, headers, self._clock() - started, read_limits(headers, datetime.now(UTC)))
 
     async def aclose(self) -> None:
-        """See `ChatClient`."""
         await self._session.close()
 
     def _no_answer(self, error: Exception) -> Failure:

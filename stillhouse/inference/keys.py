@@ -72,7 +72,6 @@ class RequestDigest:
         self._hasher = hashlib.sha256(b"[")
 
     def add(self, message: Message) -> None:
-        """Adds the next message."""
         encoded = canonical_json(message)
         self._hasher.update(b"," + encoded if self.num_characters else encoded)
         self.num_characters += len(encoded)

@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 
 class ListedModel(NamedTuple):
-    """A model that a server offers."""
-
     id: str
     max_context: int | None
     """Most tokens of a request; None where the server does not say."""
@@ -46,7 +44,6 @@ class ModelServer:
         model: the model that is asked, under which rate limits are kept; empty for several.
         max_bytes: longest answer; what is longer is not read.
         timeout_setting: config field that sets `timeout_s`.
-        effects: clock, sleep and jitter.
     """
 
     def __init__(
@@ -122,7 +119,6 @@ class ModelServer:
             self._loop.call_soon_threadsafe(self._stopped.set)
 
     def close(self) -> None:
-        """Closes the connections and ends the thread."""
         if self._loop.is_closed():
             return
         self.start(self._close()).result()

@@ -52,8 +52,6 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often one request is sent."""
-
     max_attempts: int
     """Attempts that fail otherwise than by a rate limit."""
     max_refused_s: float = math.inf
@@ -141,7 +139,6 @@ class _Slot:
         self._ticket: Ticket | None = ticket
 
     def release(self, outcome: Outcome | None) -> None:
-        """See `Controller.release`."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._controller.release(ticket, outcome)
@@ -153,14 +150,10 @@ class Requester:
     A slot is held only while a request is on the wire; while one waits to be tried again others use it.
 
     Args:
-        endpoint: the endpoint that is asked.
         controller: admits requests.
         budget: what the run may spend; each request reserves its worst case first.
         max_attempts: attempts of one request; being rate limited is none.
         max_refused_s: longest time during which one request is refused by rate limits.
-        hedging: sends copies of what is overdue.
-        stats: counts.
-        effects: clock, sleep and jitter.
     """
 
     def __init__(

@@ -19,7 +19,6 @@ class RolloutStats:
     num_requests: int = 0
     """Requests sent, every try and every copy counted."""
     num_completions: int = 0
-    """Completions received from the endpoint."""
     num_replayed: int = 0
     """Completions taken from the journal, those of finished trajectories included."""
     num_rate_limited: int = 0
@@ -33,7 +32,6 @@ class RolloutStats:
     """Sum of the costs of completions; None once one is unknown."""
 
     def count(self, turn: Turn) -> None:
-        """Counts an answer of the endpoint."""
         usage, cost = turn.usage, turn.cost_usd
         self.num_completions += 1
         self.prompt_tokens += usage.get("prompt_tokens", 0)
@@ -41,7 +39,6 @@ class RolloutStats:
         self.cost_usd = None if cost is None or self.cost_usd is None else self.cost_usd + cost
 
     def as_facts(self) -> JsonObject:
-        """The figures as JSON."""
         return {
             "rollouts": self.num_done,
             "failed": self.num_failed,

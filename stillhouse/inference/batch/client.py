@@ -36,16 +36,12 @@ _MAX_BYTES: Final = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class BatchPace:
-    """How a `BatchClient` gathers and polls."""
-
     gather_s: float = 5.0
     """A batch is sent when no request has arrived for so long."""
     poll_s: float = 30.0
     """Seconds between two looks at a batch."""
     max_requests: int = MAX_REQUESTS
-    """Requests of one batch at most."""
     max_bytes: int = _MAX_BYTES
-    """Size of one batch's file at most."""
 
 
 class BatchClient:
@@ -55,7 +51,6 @@ class BatchClient:
         endpoint: the endpoint that is asked, at the price of a batch (`Price.half`).
         folder: keeps the notes of open batches; the same for every run that shares a journal.
         pace: how requests are gathered and batches polled.
-        clock: seconds that never go back.
         sleep: waits between polls.
     """
 
@@ -192,11 +187,9 @@ class BatchClient:
 
 
 def _is_refusal(failure: Failure) -> bool:
-    """Whether the endpoint refused to create the batch."""
     return failure.status is not None and failure.status < 500
 
 
 def _line(custom_id: str, body: bytes) -> bytes:
-    """One line of a batch's input file."""
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
     return orjson.dumps(line) + b"\n"

@@ -28,8 +28,6 @@ _KEPT_S: Final = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class BatchNote:
-    """The requests of one batch."""
-
     tag: str
     """In the batch's metadata, and the name of the note's file."""
     base_url: str
@@ -115,8 +113,6 @@ class BatchNotes:
 
 @dataclass(slots=True, eq=False)
 class BatchRequest:
-    """One request and the future of its answer."""
-
     digest: str
     body: bytes
     answer: "asyncio.Future[JsonObject]"
@@ -139,7 +135,6 @@ class OpenBatch:
     answered: set[str] = field(default_factory=set)
     """Custom ids of requests that got their answer or their failure."""
     watch: "asyncio.Task[None] | None" = None
-    """Waits for the end of the batch."""
 
     def join(self, custom_id: str, request: BatchRequest) -> None:
         """Answers `request` from this batch, which holds an equal one under that id."""

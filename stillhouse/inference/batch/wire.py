@@ -43,7 +43,6 @@ class Batch:
     created: float
     """Seconds since 1970."""
     tag: str | None
-    """Given when it was created."""
     file_ids: tuple[str, ...]
     """Of answers and of errors."""
     errors: tuple[JsonObject, ...]
@@ -125,9 +124,7 @@ class BatchEndpoint:
     """Batches of chat completions at one endpoint. Make it inside a running event loop.
 
     Args:
-        endpoint: the endpoint that is asked.
         poll_s: seconds between two polls of a batch, and before a poll that failed is repeated.
-        sleep: waits so many seconds.
     """
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -233,7 +230,6 @@ class BatchEndpoint:
                 await self._sleep(self._poll_s)
 
     async def aclose(self) -> None:
-        """Closes the connections."""
         await self._client.aclose()
 
     async def _retried(self, request: Callable[[], Awaitable["HttpAnswer"]]) -> Any:

@@ -19,8 +19,8 @@ Wall time is not reserved: it is checked before each request, and requests in fl
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,16 +45,12 @@ _FREE: Final = Reservation(NOTHING, ZERO)
 
 @dataclass(frozen=True, slots=True)
 class BudgetSnapshot:
-    """The state as a person wants to see it."""
-
     counted: Spend
     """Against the caps: answers, answers of earlier attempts, and what was possibly billed."""
     possibly_billed: Spend
     """The part of `counted` that is an upper bound, and how many requests it stands for."""
     reserved: Spend
-    """For requests in flight."""
     waiting: int
-    """Requests waiting for room."""
     wall_s: float
     """Seconds in which rollouts were collected."""
 
@@ -78,7 +74,6 @@ class Budget:
         config: the caps.
         price: for the worst case of a request in money; None if unknown, and no money is then counted
             (`require_prices` rules that out where it matters).
-        clock: seconds that never go back.
     """
 
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,13 +104,13 @@ class Budget:
             prompt_characters: of all messages and tool schemas sent.
             max_tokens: most tokens of the completion.
         """
-        prompt_tokens = self._run.prompt_tokens(prompt_characters)
+        prompt_tokens = self._run.prompt_tokens.most(prompt_characters)
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
         """Records how many tokens a prompt had, so that the next worst cases are closer."""
-        self._run.learn_prompt(prompt_characters, prompt_tokens)
+        self._run.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
     async def reserve(self, worst: Spend) -> Reservation:
         """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
@@ -174,17 +169,11 @@ class Budget:
             self._run.usd_known = False
         self._run.book.settle(ZERO, fresh, ZERO)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Wall time counts while at least one of these is open in the run."""
-        self._run.start_clock()
-        try:
-            yield
-        finally:
-            self._run.stop_clock()
+        return self._run.running()
 
     def snapshot(self) -> BudgetSnapshot:
-        """The state as a person wants to see it."""
         book, known = self._run.book, self._run.usd_known
         return BudgetSnapshot(
             counted=book.counted.spend(usd_known=known),

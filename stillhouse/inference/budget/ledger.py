@@ -18,11 +18,8 @@ _PICO: Final = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """A cost, actual or possible."""
-
     requests: int = 0
     tokens: int = 0
-    """Prompts and completions together."""
     usd: float | None = 0.0
     """None when the price is unknown; never 0 for unknown."""
 
@@ -66,15 +63,12 @@ class Amounts(NamedTuple):
         return cls(spend.requests, spend.tokens, 0 if spend.usd is None else round(spend.usd * _PICO))
 
     def spend(self, *, usd_known: bool = True) -> Spend:
-        """The amounts as a spend."""
         return Spend(self.requests, self.tokens, self.picodollars / _PICO if usd_known else None)
 
     def plus(self, other: "Amounts") -> "Amounts":
-        """The sum."""
         return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
 
     def minus(self, other: "Amounts") -> "Amounts":
-        """The difference."""
         return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def above(self, other: "Amounts") -> "Amounts":
@@ -95,7 +89,6 @@ class BudgetCaps:
 
     @classmethod
     def of(cls, config: BudgetConfig) -> "BudgetCaps":
-        """The caps a config sets."""
         return cls(
             math.inf if config.max_requests is None else config.max_requests,
             math.inf if config.max_tokens is None else config.max_tokens,
@@ -103,7 +96,6 @@ class BudgetCaps:
         )
 
     def hold(self, amounts: Amounts) -> bool:
-        """Whether no cap is passed."""
         return amounts[0] <= self.requests and amounts[1] <= self.tokens and amounts[2] <= self.picodollars
 
 
@@ -138,7 +130,6 @@ class ReservationLedger:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
         with self._lock:
             return sum(not waiter.future.done() for waiter in self._waiters)
 

@@ -122,7 +122,6 @@ async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
 
 
 def stated_price(teacher: TeacherConfig) -> Price | None:
-    """The price that the config itself names."""
     prompt, completion = teacher.usd_per_million_prompt_tokens, teacher.usd_per_million_completion_tokens
     return None if prompt is None or completion is None else Price(prompt, completion)
 

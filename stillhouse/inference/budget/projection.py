@@ -28,7 +28,6 @@ class Series:
         self._squares = 0.0
 
     def add(self, value: float) -> None:
-        """Takes in one figure."""
         self.count += 1
         step = value - self.mean
         self.mean += step / self.count

@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from stillhouse.config import BudgetConfig
@@ -27,6 +28,7 @@ class PromptTokens:
     """An estimate that leans high: the highest ratio of tokens to characters seen, and a quarter more."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._highest = 0.0
         self._num_seen = 0
 
@@ -34,11 +36,11 @@ class PromptTokens:
         """Learns from one prompt; a short one says more of the template than of the text."""
         if characters < _MIN_CHARACTERS:
             return
-        self._num_seen += 1
-        self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
+        with self._lock:
+            self._num_seen += 1
+            self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
 
     def most(self, characters: int) -> int:
-        """The most tokens to expect of a prompt."""
         ratio = _FIRST if self._num_seen < _MIN_SEEN else self._highest * _MARGIN
         return math.ceil(characters * ratio) + _TEMPLATE
 
@@ -73,19 +75,11 @@ def _passed(config: BudgetConfig, counted: Spend, worst: Spend) -> Iterator[tupl
             yield f"budget.max_{name}", reason
 
 
-def time_error(hours: float, cap: float) -> BudgetReached:
-    """The error where the time is up."""
-    return BudgetReached(
-        f"the budget is spent: rollouts have taken {hours:.3g} of {cap:g} hours. Raise budget.max_hours {_AGAIN}"
-    )
-
-
 class RunState:
     """The book of a run, its wall time, and what its requests have taught.
 
     Args:
         config: the caps.
-        clock: seconds that never go back.
     """
 
     def __init__(self, config: BudgetConfig, clock: Callable[[], float]) -> None:
@@ -98,36 +92,28 @@ class RunState:
         self._num_running = 0
         self._started = 0.0
         self._ran_s = 0.0
-        self._prompt_tokens = PromptTokens()
+        self.prompt_tokens = PromptTokens()
         self._has_logged_excess = False
 
-    def start_clock(self) -> None:
-        """One more collection runs."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Wall time counts while at least one of these is open."""
         with self._lock:
             if self._num_running == 0:
                 self._started = self._clock()
             self._num_running += 1
-
-    def stop_clock(self) -> None:
-        """A collection has ended."""
-        with self._lock:
-            self._num_running -= 1
-            if self._num_running == 0:
-                self._ran_s += self._clock() - self._started
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_running -= 1
+                if self._num_running == 0:
+                    self._ran_s += self._clock() - self._started
 
     def wall_s(self) -> float:
         """Seconds in which at least one collection ran."""
         with self._lock:
             return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
-
-    def prompt_tokens(self, characters: int) -> int:
-        """See `PromptTokens.most`."""
-        return self._prompt_tokens.most(characters)
-
-    def learn_prompt(self, characters: int, tokens: int) -> None:
-        """See `PromptTokens.learn`."""
-        with self._lock:
-            self._prompt_tokens.learn(characters, tokens)
 
     def note_excess(self, excess: Amounts) -> None:
         """Logs, once in a run, an answer that cost more than its request reserved."""
@@ -144,7 +130,10 @@ class RunState:
     def _refuse(self, worst: Amounts, fits: bool) -> BudgetReached | None:
         max_hours = self._config.max_hours
         if max_hours is not None and (wall_s := self.wall_s()) >= max_hours * _SECONDS_PER_HOUR:
-            return time_error(wall_s / _SECONDS_PER_HOUR, max_hours)
+            return BudgetReached(
+                f"the budget is spent: rollouts have taken {wall_s / _SECONDS_PER_HOUR:.3g} of {max_hours:g} hours. "
+                f"Raise budget.max_hours {_AGAIN}"
+            )
         if fits:
             return None
         return spent_error(self._config, self.book.counted.spend(), self.book.possible.spend(), worst.spend())

@@ -70,11 +70,9 @@ class Claims:
         return True
 
     def free(self, rollout_key: bytes) -> None:
-        """Frees the rollout."""
         self._lock(rollout_key, fcntl.F_UNLCK)
 
     def close(self) -> None:
-        """Frees everything."""
         while self._files:
             with suppress(OSError):
                 os.close(self._files.pop())

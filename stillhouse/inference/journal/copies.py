@@ -138,7 +138,6 @@ class Copier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Uploads the rest and ends the thread."""
         self._stopped.set()
         self._thread.join()
         self._hand_on()

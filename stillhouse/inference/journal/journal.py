@@ -114,7 +114,6 @@ class Journal:
             self._free(key)
 
     def completion(self, rollout_key: str, turn: int, request_digest: str) -> bytes | None:
-        """The completion stored at this place, or None."""
         return self._read(place(bytes.fromhex(rollout_key), COMPLETION, turn, digest=bytes.fromhex(request_digest)))
 
     async def put_completion(self, rollout_key: str, turn: int, request_digest: str, body: bytes) -> bytes:
@@ -127,7 +126,6 @@ class Journal:
         return await self._put(place(key, COMPLETION, turn, digest=bytes.fromhex(request_digest)), body)
 
     def tool_result(self, rollout_key: str, turn: int, call_index: int, call_digest: str) -> bytes | None:
-        """The tool result stored at this place, or None."""
         key = bytes.fromhex(rollout_key)
         return self._read(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)))
 
@@ -139,7 +137,6 @@ class Journal:
         return await self._put(place(key, TOOL_RESULT, turn, call_index, bytes.fromhex(call_digest)), body)
 
     def trajectory(self, rollout_key: str) -> bytes | None:
-        """The finished trajectory of this rollout, or None."""
         return self._read(place(bytes.fromhex(rollout_key), TRAJECTORY))
 
     async def put_trajectory(self, rollout_key: str, body: bytes) -> bytes:

@@ -65,7 +65,6 @@ class Writer:
         self._items.put(call)
 
     def close(self) -> None:
-        """Writes what is pending and ends the thread."""
         self._items.put(None)
         self._thread.join()
 

@@ -70,7 +70,6 @@ class RateControl:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not settled."""
         return self._window.in_flight
 
     def admit(self, size: RequestSize, now: float) -> Ticket | None:
@@ -193,14 +192,12 @@ class RateControl:
             )
 
     def cap(self, caps: Caps) -> None:
-        """Sets the limits of the user."""
         self.caps = caps
         self._window.set_cap(caps.concurrency)
         self._requests.set_cap(_per_second(caps.requests_per_minute))
         self._tokens.set_cap(_per_second(caps.tokens_per_minute))
 
     def learnt(self) -> LearntLimits:
-        """The limits learnt so far."""
         return LearntLimits(
             self._window.limit if self._window.is_cut else None,
             None if self._requests.rate == math.inf else self._requests.rate,

@@ -40,7 +40,6 @@ class Controller:
 
     Args:
         control: the state machine that decides.
-        clock: seconds that never go back.
         memory: keeps limits learnt; None keeps none.
     """
 
@@ -66,7 +65,6 @@ class Controller:
         return self._control.limit
 
     def cap(self, caps: Caps) -> None:
-        """Sets the limits of the user."""
         with self._lock:
             self._control.cap(caps)
 
@@ -117,7 +115,6 @@ class Controller:
             threading.Thread(target=self._memory.save, args=(keep,), name="limits-memory").start()
 
     def snapshot(self) -> ControlSnapshot:
-        """The state for progress reports."""
         with self._lock:
             waiting = sum(not waiter.future.done() for _, _, waiter in self._queue)
             return self._control.snapshot(self._clock(), waiting)

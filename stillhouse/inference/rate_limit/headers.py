@@ -31,7 +31,6 @@ class Allowance:
     """One limit of an account as an answer states it; None if it does not."""
 
     limit: float | None = None
-    """Units a minute."""
     remaining: float | None = None
     """Units that may be taken at once."""
 

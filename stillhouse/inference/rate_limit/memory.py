@@ -22,11 +22,8 @@ _STALE_S: Final = 6 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class LimitsFile:
-    """One entry of a file of learnt limits."""
-
     path: Path
     name: str
-    """Of the entry."""
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970, comparable between processes."""
 

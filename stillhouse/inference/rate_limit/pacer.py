@@ -70,14 +70,12 @@ class Spacing:
     """When the next request may go. Units are requests or tokens."""
 
     pace: float = math.inf
-    """Units a second."""
     slack_s: float = _LATENESS_S
     """Lateness of a request that does not delay the next."""
     _next: float = -math.inf
 
     @property
     def is_on(self) -> bool:
-        """Whether it holds anything back."""
         return self.pace != math.inf
 
     def wait_s(self, now: float) -> float:
@@ -98,7 +96,6 @@ class Spacing:
             self._next += amount / self.pace
 
     def set_pace(self, pace: float, now: float) -> None:
-        """Sets the units a second."""
         self.pace = pace
         if self._next == -math.inf:
             self._next = now
@@ -108,11 +105,9 @@ class Spacing:
         self.slack_s = slack_s(rate)
 
     def resume_at(self, at: float) -> None:
-        """The next request goes at that time."""
         self._next = at + self.slack_s
 
     def delay_until(self, at: float) -> None:
-        """The next request goes no earlier than that."""
         self._next = max(self._next, at + self.slack_s)
 
 
@@ -125,7 +120,6 @@ class Since(NamedTuple):
     """Sent after a request."""
 
     amount: float
-    """Units."""
     sends: int
 
 
@@ -134,13 +128,11 @@ class Pacer:
     """Spaces requests. Units are requests or tokens, rates are units a second."""
 
     cap: float = math.inf
-    """Limit set by the user."""
     estimated: bool = False
     """Whether the units of a request are known only once it is answered."""
     rate: float = math.inf
     """The limit as far as it is known."""
     from_headers: bool = False
-    """Whether headers stated it."""
     num_refusals: int = 0
     _spacing: Spacing = field(default_factory=Spacing)
     _link: Link = field(default_factory=Link)
@@ -164,7 +156,6 @@ class Pacer:
 
     @property
     def is_set(self) -> bool:
-        """Whether it holds anything back."""
         return self._spacing.is_on
 
     def reason(self, units: str, cap_name: str) -> str:
@@ -181,7 +172,6 @@ class Pacer:
         return f"{self.rate * 60:.4g} {units}/min learnt from {refusals}"
 
     def set_cap(self, cap: float) -> None:
-        """Sets what the user allows at most."""
         self.cap = cap
         self._set_pace(self._short_of * self.rate, 0.0)
 
@@ -190,7 +180,6 @@ class Pacer:
         return self._spacing.wait_s(now)
 
     def take(self, amount: float, now: float) -> None:
-        """A request of `amount` units is sent."""
         link = self._link
         if link.since == -math.inf:
             link.since = now
@@ -295,7 +284,6 @@ class Pacer:
         self._set_pace(math.inf, 0.0)
 
     def _learn(self, link: Link, elapsed_s: float, amount: float) -> None:
-        """A link has ended."""
         sureness = self._chain.sureness
         if self._probe.step == 0.0 and sureness == 1.0:
             self._short_of = max(self._short_of - _SHORT_OF_STEP, _LEAST_SHORT_OF)
@@ -313,7 +301,6 @@ class Pacer:
         self.rate *= 1.0 + _RAISE * self._probe.step
 
     def _begin(self, since: Since, sent_at: float, now: float, amount: float, gate_s: float) -> None:
-        """A new link begins at a refusal."""
         self._link = Link(sent_at, since.amount, since.sends)
         self._closed_s = 0.0
         self._probe.hold(now, self._chain.sureness, gate_s)
@@ -328,7 +315,6 @@ class Pacer:
         self._spacing.resume_at(now + self._closed_s)
 
     def _contradict(self, now: float) -> None:
-        """A refusal contradicts the headers."""
         recent = now - self._contradicted_at < _DISTRUST_S
         self._num_contradictions = self._num_contradictions + 1 if recent else 1
         self._contradicted_at = now

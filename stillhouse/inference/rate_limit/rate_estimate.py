@@ -68,7 +68,6 @@ class Link:
     since: float = -math.inf
     """When the refused request was sent."""
     taken: float = 0.0
-    """Units."""
     sends: int = 0
     idle_s: float = 0.0
     """Time in which the pace would have allowed a request and there was none."""
@@ -81,8 +80,6 @@ class Link:
 
 @dataclass(slots=True)
 class Chain:
-    """Links that agree with each other."""
-
     off_by: float = 2.0
     """Requests by which the count of what was accepted may be wrong."""
     _taken: float = 0.0
@@ -111,7 +108,6 @@ class Chain:
         return (self._taken + 0.5 * amount) / self._elapsed_s
 
     def clear(self) -> None:
-        """Begins anew."""
         self._taken = self._elapsed_s = self._error = 0.0
         self._sends = 0
 

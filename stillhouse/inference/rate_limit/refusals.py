@@ -53,10 +53,8 @@ class RetryAfterGate:
     half_open: bool = False
     """Only one request at a time may pass, until one is answered."""
     probing: bool = False
-    """That request is in flight."""
 
     def shut(self, wait_s: float, now: float) -> None:
-        """Shuts for `wait_s`, a minute at most."""
         self.until = max(self.until, now + min(wait_s, MAX_GATE_S))
         self.half_open = self.half_open or wait_s > MAX_GATE_S
 

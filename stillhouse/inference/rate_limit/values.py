@@ -21,10 +21,8 @@ class Caps:
     """Limits set by the user; None leaves it to what the endpoint accepts."""
 
     concurrency: int = 1000
-    """Requests in flight."""
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
-    """Prompts and completions together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,8 @@ class Ticket:
     """Requests that were in flight when it was sent."""
     sent_at: float
     tokens: float
-    """Tokens reserved for it."""
     characters: int = 0
-    """Characters of its prompt."""
     max_tokens: int = 0
-    """Of its completion."""
     probe: bool = False
     """Whether it is the single request that tries whether a long gate may open."""
     num_sent: int = 0
@@ -61,25 +56,17 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request ended."""
-
     kind: FailureKind | None
-    """None for success."""
     retry_after_s: float | None = None
     limits: RateLimits | None = None
-    """By the answer's headers."""
     scope: LimitScope | None = None
-    """What a refusal was about; None if it does not say."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlSnapshot:
-    """The state for progress reports."""
-
     limit: int
-    """Requests that may be in flight."""
     in_flight: int
     waiting: int
     gate_s: float
@@ -149,7 +136,6 @@ class TokenEstimates:
             self.reserves_all = max_tokens > _CLEARLY_MORE * self.mean_tokens
 
     def learn(self, characters: int, prompt_tokens: int, completion_tokens: int) -> None:
-        """Learns from an answer."""
         if prompt_tokens > 0 and characters > 0:
             self.characters_per_token += _SMOOTHING * (characters / prompt_tokens - self.characters_per_token)
         if self.completion_tokens is None:

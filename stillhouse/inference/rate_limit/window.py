@@ -49,9 +49,7 @@ class Window:
     """The number in flight, and the most that may be."""
 
     limit: int
-    """Requests that may be in flight."""
     cap: int
-    """Limit set by the user."""
     in_flight: int = 0
     num_refusals: int = 0
     is_cut: bool = False
@@ -75,7 +73,6 @@ class Window:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be sent."""
         return self.in_flight < self.limit
 
     @property
@@ -92,12 +89,10 @@ class Window:
         return f"{self.limit} in flight from an earlier run" if self.is_cut else "growing: nothing refused yet"
 
     def set_cap(self, cap: int) -> None:
-        """Sets the limit of the user."""
         self.cap = cap
         self.limit = min(self.limit, cap)
 
     def enter(self, now: float) -> None:
-        """A request is sent."""
         self.in_flight += 1
         self._sends += 1
         if self.in_flight >= _SATURATED * self.limit:
@@ -106,7 +101,6 @@ class Window:
             self._probe(now)
 
     def succeed(self, sent_at: float) -> None:
-        """A request was answered."""
         self._note(failed=False)
         if self._full_at >= sent_at and not self.is_cut and not self._num_failed and self.limit < self.cap:
             self.limit = min(self.limit + (_FAST_GROWTH if self.limit < _FAST_UP_TO else 1), self.cap)

@@ -27,6 +27,26 @@ class TokenSequence(Protocol):
         """True at the tokens that are scored, never the first."""
 
 
+class ScoringApi(Protocol):
+    """The form of request and answer of one kind of server."""
+
+    path: str
+    """Of the route, from the server's root."""
+
+    def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
+        """The request for all sequences; `spelt` asks for the texts of tokens, where answers may lack them."""
+
+    def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """Log-probabilities of the scored tokens of each sequence.
+
+        Raises:
+            WrongAnswer: the answer does not hold them.
+        """
+
+    def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
+        """How the server writes each token of the one sequence; None where it does not say."""
+
+
 class WrongAnswer(Exception):
     """An answer with HTTP 200 that lacks what was asked for; to ask again is of no use."""
 
@@ -81,7 +101,6 @@ class VllmApi:
         self._model = model
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        """The request for all sequences; answers always spell tokens."""
         return {
             "model": self._model,
             "prompt": [sequence.token_ids for sequence in sequences],
@@ -91,11 +110,6 @@ class VllmApi:
         }
 
     def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence.
-
-        Raises:
-            WrongAnswer: the answer does not hold them.
-        """
         return [
             [
                 checked_logprob(_entry(entry, token).get("logprob"), token)
@@ -106,7 +120,6 @@ class VllmApi:
         ]
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes each token of the one sequence; None where it does not say."""
         [entries] = _entries(answer, [sequence])
         return [
             _entry(entry, token).get("decoded_token") if entry else None
@@ -155,7 +168,6 @@ class EchoApi:
         self._with_ids = with_ids
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        """The request for all sequences; `spelt` asks for the tokens' texts."""
         body: JsonObject = {
             "model": self._model,
             "prompt": [sequence.token_ids for sequence in sequences],
@@ -168,11 +180,6 @@ class EchoApi:
         return body | {"return_tokens_as_token_ids": True} if self._with_ids and not spelt else body
 
     def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence.
-
-        Raises:
-            WrongAnswer: the answer does not hold them.
-        """
         scores = []
         for choice, sequence in zip(ordered_choices(answer, len(sequences)), sequences, strict=True):
             tokens, logprobs = _echoed_lists(choice, len(sequence.token_ids))
@@ -182,7 +189,6 @@ class EchoApi:
         return scores
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes each token of the one sequence; None where it does not say."""
         [choice] = ordered_choices(answer, 1)
         tokens, _ = _echoed_lists(choice, len(sequence.token_ids))
         return [None if str(token).startswith(_AS_ID) else str(token) for token in tokens]
@@ -221,7 +227,6 @@ class SglangApi:
     path = "/generate"
 
     def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        """The request for all sequences; `spelt` asks for the tokens' texts too."""
         return {
             "input_ids": [sequence.token_ids for sequence in sequences],
             "sampling_params": {"max_new_tokens": 0, "temperature": temperature},
@@ -231,11 +236,6 @@ class SglangApi:
         }
 
     def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence.
-
-        Raises:
-            WrongAnswer: the answer does not hold them.
-        """
         return [
             [
                 checked_logprob(triple[0], triple[1])
@@ -246,7 +246,6 @@ class SglangApi:
         ]
 
     def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes each token of the one sequence; None where it does not say."""
         [triples] = _triples(answer, [sequence])
         return [None] * _start(sequence) + [triple[2] for triple in triples]
 

@@ -112,7 +112,6 @@ class ScoreJournal:
             raise self._error("written", error) from error
 
     def close(self) -> None:
-        """Closes the file."""
         with self._lock:
             self._file.close()
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.inference.budget import Budget
@@ -20,11 +20,11 @@ from stillhouse.inference.http_client import HttpAnswer
 from stillhouse.inference.model_server import ModelServer
 from stillhouse.inference.rate_limit import Controller, RateLimits, RequestSize
 from stillhouse.inference.retry import Effects, Requester
-from stillhouse.inference.scoring.apis import TokenSequence
+from stillhouse.inference.scoring.apis import ScoringApi, TokenSequence
 from stillhouse.inference.scoring.journal import ScoreJournal
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.inference.usage import read_usage
-from stillhouse.types import JsonObject, Turn
+from stillhouse.types import Turn
 
 _MAX_ATTEMPTS: Final = 6
 _MAX_REFUSED_S: Final = 1800.0
@@ -34,27 +34,8 @@ _SHOWN_CHARACTERS: Final = 200
 logger = logging.getLogger(__name__)
 
 
-class ScoringApi(Protocol):
-    """The form of request and answer of one kind of server."""
-
-    @property
-    def path(self) -> str:
-        """Of the route, from the server's root."""
-
-    def body(self, sequences: Sequence[TokenSequence], temperature: float, *, spelt: bool = False) -> JsonObject:
-        """The request for all sequences; `spelt` asks for the texts of tokens too."""
-
-    def logprobs(self, answer: object, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Log-probabilities of the scored tokens of each sequence; raises `WrongAnswer`."""
-
-    def spellings(self, answer: object, sequence: TokenSequence) -> list[str | None]:
-        """How the server writes each token of the one sequence; None where it does not say."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one request was answered."""
-
     body: Any
     turn: Turn
     limits: RateLimits | None
@@ -76,7 +57,6 @@ class Scorer:
         temperature: of the distribution that is scored.
         budget: what the run may spend; None sets no limit.
         hedge: send requests a second time that are overdue by far.
-        effects: clock, sleep and jitter.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import time
+import uuid
 from typing import Any
 
 import pytest
@@ -9,7 +10,17 @@ from hypothesis import strategies as st
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.budget import NOTHING, REFUSED, Budget, Reservation, Spend, spend_of
+from stillhouse.inference.budget import (
+    NOTHING,
+    REFUSED,
+    Budget,
+    Reservation,
+    Spend,
+    forget_budgets,
+    remaining_budget,
+    shared_budget,
+    spend_of,
+)
 from stillhouse.inference.endpoint import Price
 from stillhouse.types import Turn
 
@@ -336,3 +347,38 @@ def test_a_reservation_costs_next_to_nothing(config: BudgetConfig) -> None:
 
     # Some 4 us on a quiet core, of which a bound for a busy one leaves room.
     assert asyncio.run(main()) < 20e-6
+
+
+SHARED_CAPS = BudgetConfig(max_tokens=100)
+
+
+def test_all_parts_of_a_run_spend_from_one_budget_and_other_runs_from_theirs() -> None:
+    run, other = uuid.uuid4().hex, uuid.uuid4().hex
+    shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 90))
+    with pytest.raises(BudgetReached):
+        asyncio.run(shared_budget(run, "shard 1", SHARED_CAPS, None).reserve(Spend(1, 20)))
+    asyncio.run(shared_budget(other, "shard 1", SHARED_CAPS, None).reserve(Spend(1, 20)))
+
+
+def test_a_part_asked_for_again_does_not_count_its_replays_twice() -> None:
+    run = uuid.uuid4().hex
+    for _ in range(3):
+        shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 60))
+    shared_budget(run, "shard 1", SHARED_CAPS, None).count_replayed(Spend(1, 10))
+    assert shared_budget(run, "shard 0", SHARED_CAPS, None).snapshot().counted == Spend(2, 70, 0.0)
+
+
+def test_a_run_that_is_forgotten_starts_anew() -> None:
+    run = uuid.uuid4().hex
+    shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 60))
+    forget_budgets(run)
+    assert shared_budget(run, "shard 0", SHARED_CAPS, None).snapshot().counted == Spend(0, 0, 0.0)
+
+
+def test_another_process_of_a_run_may_spend_what_is_left() -> None:
+    run = uuid.uuid4().hex
+    caps = BudgetConfig(max_tokens=100, max_requests=2, max_hours=1.0)
+    assert remaining_budget(run, caps) == BudgetConfig(max_tokens=100, max_requests=2)
+    shared_budget(run, "shard 0", caps, None).count_replayed(Spend(2, 60))
+    assert remaining_budget(run, caps) == BudgetConfig(max_tokens=40, max_requests=1)
+    assert remaining_budget(run, BudgetConfig()) == BudgetConfig()

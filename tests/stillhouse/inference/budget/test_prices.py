@@ -7,7 +7,7 @@ import pytest
 from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.budget import price_of, require_prices
-from stillhouse.inference.budget.prices import read_listed
+from stillhouse.inference.budget.prices import price_in_file, read_listed
 from stillhouse.inference.endpoint import Endpoint, Price
 
 LISTED = {
@@ -141,3 +141,61 @@ def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section(tmp_path: 
         require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
     with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent"):
         asyncio.run(price_of(judge, TeacherConfig(prices_file=str(tmp_path / "absent"))))
+
+
+TABLE = """
+"qwen/*": {prompt: 0.1, completion: 0.4}
+qwen/large:
+  prompt: 1
+  completion: 4.0
+  cached_prompt: 0.25
+"qwen/la*": {prompt: 9, completion: 9}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "prices.yaml"
+    path.write_text(TABLE)
+    return path
+
+
+def test_a_name_goes_before_patterns_and_the_first_pattern_before_others(table: Path) -> None:
+    assert price_in_file(str(table), "qwen/large") == Price(1.0, 4.0, cached_prompt=0.25)
+    assert price_in_file(str(table), "qwen/lake") == Price(0.1, 0.4)
+
+
+def test_a_model_that_no_line_is_about_has_no_price(table: Path) -> None:
+    assert price_in_file(str(table), "gpt") is None
+
+
+def test_the_example_file_is_valid() -> None:
+    example = Path(__file__).parents[4] / "examples" / "prices.yaml"
+    assert price_in_file(str(example), "gpt-5-mini") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpt: {prompt: cheap, completion: 1}", r"gpt\.prompt: .*found 'cheap'"),
+        ("gpt: {prompt: -1, completion: 1}", r"gpt\.prompt: .*found -1"),
+        ("gpt: {prompt: 1}", r"gpt\.completion: Field required"),
+        ("gpt: {prompt: 1, completion: 1, cache: 2}", r"gpt\.cache: "),
+        ("gpt: 3", r"gpt: .*found 3"),
+        ("- gpt", "the file: "),
+        ("", "the file: "),
+        ("gpt: {prompt: .nan, completion: 1}", r"gpt\.prompt"),
+        ("gpt: {", "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_told_with_file_key_value_and_form(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told) as caught:
+        price_in_file(str(path), "gpt")
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        price_in_file(str(tmp_path / "none.yaml"), "gpt")

@@ -11,9 +11,9 @@ from stillhouse.inference.budget import Budget
 from stillhouse.inference.failures import RequestFailed
 from stillhouse.inference.model_server import ModelServer, read_key
 from stillhouse.inference.rate_limit import Caps, limits_file, shared_controller
-from stillhouse.inference.scoring.apis import EchoApi, SglangApi, VllmApi
+from stillhouse.inference.scoring.apis import EchoApi, ScoringApi, SglangApi, VllmApi
 from stillhouse.inference.scoring.journal import SCORES_FILE, ScoreJournal
-from stillhouse.inference.scoring.scorer import Scorer, ScoringApi
+from stillhouse.inference.scoring.scorer import Scorer
 from stillhouse.store import digest
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.probe import probe_server, probe_view
