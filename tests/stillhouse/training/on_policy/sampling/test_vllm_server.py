@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -14,6 +15,7 @@ from stillhouse.inference.retry import Effects
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 
 Answer = tuple[int, dict[str, str], Any]
+Client = Callable[[str, list[float]], VllmServer]
 
 
 class Scripted:
@@ -64,14 +66,22 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
         server.close()
 
 
-def client(url: str, waits: list[float]) -> VllmServer:
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """Connects to a server, and notes in place of waiting how long it would."""
+    with ExitStack() as stack:
 
-    return VllmServer(url, effects=Effects(lambda: sum(waits), sleep, random.Random(0)))
+        def connect(url: str, waits: list[float]) -> VllmServer:
+            async def sleep(seconds: float) -> None:
+                waits.append(seconds)
+
+            effects = Effects(lambda: sum(waits), sleep, random.Random(0))
+            return stack.enter_context(closing(VllmServer(url, effects=effects)))
+
+        yield connect
 
 
-def test_passing_faults_are_tried_again_after_what_the_server_asks(scripted: Callable[..., Scripted]):
+def test_passing_faults_are_tried_again_after_what_the_server_asks(client: Client, scripted: Callable[..., Scripted]):
     server = scripted(
         (503, {"retry-after": "7"}, "busy"), (429, {"retry-after": "3"}, {}), (500, {}, {}), (200, {}, {"a": 1})
     )
@@ -82,7 +92,7 @@ def test_passing_faults_are_tried_again_after_what_the_server_asks(scripted: Cal
     assert waits[1] >= 3
 
 
-def test_server_that_keeps_failing_is_given_up(scripted: Callable[..., Scripted]):
+def test_server_that_keeps_failing_is_given_up(client: Client, scripted: Callable[..., Scripted]):
     server = scripted((500, {}, {"error": {"message": "out of memory"}}))
     waits: list[float] = []
     with pytest.raises(EndpointError, match="out of memory"):
@@ -91,7 +101,9 @@ def test_server_that_keeps_failing_is_given_up(scripted: Callable[..., Scripted]
     assert len(waits) == 7
 
 
-def test_full_server_is_waited_for_longer_than_a_failing_one_and_not_for_ever(scripted: Callable[..., Scripted]):
+def test_full_server_is_waited_for_longer_than_a_failing_one_and_not_for_ever(
+    client: Client, scripted: Callable[..., Scripted]
+):
     server = scripted((429, {"retry-after": "60"}, {}))
     waits: list[float] = []
     with pytest.raises(EndpointError, match="HTTP 429"):
@@ -108,7 +120,9 @@ def test_full_server_is_waited_for_longer_than_a_failing_one_and_not_for_ever(sc
         ("/v1/completions", 400, "--max-model-len"),
     ],
 )
-def test_refusal_is_final_and_names_the_remedy(scripted: Callable[..., Scripted], path: str, status: int, remedy: str):
+def test_refusal_is_final_and_names_the_remedy(
+    client: Client, scripted: Callable[..., Scripted], path: str, status: int, remedy: str
+):
     server = scripted((status, {}, {"error": {"message": "no"}}))
     with pytest.raises(EndpointError, match=remedy):
         client(server.url, []).post(path, {})
@@ -120,18 +134,19 @@ def test_key_is_read_from_the_environment_and_sent(scripted: Callable[..., Scrip
     with pytest.raises(AuthenticationError, match="the environment variable SAMPLER_KEY is not set"):
         VllmServer(server.url, "SAMPLER_KEY")
     monkeypatch.setenv("SAMPLER_KEY", "secret")
-    VllmServer(server.url, "SAMPLER_KEY").post("/v1/completions", {})
+    with closing(VllmServer(server.url, "SAMPLER_KEY")) as sampler:
+        sampler.post("/v1/completions", {})
     assert server.keys == ["Bearer secret"]
 
 
-def test_refused_key_is_said(scripted: Callable[..., Scripted]):
+def test_refused_key_is_said(client: Client, scripted: Callable[..., Scripted]):
     server = scripted((401, {}, {"error": {"message": "no key"}}))
     with pytest.raises(AuthenticationError, match="engine_api_key_env"):
         client(server.url, []).post("/v1/completions", {})
 
 
 @pytest.mark.parametrize("page", ["<html>", None, [], {}, {"data": []}, {"data": [{}]}])
-def test_what_is_no_list_of_models_is_shown(scripted: Callable[..., Scripted], page: Any):
+def test_what_is_no_list_of_models_is_shown(client: Client, scripted: Callable[..., Scripted], page: Any):
     server = scripted((200, {}, page))
     with pytest.raises(EndpointError, match=r"/v1/models does .*: no list of models: .* Check on_policy.engine_url"):
         client(server.url, []).models()
@@ -147,4 +162,5 @@ def test_nothing_is_tried_again_once_it_is_stopped(scripted: Callable[..., Scrip
         waiting.stop()
         with pytest.raises(EndpointError, match="HTTP 503"):
             answer.result(10)
+        waiting.close()
     assert len(server.asked) <= 2
