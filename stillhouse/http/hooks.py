@@ -22,11 +22,11 @@ def guard_answers(
 
     Args:
         redactor: takes the keys out.
-        is_stream: of answers that are read line by line and may go on for ever.
+        is_stream: whether an answer is read line by line and may be endless.
         max_bytes: longest answer, or line of a stream.
 
     Raises, from requests and reads:
-        httpx2.DecodingError: the answer is longer, or encoded otherwise than was asked for.
+        httpx2.DecodingError: the answer is longer, or in a coding that was not requested.
     """
 
     async def guard(response: httpx2.Response) -> None:
@@ -48,7 +48,7 @@ def guard_answers(
 
 
 class _GuardedBody(httpx2.AsyncByteStream):
-    """The decoded body in whole lines, as a key stands in one."""
+    """The decoded body in complete lines, as a key is within one."""
 
     def __init__(
         self,

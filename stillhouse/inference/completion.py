@@ -111,7 +111,7 @@ def _parse(content: bytes) -> JsonObject:
     except orjson.JSONDecodeError:
         # A completion cut inside a character carries half of a surrogate pair, which orjson refuses.
         try:
-            # Given bytes, json would take UTF-16 as well, in which nobody has looked for keys.
+            # Given bytes, json would take UTF-16 as well, in which keys are not looked for.
             body = _repaired(json.loads(content.decode("utf-8", "surrogatepass")))
         except ValueError as error:
             message = f"the answer is not valid JSON: {error}; it ends with {content[-80:]!r}"

@@ -1,6 +1,6 @@
 """Requests that are overdue by far are sent a second time; the first answer is taken.
 
-A server that accepts a request and never answers would otherwise hold a rollout, and at the end the whole run, until
+A server that accepts a request and never answers would otherwise hold a rollout, and at the end the run, until
 the request times out. The first request goes on, as it may only be slow and is being paid for; hence a bound on the
 number of copies. After Dean and Barroso, "The Tail at Scale" (CACM 56(2), 2013), section "Hedged requests".
 """

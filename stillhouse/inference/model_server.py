@@ -43,7 +43,7 @@ class ModelServer:
         timeout_s: longest wait for one answer.
         model: the model that is asked, under which rate limits are kept; empty for several.
         max_bytes: longest answer; what is longer is not read.
-        timeout_setting: config field that sets `timeout_s`.
+        timeout_setting: config field that sets `timeout_s`; None if there is none.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ModelServer:
         *,
         model: str = "",
         max_bytes: int = _MAX_ANSWER_BYTES,
-        timeout_setting: str = "request_timeout_s",
+        timeout_setting: str | None = None,
         effects: Effects = Effects(),  # noqa: B008
     ) -> None:
         self.root = base_url.rstrip("/").removesuffix("/v1")
@@ -126,7 +126,7 @@ class ModelServer:
         self._thread.join()
         self._loop.close()
 
-    async def _open(self, timeout_s: float, max_bytes: int, timeout_setting: str) -> HttpClient:
+    async def _open(self, timeout_s: float, max_bytes: int, timeout_setting: str | None) -> HttpClient:
         return HttpClient(self.endpoint, timeout_s=timeout_s, max_bytes=max_bytes, timeout_setting=timeout_setting)
 
     async def _close(self) -> None:

@@ -37,9 +37,9 @@ _MAX_BYTES: Final = 200_000_000
 @dataclass(frozen=True, slots=True)
 class BatchPace:
     gather_s: float = 5.0
-    """A batch is sent when no request has arrived for so long."""
+    """Seconds without a new request after which a batch is sent."""
     poll_s: float = 30.0
-    """Seconds between two looks at a batch."""
+    """Seconds between two polls of a batch."""
     max_requests: int = MAX_REQUESTS
     max_bytes: int = _MAX_BYTES
 
@@ -96,7 +96,7 @@ class BatchClient:
         return read_answer(row, self._endpoint, latency_s=self._clock() - started, record_tokens=sampling.record_tokens)
 
     async def aclose(self) -> None:
-        """Lets go of the endpoint. Open batches go on there; the next client attaches to them.
+        """Closes the connections. Open batches go on; the next client attaches to them.
 
         Call it once all answers are durable: their notes are struck out here.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RATE_CODES: Final = frozenset({"token_limit_exceeded", "rate_limit_exceeded"})
 _KIND_BY_CODE: Final = {"batch_expired": FailureKind.TRANSIENT, "batch_cancelled": FailureKind.PERMANENT}
-"""A batch that somebody cancelled is not to be sent again."""
+"""A batch that was cancelled is not to be sent again."""
 _RETRY_S: Final = 60.0
 """Wait before a batch that was too large for the queue is sent again; the endpoint gives no hint."""
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Batch:
     file_ids: tuple[str, ...]
     """Of answers and of errors."""
     errors: tuple[JsonObject, ...]
-    """Why it failed as a whole."""
+    """Of the batch, not of single requests."""
 
 
 def read_batch(body: Any) -> Batch:
@@ -99,7 +99,9 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record
 def end_failure(batch: Batch) -> Failure:
     """Why a request has no answer although its batch has ended."""
     if batch.status == "cancelled":
-        message = f"batch {batch.id} was cancelled at the endpoint. Run the same command again to ask for the rest anew"
+        message = (
+            f"batch {batch.id} was cancelled at the endpoint. Run the same command again to request the rest again"
+        )
         return Failure(FailureKind.PERMANENT, message)
     if not batch.errors:
         message = f"batch {batch.id} ended as {batch.status!r} without an answer to this request"
@@ -128,7 +130,7 @@ class BatchEndpoint:
     """
 
     def __init__(self, endpoint: Endpoint, *, poll_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
-        # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+        # aiohttp takes a third of a second to import, which commands without requests should not wait for.
         from stillhouse.inference.http_client import HttpClient
 
         self._poll_s = poll_s

@@ -109,7 +109,7 @@ class _Waiter:
 class ReservationLedger:
     """Room below the caps. Safe to use from several threads and event loops at once.
 
-    Requests are served in order of arrival, so that small ones do not pass a large one for ever.
+    Requests are served in order of arrival, so that a large one does not starve.
 
     Args:
         caps: the most that may be counted.
@@ -179,7 +179,7 @@ class ReservationLedger:
         return True
 
     def _admit(self) -> None:
-        """Lets through, or turns away, the first in the queue until one has to wait on. Under the lock."""
+        """Admits or refuses requests from the head of the queue until one has to wait. Under the lock."""
         while self._waiters:
             waiter = self._waiters[0]
             if not (waiter.future.done() or waiter.loop.is_closed()):

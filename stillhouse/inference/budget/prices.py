@@ -5,7 +5,7 @@ the worst case of a request that is not sent yet, the price is the first of thes
 
     1. teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens: what the user states
     2. the endpoint's own list, GET /models, in OpenRouter's form: today's price of this very endpoint
-    3. teacher.prices_file: a table of many models, as current as whoever keeps it
+    3. teacher.prices_file: a table of many models
 
 Otherwise it is unknown, never 0. The batch endpoint halves it.
 """
@@ -174,7 +174,7 @@ def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsC
 
 
 async def _models(endpoint: Endpoint) -> Any:
-    # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+    # aiohttp takes a third of a second to import, which commands without requests should not wait for.
     from stillhouse.inference.http_client import HttpClient
 
     try:

@@ -42,7 +42,7 @@ _CLEARLY_ESTIMATED: Final = 3.0
 _OFF_BY: Final = 2.0
 """Requests by which a count of accepted units may be wrong, where units are known."""
 _OFF_BY_ESTIMATED: Final = 3.0
-"""The same where they are estimates: at 2 a chain of tokens was begun anew every minute for nothing."""
+"""The same where they are estimates: at 2 a chain of tokens started over every minute for nothing."""
 _RAISE: Final = 0.75
 """Share of the last step by which a rate rises that was too low: short of where it was refused, if it was."""
 _LARGEST_FALL: Final = 4.0
@@ -207,7 +207,7 @@ class Pacer:
             self._link.sends -= 1
 
     def pause(self, wait_s: float) -> None:
-        """Nothing may be sent for so long because of another limit: the time does not count as elapsed."""
+        """Another limit blocks all requests for `wait_s`, which does not count as elapsed."""
         self._link.since += max(0.0, wait_s - _GATE_FREE_S)
 
     def set_from_headers(

@@ -53,12 +53,12 @@ _RISEN: Final = 1.25
 _NOT_RISEN: Final = 0.7
 """Share of a raised rate that shows, when it is all there is, that the limit had not risen."""
 _SETTLED_S: Final = 20.0
-"""A raised rate that lasts so long was right."""
+"""A raised rate is confirmed after this time."""
 _CREEP: Final = 0.05
 """Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short
 of the limit, so that the chain falls short as well."""
 _CREEP_SLOW: Final = 2.0
-"""Requests a second below which half the step is added whole, as a bucket may well hold just one."""
+"""Requests a second below which half the step is added in full, as a bucket may well hold just one."""
 
 
 @dataclass(slots=True)
@@ -131,13 +131,13 @@ class Probe:
     """Seconds' worth accepted beyond the rate when it was last raised; 0 once that is confirmed."""
 
     def hold(self, now: float, sureness: float, gate_s: float) -> None:
-        """Begins anew after a refusal that shut the gate for so long."""
+        """Starts over after a refusal with a Retry-After of `gate_s`."""
         self.step, self._begun = 0.0, False
         self._hold_sends = max(_MIN_HOLD, _ACCEPTED_PER_REFUSAL * sureness)
         self._hold_until = now + max(_MIN_HOLD_S * sureness, _GATE_SHARE * gate_s)
 
     def hold_briefly(self) -> None:
-        """Begins anew soon: the rate is an old one."""
+        """Starts over soon: the rate is an old one."""
         self.step, self._begun, self._hold_sends = 0.0, False, _MIN_HOLD
 
     def hold_longer(self, sureness: float) -> None:
@@ -149,7 +149,7 @@ class Probe:
         return link.sends >= self._hold_sends and now >= self._hold_until
 
     def climb(self, link: Link, pace: float, now: float) -> bool:
-        """Goes up once a step is over; whether the last was used for so long that the limit has risen."""
+        """Goes up once a step is over; whether the last was used so long that the limit must have risen."""
         if not self._begun:
             self._begun, self.step = True, _FIRST_STEP
             self._mark(link, now)

@@ -122,7 +122,7 @@ class Attribution:
         return self.lean > 0
 
     def begin_epoch(self, epoch: int, limit: int) -> None:
-        """Counts anew after a cut to `limit` in flight."""
+        """Resets the counts after a cut to `limit` in flight."""
         self._epoch, self._limit = epoch, limit
         self._num_accepted = self._num_at_limit = 0
         self._proven_before, self._proven = self._proven, 0

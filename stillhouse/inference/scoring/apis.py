@@ -48,7 +48,7 @@ class ScoringApi(Protocol):
 
 
 class WrongAnswer(Exception):
-    """An answer with HTTP 200 that lacks what was asked for; to ask again is of no use."""
+    """An answer with HTTP 200 that lacks the scores; another attempt is useless."""
 
 
 def checked_logprob(value: object, token: int) -> float:
@@ -88,7 +88,7 @@ class VllmApi:
 
     `choices[i].prompt_logprobs` has None for the first token and for each other a JSON object by token id as text
     (https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html and its OpenAI server's code). The prompt's token is
-    always in it, at any place, whatever number of alternatives was asked for; 0 asks for it alone, which no
+    always in it, at any place, whatever number of alternatives is requested; 0 requests it alone, which no
     `--max-logprobs` forbids. One token must be generated. A probability of 0 is written as -9999.
 
     Args:

@@ -40,7 +40,7 @@ class Scores:
     turn: Turn
     limits: RateLimits | None
     logprobs: list[list[float]]
-    """Of the scored tokens of each sequence; empty where only spellings were asked for."""
+    """Of the scored tokens of each sequence; empty if only spellings were requested."""
 
 
 class Scorer:
@@ -174,7 +174,7 @@ class Scorer:
         return await self._requester.send_with_retries(send, size=_size(sequences), is_final=is_final)
 
     async def _send_and_keep(self, batch: Sequence[TokenSequence]) -> Scores:
-        """One attempt whose answer is kept even if nobody waits for it any more, as it was paid for."""
+        """One attempt, whose answer is kept even if its caller is cancelled, as it was paid for."""
         sending = asyncio.create_task(self._post_and_keep(batch))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)

@@ -55,7 +55,13 @@ def connect(
     assert settings.model is not None
     with ExitStack() as opened:
         key = read_key(settings.api_key_env, f"api_key_env of teacher {settings.name!r} at {settings.base_url}")
-        server = ModelServer(settings.base_url, key, settings.request_timeout_s, model=settings.model)
+        server = ModelServer(
+            settings.base_url,
+            key,
+            settings.request_timeout_s,
+            model=settings.model,
+            timeout_setting="request_timeout_s of the teacher",
+        )
         opened.callback(server.close)
         length = _context_length(server, settings.model)
         identity = digest([settings.kind, settings.model, server.root, temperature])

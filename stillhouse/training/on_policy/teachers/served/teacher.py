@@ -60,7 +60,7 @@ class ServedTeacher:
         return self._server.start(self._explained(self._score(requests)))
 
     def ask(self, views: Sequence[TeacherView], temperature: float) -> list[list[float]]:
-        """Log-probabilities of the views' scored tokens, asked for now, past the journal and in one request.
+        """Log-probabilities of the views' scored tokens, past the journal and in one request.
 
         Raises:
             EndpointError: the server does not give them.
