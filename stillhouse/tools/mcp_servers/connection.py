@@ -33,7 +33,7 @@ for _name in ("httpx2", "httpcore2"):
 Mode = Literal["legacy", "auto"]
 """Revision of the protocol: `legacy` shakes hands and has sessions, `auto` asks for the one of 2026-07-28 first."""
 
-_LEASH: Final = Path(__file__).with_name("leash.py")
+_SUPERVISOR: Final = Path(__file__).with_name("process_supervisor.py")
 _ALWAYS: Final = ("PATH", "HOME")
 _SESSION_HEADER: Final = "mcp-session-id"
 _STDERR_LINES: Final = 20
@@ -93,7 +93,7 @@ def _process(config: McpServerConfig) -> StdioServerParameters:
     names = (*_ALWAYS, *config.environment)
     return StdioServerParameters(
         command=sys.executable,
-        args=["-I", "-S", str(_LEASH), ",".join(names), *config.command],
+        args=["-I", "-S", str(_SUPERVISOR), ",".join(names), *config.command],
         env={name: os.environ[name] for name in names if name in os.environ},
     )
 

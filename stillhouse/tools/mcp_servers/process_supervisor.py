@@ -1,6 +1,6 @@
 """Runs an MCP server so that it sees a bare environment and does not outlive the run.
 
-    python -I -S leash.py NAME,NAME COMMAND [ARGUMENT ...]
+    python -I -S process_supervisor.py NAME,NAME COMMAND [ARGUMENT ...]
 
 The process that starts this one gives it a session of its own. The server inherits standard input and output; of the
 environment it gets the named variables only (the mcp package passes on a few more). When the server ends, or when the

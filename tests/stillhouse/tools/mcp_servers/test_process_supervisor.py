@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stillhouse.tools.mcp_servers import process_supervisor as leash
+from stillhouse.tools.mcp_servers import process_supervisor
 
-LEASH = [sys.executable, "-I", "-S", leash.__file__]
+SUPERVISOR = [sys.executable, "-I", "-S", process_supervisor.__file__]
 
 
 def start(names: str, code: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
-        [*LEASH, names, sys.executable, "-c", code],
+        [*SUPERVISOR, names, sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -60,7 +60,7 @@ def test_a_server_that_ignores_everything_ends_when_the_run_is_killed() -> None:
     )
     run = (
         "import subprocess, time; "
-        f"subprocess.Popen({[*LEASH, 'PATH', sys.executable, '-c', server]!r}, start_new_session=True); time.sleep(60)"
+        f"subprocess.Popen({[*SUPERVISOR, 'PATH', sys.executable, '-c', server]!r}, start_new_session=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -72,7 +72,7 @@ def test_a_server_that_ignores_everything_ends_when_the_run_is_killed() -> None:
 
 def test_a_command_that_is_not_there_is_named() -> None:
     done = subprocess.run(
-        [*LEASH, "PATH", "no-such-program"], capture_output=True, text=True, start_new_session=True, check=False
+        [*SUPERVISOR, "PATH", "no-such-program"], capture_output=True, text=True, start_new_session=True, check=False
     )
     assert done.returncode != 0
     assert done.stderr.strip() == "no-such-program: No such file or directory"
