@@ -20,7 +20,7 @@ from flows.verbs.project import init
 from flows.verbs.students import publish
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.errors import ConfigError, StillhouseError
-from stillhouse.processes.ending import without_teardown
+from stillhouse.processes.exit import without_teardown
 from tasks.server.environment import quiet_console, set_defaults
 
 if TYPE_CHECKING:

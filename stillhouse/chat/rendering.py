@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stillhouse.errors import ConfigError
-from stillhouse.processes.helpers import HelperFailed, Helpers, HelperTimeout
+from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import JsonObject, ToolSchema
 
 if TYPE_CHECKING:
@@ -94,15 +94,15 @@ def _whole(pieces: Sequence[tuple[int, str]]) -> list[str]:
 def _ask(tokenizer: "PreTrainedTokenizerBase", question: JsonObject, timeout_s: float) -> Any:
     try:
         try:
-            return _helpers().ask(question, timeout_s)
-        except HelperTimeout:
+            return _helpers().request(question, timeout_s)
+        except WorkerTimeout:
             raise
-        except HelperFailed:
+        except WorkerFailed:
             # Another process may have ended it while it was idle.
-            return _helpers().ask(question, timeout_s)
-    except HelperTimeout as error:
+            return _helpers().request(question, timeout_s)
+    except WorkerTimeout as error:
         raise _beyond(tokenizer, f"more than {timeout_s:g} s") from error
-    except HelperFailed as error:
+    except WorkerFailed as error:
         raise _beyond(tokenizer, f"a process that does not survive it: {error}") from error
 
 
@@ -116,5 +116,5 @@ def _beyond(tokenizer: "PreTrainedTokenizerBase", what: str) -> ConfigError:
 
 
 @cache
-def _helpers() -> Helpers:
-    return Helpers("stillhouse.chat.rendering_helper")
+def _helpers() -> WorkerPool:
+    return WorkerPool("stillhouse.chat.rendering_helper")

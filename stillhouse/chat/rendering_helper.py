@@ -5,7 +5,7 @@ It compiles a template as transformers does, in the same sandbox, and holds at m
 
 from typing import Final
 
-from stillhouse.processes.helpers import answer_questions, limit_own_memory
+from stillhouse.processes.worker_pool import limit_memory_growth, serve_requests
 from stillhouse.types import JsonObject
 
 MAX_MEMORY_BYTES: Final = 1 << 30
@@ -74,5 +74,5 @@ if __name__ == "__main__":
             "conversations": [{"template": 0, "messages": [], "tools": None, "starts": [[0, False]]}],
         }
     )
-    limit_own_memory(MAX_MEMORY_BYTES)
-    answer_questions(rendered)
+    limit_memory_growth(MAX_MEMORY_BYTES)
+    serve_requests(rendered)

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from stillhouse.tools.reward_set import Rewards, RewardSet
+from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 
 
@@ -48,7 +48,7 @@ async def reward_totals(
 
 async def _scored(
     trajectories: Sequence[Trajectory], metadata: Mapping[str, PromptMetadata], book: RewardSet
-) -> list[Rewards]:
+) -> list[RewardScores]:
     async with book:
         return await asyncio.gather(*(book.score(one, metadata.get(one.prompt_id)) for one in trajectories))
 

@@ -15,7 +15,7 @@ from typing import Final
 from stillhouse.chat.refs import resolve_model
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import EndpointError
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 
 _LAST_WORDS_BYTES: Final = 4000
 

@@ -1,1 +1,1 @@
-"""Child processes: guarded so that they end with their parent, and helpers that answer questions within limits."""
+"""Child processes that end with their parent, and pools of workers with time limits."""

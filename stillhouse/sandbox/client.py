@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stillhouse.processes.children import GuardedProcess
-from stillhouse.sandbox.supervisor import FailureKind, Terms
+from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.sandbox.supervisor import CallLimits, FailureKind
 
 ANSWER_GRACE_S: Final = 15.0
 """Seconds beyond a call's own time in which its supervisor has to answer."""
@@ -28,7 +28,7 @@ class JailFailed(Exception):
         self.kind: FailureKind = kind
 
 
-class ServerRefused(Exception):
+class ServerUnavailable(Exception):
     """A server does not serve calls; the message says why."""
 
 
@@ -36,12 +36,12 @@ class SandboxServer:
     """A process that serves calls in jails, from when this returns until `close`.
 
     Args:
-        module: what to run: it makes an `Opening` and serves the control socket.
+        module: what to run: it makes an `ForkServer` and serves the control socket.
         args: its arguments; the number of the control socket comes after them.
         environment: the environment variables of the server and of what it runs, beside PATH and LANG.
 
     Raises:
-        ServerRefused: it does not start, or says why it cannot serve.
+        ServerUnavailable: it does not start, or says why it cannot serve.
     """
 
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class SandboxServer:
                 )
         except OSError as error:
             self._control.close()
-            raise ServerRefused(f"its process cannot be started: {error}") from error
+            raise ServerUnavailable(f"its process cannot be started: {error}") from error
         try:
             self._wait_until_ready()
         except BaseException:
@@ -72,17 +72,17 @@ class SandboxServer:
         """Whether the process still lives, as far as is known."""
         return not self._has_ended and self._process.poll() is None
 
-    def open_call(self, terms: Terms) -> socket.socket:
+    def open_call(self, limits: CallLimits) -> socket.socket:
         """The socket of a new call: takes the request, and gives the answer and then its end.
 
         Raises:
             JailFailed: the server has ended.
         """
         packet = {
-            "timeout_s": terms.timeout_s,
-            "max_cpu_s": terms.max_cpu_s,
-            "network": terms.permits.network,
-            "files": terms.permits.files,
+            "timeout_s": limits.timeout_s,
+            "max_cpu_s": limits.max_cpu_s,
+            "network": limits.permissions.network,
+            "files": limits.permissions.files,
         }
         ours, theirs = socket.socketpair()
         with theirs:
@@ -105,10 +105,10 @@ class SandboxServer:
         line = self._process.lines.readline() if ready else ""
         if not line:
             how = "ended" if ready else f"is still loading after {_LOAD_TIMEOUT_S:g} s"
-            raise ServerRefused(f"its process {how}")
+            raise ServerUnavailable(f"its process {how}")
         problem = json.loads(line)
         if problem is not None:
-            raise ServerRefused(problem)
+            raise ServerUnavailable(problem)
 
 
 def exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:

@@ -20,7 +20,7 @@ from stillhouse.sandbox.syscalls import (
     CLONE_NEWUSER,
     PR_SET_NO_NEW_PRIVS,
     REMEDY,
-    NoJail,
+    JailUnavailable,
     drop_capabilities,
     prctl,
     unshare,
@@ -30,7 +30,7 @@ _NOBODY: Final = 65534
 
 
 @dataclass(frozen=True, slots=True)
-class Permits:
+class Permissions:
     """What a jail lets through, beyond the interpreter, its packages and a scratch folder."""
 
     network: bool = False
@@ -39,7 +39,7 @@ class Permits:
     """Absolute paths of files and folders that can be read."""
 
 
-class Door:
+class JailEntry:
     """How a process enters a jail: made before it is forked, and held by the one that stays outside."""
 
     def __init__(self) -> None:
@@ -57,35 +57,35 @@ class Door:
             os.close(self._left)
             os.close(self._maps)
 
-    def enter(self, permits: Permits) -> None:
+    def enter(self, permissions: Permissions) -> None:
         """Moves this process, which must have one thread, into namespaces and a file system of its own.
 
         Its process namespace begins with the next child. The process keeps its power over the namespaces until
-        `give_up_power`.
+        `drop_privileges`.
 
         Raises:
-            NoJail: it cannot be done here.
+            JailUnavailable: it cannot be done here.
         """
         os.close(self._left)
         os.close(self._maps)
         try:
             flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC
-            unshare(flags if permits.network else flags | CLONE_NEWNET)
+            unshare(flags if permissions.network else flags | CLONE_NEWNET)
             os.write(self._leaves, b"x")
             problem = int(os.read(self._mapped, 16) or errno.EPIPE)
         finally:
             os.close(self._leaves)
             os.close(self._mapped)
         if problem != 0:
-            raise NoJail(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
-        change_root(permits.files, network=permits.network)
+            raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
+        change_root(permissions.files, network=permissions.network)
 
 
-def give_up_power(max_processes: int) -> None:
+def drop_privileges(max_processes: int) -> None:
     """Drops the power over the namespaces for good, limits the number of processes, and moves into the scratch folder.
 
     Raises:
-        NoJail: the kernel refuses, or the interpreter's files cannot be read without privileges.
+        JailUnavailable: the kernel refuses, or the interpreter's files cannot be read without privileges.
     """
     if os.getuid() == 0:
         # The kernel never counts the processes of the machine's root.
@@ -96,7 +96,9 @@ def give_up_power(max_processes: int) -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop_capabilities()
     if not os.access(os.__file__, os.R_OK):
-        raise NoJail(f"{os.__file__} can be read by its owner alone; make Python's files readable: chmod -R o+rX")
+        raise JailUnavailable(
+            f"{os.__file__} can be read by its owner alone; make Python's files readable: chmod -R o+rX"
+        )
     os.chdir(SCRATCH)
     os.environ["HOME"] = tempfile.tempdir = SCRATCH
 

@@ -62,7 +62,7 @@ def change_root(files: Iterable[str], *, network: bool) -> None:
         network: shows what looking up names and verifying certificates takes, too.
 
     Raises:
-        NoJail: the kernel refuses.
+        JailUnavailable: the kernel refuses.
     """
     shown = _outermost([*interpreter_paths(), *_with_targets([*files, *(_NETWORK if network else ())])])
     # A run keeps what it writes for its owner alone; in the jail somebody else has to find the way to the interpreter.

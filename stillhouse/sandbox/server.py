@@ -6,23 +6,21 @@ import os
 import signal
 import socket
 
-from stillhouse.processes.children import die_with_parent
-from stillhouse.sandbox.jail import Door, Permits, give_up_power
+from stillhouse.sandbox.jail import JailEntry, Permissions, drop_privileges
 from stillhouse.sandbox.limits import MAX_PROCESSES
 from stillhouse.sandbox.root import interpreter_paths
-from stillhouse.sandbox.supervisor import Terms, Work, supervise
-from stillhouse.sandbox.syscalls import NoJail
+from stillhouse.sandbox.supervisor import CallLimits, JailMain, supervise
+from stillhouse.sandbox.syscalls import JailUnavailable
 from stillhouse.types import JsonObject
 
 
-class Opening:
+class ForkServer:
     """The start of a server: standard output says whether it is ready, and nothing that is loaded can print there.
 
     The first line on standard output is JSON: null when calls are served, or why they cannot be.
     """
 
     def __init__(self) -> None:
-        die_with_parent()
         # The path of the caller's modules came this way; it is no variable for the code to see.
         os.environ.pop("PYTHONPATH", None)
         self._ready = os.fdopen(os.dup(1), "w")
@@ -32,11 +30,11 @@ class Opening:
         """Says why no call can be served."""
         self._say(problem)
 
-    def serve(self, control: socket.socket, work: Work) -> None:
+    def serve(self, control: socket.socket, work: JailMain) -> None:
         """Says that calls are served, and serves them until the caller closes `control`.
 
         Args:
-            control: brings a packet for each call: the `Terms` as JSON, and the socket of the call.
+            control: brings a packet for each call: the `CallLimits` as JSON, and the socket of the call.
             work: runs in each call's jail.
         """
         # Supervisors are not waited for. What was loaded may have needed the default.
@@ -53,7 +51,7 @@ class Opening:
             with socket.socket(fileno=handles[0]) as call:
                 if os.fork() == 0:
                     control.close()
-                    supervise(call, _terms(json.loads(packet)), work)
+                    supervise(call, _limits(json.loads(packet)), work)
 
     def _say(self, problem: str | None) -> None:
         with self._ready:
@@ -63,22 +61,22 @@ class Opening:
 def problem_with_jail() -> str | None:
     """Why no jail can be made here; None where one can."""
     problems, problem = os.pipe()
-    door = Door()
+    entry = JailEntry()
     child = os.fork()
     if child == 0:
         os.close(problems)
         try:
-            door.enter(Permits())
+            entry.enter(Permissions())
             inside = os.fork()
             if inside == 0:
                 _try(problem)
             os.waitpid(inside, 0)
-        except NoJail as error:
+        except JailUnavailable as error:
             os.write(problem, str(error).encode())
         finally:
             os._exit(0)
     os.close(problem)
-    door.hold(child)
+    entry.hold(child)
     with os.fdopen(problems, "rb") as file:
         said = file.read().decode()
     os.waitpid(child, 0)
@@ -87,13 +85,13 @@ def problem_with_jail() -> str | None:
 
 def _try(problem: int) -> None:
     try:
-        give_up_power(MAX_PROCESSES)
-    except NoJail as error:
+        drop_privileges(MAX_PROCESSES)
+    except JailUnavailable as error:
         os.write(problem, str(error).encode())
     finally:
         os._exit(0)
 
 
-def _terms(packet: JsonObject) -> Terms:
-    permits = Permits(packet["network"], tuple(packet["files"]))
-    return Terms(packet["timeout_s"], packet["max_cpu_s"], permits)
+def _limits(packet: JsonObject) -> CallLimits:
+    permissions = Permissions(packet["network"], tuple(packet["files"]))
+    return CallLimits(packet["timeout_s"], packet["max_cpu_s"], permissions)

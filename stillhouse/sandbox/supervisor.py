@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
-from stillhouse.sandbox.jail import Door, Permits
+from stillhouse.sandbox.jail import JailEntry, Permissions
 from stillhouse.sandbox.limits import (
     MAX_PROCESSES,
     MAX_RESULT_BYTES,
@@ -23,9 +23,9 @@ from stillhouse.sandbox.limits import (
     limit_this_process,
     num_threads,
 )
-from stillhouse.sandbox.syscalls import NoJail
+from stillhouse.sandbox.syscalls import JailUnavailable
 
-_LOOK_EVERY_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 0.02
 _LEAVE_S: Final = 5.0
 # The anchor, the jail's first process, and the one that starts answers.
 _OWN_PROCESSES: Final = 3
@@ -36,7 +36,7 @@ FailureKind = Literal["exception", "timeout", "killed", "no_jail", "lost"]
 """`killed`: it crashed or reached a limit; `no_jail`: nothing was run, since the kernel grants no jail; `lost`: the
 sandbox itself failed."""
 
-Work = Callable[[socket.socket], bytes]
+JailMain = Callable[[socket.socket], bytes]
 """What the first process of a jail does: reads a request and gives the answer.
 
 It begins with power over the jail and gives that up. What it leaves running ends with it.
@@ -44,23 +44,23 @@ It begins with power over the jail and gives that up. What it leaves running end
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallLimits:
     """What one call may use, fixed before its first process exists."""
 
     timeout_s: float
     """Wall time of the call."""
     max_cpu_s: int
     """Processor time of each of its processes."""
-    permits: Permits
+    permissions: Permissions
 
 
-def supervise(call: socket.socket, terms: Terms, work: Work) -> NoReturn:
+def supervise(call: socket.socket, limits: CallLimits, work: JailMain) -> NoReturn:
     """Runs `work` in a jail, sends what it gives, or `kind` and `message` of a failure as JSON, and ends the process.
 
     Args:
         call: carries the request, which only the jail's first process reads, and the answer. Closed by the caller, it
             ends the call.
-        terms: what the call may use.
+        limits: what the call may use.
         work: runs in the jail's first process.
     """
     status = 1
@@ -71,15 +71,15 @@ def supervise(call: socket.socket, terms: Terms, work: Work) -> NoReturn:
         adopt_orphans()
         num_before = num_threads()
         results, result = os.pipe()
-        door = Door()
+        entry = JailEntry()
         anchor = os.fork()
         if anchor == 0:
-            _anchor(call, result, terms, work, door)
+            _anchor(call, result, limits, work, entry)
         os.close(result)
         ended = os.pidfd_open(anchor)
         try:
-            door.hold(anchor)
-            answer = _watch(call, results, ended, terms, num_before)
+            entry.hold(anchor)
+            answer = _watch(call, results, ended, limits, num_before)
         finally:
             # First, since all of the jail ends with it; one by one, a fork bomb's processes could not be caught.
             with suppress(ProcessLookupError):
@@ -105,8 +105,8 @@ def _send(call: socket.socket, answer: bytes) -> None:
             pass
 
 
-def _watch(call: socket.socket, results: int, ended: int, terms: Terms, num_before: int) -> bytes:
-    deadline = time.monotonic() + terms.timeout_s
+def _watch(call: socket.socket, results: int, ended: int, limits: CallLimits, num_before: int) -> bytes:
+    deadline = time.monotonic() + limits.timeout_s
     watched = select.poll()
     watched.register(results, select.POLLIN)
     watched.register(ended, select.POLLIN)
@@ -117,8 +117,8 @@ def _watch(call: socket.socket, results: int, ended: int, terms: Terms, num_befo
     while True:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            return failure("timeout", f"did not return within {terms.timeout_s:g} s")
-        ready = {handle for handle, _ in watched.poll(1000 * min(left_s, _LOOK_EVERY_S))}
+            return failure("timeout", f"did not return within {limits.timeout_s:g} s")
+        ready = {handle for handle, _ in watched.poll(1000 * min(left_s, _POLL_INTERVAL_S))}
         if call.fileno() in ready:
             return b""
         if is_open and results in ready:
@@ -129,7 +129,7 @@ def _watch(call: socket.socket, results: int, ended: int, terms: Terms, num_befo
                 watched.unregister(results)
         elif ready:
             status = os.waitid(os.P_PIDFD, ended, os.WEXITED)
-            return _end(bytes(got), 0 if status is None else status.si_status, terms.max_cpu_s)
+            return _end(bytes(got), 0 if status is None else status.si_status, limits.max_cpu_s)
         if len(got) > MAX_RESULT_BYTES:
             return failure("killed", f"returned more than {MAX_RESULT_BYTES} bytes")
         # The kernel's own limit does not bind a root who cannot become another user.
@@ -138,36 +138,36 @@ def _watch(call: socket.socket, results: int, ended: int, terms: Terms, num_befo
             return failure("killed", f"started more than {MAX_PROCESSES} processes")
 
 
-def _anchor(call: socket.socket, result: int, terms: Terms, work: Work, door: Door) -> NoReturn:
+def _anchor(call: socket.socket, result: int, limits: CallLimits, work: JailMain, entry: JailEntry) -> NoReturn:
     """Makes the jail and waits for its first process, which dies with this one."""
     status = 1
     try:
         supervisor = os.getppid()
-        limit_this_process(terms.max_cpu_s)
-        door.enter(terms.permits)
+        limit_this_process(limits.max_cpu_s)
+        entry.enter(limits.permissions)
         # Entering clears it, so not before.
         die_with(supervisor)
-        keep_only(call.fileno(), result)
+        close_other_files(call.fileno(), result)
         first = os.fork()
         if first == 0:
             _work(call, result, work)
         os.close(result)
         status = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
-    except NoJail as error:
+    except JailUnavailable as error:
         os.write(result, failure("no_jail", str(error)))
         status = 0
     finally:
         os._exit(status if status >= 0 else _SIGNALLED - status)
 
 
-def _work(call: socket.socket, result: int, work: Work) -> NoReturn:
+def _work(call: socket.socket, result: int, work: JailMain) -> NoReturn:
     status = 1
     try:
         # Outside of this namespace, the parent has no number.
         die_with(0)
         try:
             answer = work(call)
-        except NoJail as error:
+        except JailUnavailable as error:
             answer = failure("no_jail", str(error))
         with os.fdopen(result, "wb") as file:
             file.write(answer)
@@ -177,7 +177,7 @@ def _work(call: socket.socket, result: int, work: Work) -> NoReturn:
         os._exit(status)
 
 
-def keep_only(*kept: int) -> None:
+def close_other_files(*kept: int) -> None:
     """Closes every file but these, and makes the standard streams read and write nothing."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -192,10 +192,10 @@ def keep_only(*kept: int) -> None:
 def _end(got: bytes, code: int, max_cpu_s: int) -> bytes:
     if code == 0 and got:
         return got
-    return failure("killed", how_it_ended(code if code <= _SIGNALLED else _SIGNALLED - code, max_cpu_s))
+    return failure("killed", describe_exit(code if code <= _SIGNALLED else _SIGNALLED - code, max_cpu_s))
 
 
-def how_it_ended(code: int, max_cpu_s: int) -> str:
+def describe_exit(code: int, max_cpu_s: int) -> str:
     """Says of a process that gave no answer what became of it, as the end of a sentence.
 
     Args:

@@ -43,7 +43,7 @@ REMEDY: Final = (
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class NoJail(Exception):
+class JailUnavailable(Exception):
     """The kernel does not grant what a jail needs; the message names the step and the remedy."""
 
 
@@ -56,12 +56,12 @@ class _CapabilityHeader(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Moves this process into new namespaces; raises NoJail."""
+    """Moves this process into new namespaces; raises JailUnavailable."""
     _check("unshare(2)", _LIBC.unshare(flags))
 
 
 def return_to_own_processes() -> None:
-    """After `unshare(CLONE_NEWPID)` and a fork, has further children stay in this namespace; raises NoJail."""
+    """After `unshare(CLONE_NEWPID)` and a fork, has further children stay in this namespace; raises JailUnavailable."""
     this = os.pidfd_open(os.getpid())
     try:
         _check("setns(2)", _LIBC.setns(this, CLONE_NEWPID))
@@ -70,43 +70,45 @@ def return_to_own_processes() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Adds a mount; raises NoJail."""
+    """Adds a mount; raises JailUnavailable."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     result = _LIBC.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _check(f"mount(2) on {target}", result)
 
 
 def make_read_only(path: str) -> None:
-    """Makes the mount at `path` and all mounts below it read-only and deaf to setuid bits; raises NoJail."""
+    """Makes the mount at `path` and all mounts below it read-only and deaf to setuid bits; raises JailUnavailable."""
     _set_attributes(path, _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID))
 
 
 def make_writable(path: str) -> None:
-    """Makes the mount at `path`, and none below it, writable; raises NoJail."""
+    """Makes the mount at `path`, and none below it, writable; raises JailUnavailable."""
     _set_attributes(path, 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY))
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """Makes the mount `new_root` the root of this process; raises NoJail."""
+    """Makes the mount `new_root` the root of this process; raises JailUnavailable."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
-        raise NoJail(f"expected one of the machines {', '.join(_SYS_PIVOT_ROOT)}; this is {os.uname().machine}")
+        raise JailUnavailable(
+            f"expected one of the machines {', '.join(_SYS_PIVOT_ROOT)}; this is {os.uname().machine}"
+        )
     result = _LIBC.syscall(ctypes.c_long(number), os.fsencode(new_root), os.fsencode(put_old))
     _check("pivot_root(2)", result)
 
 
 def detach(path: str) -> None:
-    """Unmounts what is mounted at the path and all below it; raises NoJail."""
+    """Unmounts what is mounted at the path and all below it; raises JailUnavailable."""
     _check(f"umount2(2) of {path}", _LIBC.umount2(os.fsencode(path), _MNT_DETACH))
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets an attribute of this process; raises NoJail."""
+    """Sets an attribute of this process; raises JailUnavailable."""
     _check(f"prctl({option})", _LIBC.prctl(option, value, 0, 0, 0))
 
 
 def drop_capabilities() -> None:
-    """Empties every capability set of this process; raises NoJail."""
+    """Empties every capability set of this process; raises JailUnavailable."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     # Effective, permitted and inheritable; the lower 32 of each, then the upper ones.
     none = (ctypes.c_uint32 * 6)()
@@ -127,4 +129,4 @@ def _set_attributes(path: str, flags: int, attributes: _MountAttributes) -> None
 
 def _check(step: str, result: int) -> None:
     if result != 0:
-        raise NoJail(f"{step} failed: {os.strerror(ctypes.get_errno())}. {REMEDY}")
+        raise JailUnavailable(f"{step} failed: {os.strerror(ctypes.get_errno())}. {REMEDY}")

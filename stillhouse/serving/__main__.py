@@ -5,7 +5,7 @@ import os
 import sys
 
 from stillhouse.errors import StillhouseError
-from stillhouse.processes.ending import without_teardown
+from stillhouse.processes.exit import without_teardown
 
 
 def main() -> int:

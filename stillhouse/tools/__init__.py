@@ -2,7 +2,7 @@
 
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolContext, ToolError
 from stillhouse.tools.decorator import tool
-from stillhouse.tools.reward_set import Rewards, RewardSet
+from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.tools.rewards import Reward, RewardArgs, reward
 from stillhouse.tools.tool import Tool
 from stillhouse.tools.toolbox import MALFORMED_TOOL_CALL, Toolbox, ToolResult
@@ -11,8 +11,8 @@ __all__ = [
     "MALFORMED_TOOL_CALL",
     "Reward",
     "RewardArgs",
+    "RewardScores",
     "RewardSet",
-    "Rewards",
     "RolloutScope",
     "Tool",
     "ToolArgs",

@@ -1,4 +1,4 @@
-"""One call: what the model wrote is read, the tool runs within its limits, and either way there is a result."""
+"""One tool call: reads what the model wrote, runs the tool within its limits, and always gives a result."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,9 +7,8 @@ from typing import Final, Literal
 
 from stillhouse.tools.arguments import ArgumentsRefused
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
-from stillhouse.tools.running import run_function
+from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
-from stillhouse.tools.threads import TimeLimitReached
 from stillhouse.tools.tool import Tool
 from stillhouse.types import JsonObject
 
@@ -17,18 +16,19 @@ ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_argument
 """`killed`: the process of a sandboxed tool crashed or reached a limit other than time."""
 
 MALFORMED_TOOL_CALL: Final = "malformed_tool_call"
-"""Name under which a parser passes on a call it could not read; the arguments are then the raw text."""
+"""Name a parser gives to a call it could not read; the arguments are then the raw text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told about one call."""
+    """The outcome of one call."""
 
     content: str
+    """What the model reads."""
     error_kind: ToolErrorKind | None
     """None where the tool returned."""
     latency_s: float
-    """Seconds the call ran, without the wait for a place."""
+    """Seconds the call ran, without waiting for a free slot."""
 
 
 class CallFailed(Exception):
@@ -45,9 +45,9 @@ class Caller:
     Args:
         tools: the tools by name.
         timeout_s: longest run of one call in seconds, for tools that set none of their own.
-        environment: the environment variables that tools are told.
+        environment: the environment variables that `ToolArgs` holds.
         sandbox: where sandboxed tools run.
-        clock: seconds that never go back.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -64,27 +64,27 @@ class Caller:
         self._sandbox = sandbox
         self._clock = clock
 
-    def of(self, tools: Mapping[str, Tool]) -> "Caller":
-        """The same for other tools."""
+    def with_tools(self, tools: Mapping[str, Tool]) -> "Caller":
+        """A caller of other tools with the same settings."""
         return Caller(tools, self._timeout_s, self._environment, self._sandbox, self._clock)
 
     async def call(self, name: str, arguments_json: str, scope: RolloutScope) -> ToolResult:
         """The result of one call, whatever happens in it."""
         started = self._clock()
         try:
-            one = self._find(name)
-            written = read_object(arguments_json)
-            arguments = one.read_arguments(written)
-            async with one.places.one():
+            tool = self._find(name)
+            raw_arguments = read_object(arguments_json)
+            arguments = tool.read_arguments(raw_arguments)
+            async with tool.concurrency.slot():
                 started = self._clock()
-                content = utf8(await self._run(one, written, arguments, scope))
+                content = utf8(await self._run(tool, raw_arguments, arguments, scope))
             return ToolResult(content, None, self._clock() - started)
         except CallFailed as error:
             kind, message = error.kind, str(error)
         except ArgumentsRefused as error:
             kind, message = "invalid_arguments", str(error)
         except TimeLimitReached:
-            kind, message = "timeout", f"{name} did not return within {self._limit(self._tools[name]):g} s"
+            kind, message = "timeout", f"{name} did not return within {self._timeout(self._tools[name]):g} s"
         except SandboxFailed as error:
             kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
         except ToolError as error:
@@ -105,42 +105,42 @@ class Caller:
             raise CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {listed}")
         return self._tools[name]
 
-    async def _run(self, one: Tool, written: JsonObject, arguments: JsonObject, scope: RolloutScope) -> str:
-        if one.source is not None:
-            payload = {"arguments": written, "told": asdict(self._told(scope))}
-            return await self._sandbox.call(one.source, payload, self._limit(one))
-        given: JsonObject = dict(arguments)
-        if one.args_parameter is not None:
-            given[one.args_parameter] = self._told(scope)
-        if one.scope_parameter is not None:
-            given[one.scope_parameter] = scope
-        return one.write_result(await run_function(one.function, given, self._limit(one)))
+    async def _run(self, tool: Tool, raw_arguments: JsonObject, arguments: JsonObject, scope: RolloutScope) -> str:
+        if tool.sandboxed is not None:
+            payload = {"arguments": raw_arguments, "tool_args": asdict(self._tool_args(scope))}
+            return await self._sandbox.call(tool.sandboxed, payload, self._timeout(tool))
+        kwargs: JsonObject = dict(arguments)
+        if tool.args_parameter is not None:
+            kwargs[tool.args_parameter] = self._tool_args(scope)
+        if tool.scope_parameter is not None:
+            kwargs[tool.scope_parameter] = scope
+        return tool.write_result(await run_function(tool.function, kwargs, self._timeout(tool)))
 
-    def _told(self, scope: RolloutScope) -> ToolArgs:
+    def _tool_args(self, scope: RolloutScope) -> ToolArgs:
         context = scope.context
         return ToolArgs(
             context.metadata, self._environment, context.rollout_key, context.prompt_id, context.sample_index
         )
 
-    def _limit(self, one: Tool) -> float:
-        return one.timeout_s or self._timeout_s
+    def _timeout(self, tool: Tool) -> float:
+        return tool.timeout_s or self._timeout_s
 
 
 def read_object(arguments_json: str) -> JsonObject:
-    """The JSON object a model wrote as the arguments of a call; one written as a string of JSON counts, too.
+    """The JSON object a model wrote as the arguments of a call; a JSON string that holds one counts, too.
 
     Raises:
-        CallFailed: it is none.
+        CallFailed: it is not a JSON object.
     """
     try:
-        written = json.loads(arguments_json)
-        if isinstance(written, str):
-            written = json.loads(written)
+        arguments = json.loads(arguments_json)
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
     except (ValueError, TypeError, RecursionError) as error:
         raise CallFailed("malformed_arguments", f"the arguments are not valid JSON: {error}") from error
-    if not isinstance(written, dict):
-        raise CallFailed("malformed_arguments", f"the arguments must be a JSON object, not {type(written).__name__}")
-    return written
+    if not isinstance(arguments, dict):
+        raise CallFailed("malformed_arguments", f"the arguments must be a JSON object, not {type(arguments).__name__}")
+    return arguments
 
 
 def utf8(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What surrounds a call: whose it is, what a tool may know of that, and what a rollout keeps between its calls."""
+"""The context of tool calls: the rollout they belong to, what a tool sees of it, and what it keeps between calls."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -11,74 +11,69 @@ _LOG = logging.getLogger(__name__)
 
 
 class ToolError(Exception):
-    """Raised by a tool to tell the model what went wrong in just these words, without the name of an exception."""
+    """Raised by a tool: the model reads the message verbatim, without the name of an exception."""
 
 
-class Closing(Protocol):
-    """Something opened by the first call that needs it: a browser, the session of an MCP server."""
+class AsyncClosable(Protocol):
+    """A resource opened by the first call that needs it: a browser, the session of an MCP server."""
 
     async def close(self) -> None:
-        """Ends it; called once, in any event loop."""
+        """Called once, in any event loop."""
 
 
-C = TypeVar("C", bound=Closing)
+C = TypeVar("C", bound=AsyncClosable)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Whose calls these are; the defaults are for calls that belong to no rollout."""
+    """The rollout that calls belong to; the defaults stand for none."""
 
     rollout_key: str = ""
     prompt_id: str = ""
     sample_index: int = 0
     metadata: JsonObject = field(default_factory=dict)
-    """The metadata of the prompt's row, as it was."""
+    """The metadata of the prompt's row, verbatim."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolArgs:
-    """What a tool is told beside its arguments: a parameter annotated `ToolArgs` gets it, and no model sees it."""
+    """What a parameter annotated `ToolArgs` gets; the model never sees it."""
 
     metadata: JsonObject = field(default_factory=dict)
-    """The metadata of the prompt's row, as it was."""
+    """The metadata of the prompt's row, verbatim."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The environment variables that `tools.environment` names, where they are set."""
+    """The environment variables named in `tools.environment` that are set."""
     rollout_key: str = ""
     prompt_id: str = ""
     sample_index: int = 0
 
 
 class RolloutScope:
-    """What one rollout keeps between its calls and loses at its end.
-
-    Args:
-        context: whose rollout it is.
-    """
+    """Resources that one rollout keeps between its calls and closes at its end."""
 
     def __init__(self, context: ToolContext) -> None:
         self.context = context
-        self._kept: dict[Hashable, Any] = {}
+        self._resources: dict[Hashable, Any] = {}
 
     def keep(self, owner: Hashable, make: Callable[[], C]) -> C:
-        """The rollout's object of `owner`, made by the first call that asks for it.
+        """The rollout's resource of `owner`, made by the first call.
 
-        `make` returns at once; what takes time (connecting) happens in the object's own methods. Two calls of one turn
-        thus share one object, however they interleave.
+        `make` must not block or wait: concurrent calls of one turn then share one resource.
         """
-        if owner not in self._kept:
-            self._kept[owner] = make()
-        return self._kept[owner]
+        if owner not in self._resources:
+            self._resources[owner] = make()
+        return self._resources[owner]
 
     async def close(self) -> None:
-        """Closes what was kept, the last made first."""
-        kept, self._kept = list(self._kept.values()), {}
-        await close_all(reversed(kept))
+        """Closes the resources, last made first."""
+        resources, self._resources = list(self._resources.values()), {}
+        await close_all(reversed(resources))
 
 
-async def close_all(things: Iterable[Closing]) -> None:
-    """Closes each of them. One that fails is logged: the work it served is done, and the others must not stay open."""
-    for thing in things:
+async def close_all(resources: Iterable[AsyncClosable]) -> None:
+    """Closes each of them; a failure is logged, since the work is done and the others must still be closed."""
+    for resource in resources:
         try:
-            await thing.close()
+            await resource.close()
         except Exception as error:
-            _LOG.warning("tools: %s did not close: %s: %s", type(thing).__name__, type(error).__name__, error)
+            _LOG.warning("tools: %s did not close: %s: %s", type(resource).__name__, type(error).__name__, error)

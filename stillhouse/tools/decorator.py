@@ -1,8 +1,7 @@
 """`@tool`: makes a function something a model can call.
 
-The schema shown to the model comes from the function's type hints and docstring, through pydantic, and the same
-pydantic model validates and coerces what the model writes. Both are therefore compulsory, and checked when the file is
-loaded rather than at the thousandth rollout.
+The schema shown to the model is made by pydantic from the function's type hints and docstring, and the same pydantic
+model validates and coerces what the model writes. Both are therefore required, and checked when the file is loaded.
 """
 
 import inspect
@@ -15,10 +14,10 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from stillhouse.errors import ConfigError
 from stillhouse.tools.arguments import reader_of_model
 from stillhouse.tools.context import ToolArgs
-from stillhouse.tools.limits import Places, check_limits
-from stillhouse.tools.sandbox import Source, source_of
-from stillhouse.tools.signature import place_of, type_hints
+from stillhouse.tools.limits import ConcurrencyLimit, validate_limits
+from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.tool import Tool, writer_of
+from stillhouse.tools.user_file import describe_function, type_hints
 from stillhouse.types import JsonObject, ToolSchema
 
 _ARGUMENTS = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -48,57 +47,55 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Makes a tool of a function whose parameters and result have type hints and that has a docstring.
 
-    The whole docstring is what the model reads about the tool; `Annotated[int, Field(description="...")]` describes one
+    The docstring is the tool's description for the model; `Annotated[int, Field(description="...")]` describes an
     argument. A result that is not a `str` reaches the model as JSON. A parameter annotated `ToolArgs` is filled in with
-    the prompt's metadata and the environment variables that `tools.environment` names; the model never sees it. The
-    schema allows no further arguments; where no parameter has a default, OpenAI's strict mode takes it.
+    the prompt's metadata and the environment variables named in `tools.environment`; the model never sees it. The
+    schema allows no further arguments; if no parameter has a default, it fits OpenAI's strict mode.
 
-    A plain function runs in a thread, an `async` one in an event loop that all tools share. Either is part of this
-    process and can do what the process can: read every environment variable, stay behind in its thread after its
-    time is up, end the run by a crash. With `sandbox=True` it runs in a jail instead.
+    A plain function runs in a thread, an `async` one in an event loop that all tools share. Either can do what this
+    process can: read every environment variable, keep its thread after a timeout, end the run by a crash. With
+    `sandbox=True` it runs in a jail instead.
 
     Args:
         function: plain or `async`; given when the decorator is written without parentheses.
-        timeout_s: longest run of one call in seconds; None takes `tools.timeout_s` of the config.
-        max_concurrency: most calls at once in this process, whatever the number of rollouts; waiting for a place does
-            not count into the timeout. None sets no limit, or twice the number of cores for a sandboxed tool.
-        sandbox: each call runs in a jail of its own, as `stillhouse.tools.sandbox` describes: limited, killed with all
-            it started when its time is up, in an empty folder, without network, files of this machine, and environment
-            variables but PATH, LANG, HOME and those of `tools.environment`. The function must stand at the top of a
-            Python file, and what it imports when it is called must be an installed package.
-        network: a sandboxed tool may use this machine's network, local services among it.
-        files: files and folders that a sandboxed tool may read; relative paths begin at the folder of its Python file.
+        timeout_s: time limit of one call in seconds; None takes `tools.timeout_s` of the config.
+        max_concurrency: most simultaneous calls in this process, over all rollouts; waiting for a slot does not count
+            into the timeout. None sets no limit, or twice the number of cores for a sandboxed tool.
+        sandbox: each call runs in a jail of its own, as `stillhouse.tools.sandbox` describes. The function must be at
+            the top level of a Python file, and what it imports when called must be an installed package.
+        network: a sandboxed tool may use this machine's network, including local services.
+        files: files and folders a sandboxed tool may read; relative paths start at the folder of its Python file.
 
     Raises:
         ConfigError: the docstring or a type hint is missing, a type has no JSON form, the signature has `*args`,
-            `**kwargs` or positional-only parameters, a limit is not above 0, or what the sandbox is to let through is
-            missing; the message names function, file and line.
+            `**kwargs` or positional-only parameters, a limit is not positive, or a file in `files` does not exist; the
+            message names function, file and line.
     """
-    check_limits("tool", timeout_s=timeout_s, max_concurrency=max_concurrency)
+    validate_limits("tool", timeout_s=timeout_s, max_concurrency=max_concurrency)
 
     def decorate(decorated: Callable[..., Any]) -> Tool:
         try:
-            source = source_of(decorated, sandbox=sandbox, network=network, files=files)
+            sandboxed = sandboxed_function(decorated, sandbox=sandbox, network=network, files=files)
+            return _make_tool(decorated, timeout_s, max_concurrency, sandboxed)
         except ValueError as error:
-            raise _wrong(decorated, str(error)) from error
-        return _make_tool(decorated, timeout_s, max_concurrency, source)
+            raise ConfigError(f"@tool {describe_function(decorated)}: {error}") from error
 
     return decorate if function is None else decorate(function)
 
 
 def _make_tool(
-    function: Callable[..., Any], timeout_s: float | None, max_concurrency: int | None, source: Source | None
+    function: Callable[..., Any],
+    timeout_s: float | None,
+    max_concurrency: int | None,
+    sandboxed: SandboxedFunction | None,
 ) -> Tool:
     description = inspect.getdoc(function)
     if not description:
-        raise _wrong(function, "it has no docstring; the docstring is what the model reads about the tool")
-    try:
-        hints = type_hints(function)
-    except NameError as error:
-        raise _wrong(function, f"a type hint names something unknown: {error}") from error
+        raise ValueError("it has no docstring; the docstring is what the model reads about the tool")
+    hints = type_hints(function)
     if "return" not in hints:
-        raise _wrong(function, "its result has no type hint; write `-> str` or another type with a JSON form")
-    args_parameter = _args_parameter(function, hints)
+        raise ValueError("its result has no type hint; write `-> str` or another type with a JSON form")
+    args_parameter = _args_parameter(hints)
     try:
         model = create_model(
             f"{function.__name__} arguments", __config__=_ARGUMENTS, **_fields(function, hints, args_parameter)
@@ -107,7 +104,7 @@ def _make_tool(
         result = TypeAdapter(hints["return"])
         result.json_schema(mode="serialization")
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
-        raise _wrong(function, f"a type of its signature has no JSON form: {error}") from error
+        raise ValueError(f"a type of its signature has no JSON form: {error}") from error
     schema: ToolSchema = {
         "type": "function",
         "function": {"name": function.__name__, "description": description, "parameters": parameters},
@@ -119,16 +116,16 @@ def _make_tool(
         read_arguments=reader_of_model(model, parameters),
         write_result=writer_of(result),
         timeout_s=timeout_s,
-        places=Places.of(max_concurrency, sandbox=source is not None),
-        source=source,
+        concurrency=ConcurrencyLimit.of(max_concurrency, sandbox=sandboxed is not None),
+        sandboxed=sandboxed,
         args_parameter=args_parameter,
     )
 
 
-def _args_parameter(function: Callable[..., Any], hints: dict[str, Any]) -> str | None:
+def _args_parameter(hints: dict[str, Any]) -> str | None:
     names = [name for name, hint in hints.items() if hint is ToolArgs and name != "return"]
     if len(names) > 1:
-        raise _wrong(function, f"parameters {' and '.join(names)} are both ToolArgs; one is enough")
+        raise ValueError(f"parameters {' and '.join(names)} are both ToolArgs; one is enough")
     return names[0] if names else None
 
 
@@ -136,19 +133,16 @@ def _fields(function: Callable[..., Any], hints: dict[str, Any], args_parameter:
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise _wrong(function, f"parameter {parameter} cannot be described to a model; name every parameter")
+            raise ValueError(f"parameter {parameter} cannot be described to a model; name every parameter")
         if name not in hints:
-            raise _wrong(function, f"parameter {name!r} has no type hint; write for instance `{name}: str`")
+            raise ValueError(f"parameter {name!r} has no type hint; write for instance `{name}: str`")
         if name != args_parameter:
             fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
     return fields
 
 
 def _strict(schema: Any) -> Any:
-    """`schema` whose objects take no further keys, and without the titles pydantic makes of Python names.
-
-    A title tells the model nothing that the name does not, and costs tokens.
-    """
+    """`schema` without additional properties, and without pydantic's titles, which repeat names and cost tokens."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -167,12 +161,8 @@ def _strict(schema: Any) -> Any:
 
 
 def _ordered(schema: JsonObject) -> JsonObject:
-    """The usual key order of tool schemas: chat templates print them as they come, so order is part of the prompt."""
+    """The usual key order of tool schemas: chat templates print them verbatim, so the order is part of the prompt."""
     first: JsonObject = {
         key: schema[key] for key in ("type", "properties", "required", "additionalProperties") if key in schema
     }
     return {**first, **{key: value for key, value in schema.items() if key not in first}}
-
-
-def _wrong(function: Callable[..., Any], reason: str) -> ConfigError:
-    return ConfigError(f"@tool {place_of(function)}: {reason}")

@@ -1,4 +1,4 @@
-"""How many calls of one tool run at once in this process."""
+"""How many calls of one tool or reward run at once in this process."""
 
 import asyncio
 import os
@@ -12,59 +12,59 @@ from typing import Self
 from stillhouse.errors import ConfigError
 
 
-class Places:
-    """Places that callers of any event loop wait for, served in the order they came.
+class ConcurrencyLimit:
+    """A semaphore across event loops, first come, first served.
 
     Args:
-        num_places: how many there are; None for no limit.
+        num_slots: most holders at once; None for no limit.
     """
 
-    def __init__(self, num_places: int | None) -> None:
-        self._num_free = num_places
+    def __init__(self, num_slots: int | None) -> None:
+        self._num_free = num_slots
         self._waiting: deque[Future[None]] = deque()
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, max_concurrency: int | None, *, sandbox: bool) -> Self:
-        """As many as the user says; else no limit, but for processes, which cores have to share."""
+        """The user's limit; without one, no limit, or twice the number of cores for processes of a sandbox."""
         return cls(2 * (os.cpu_count() or 1) if max_concurrency is None and sandbox else max_concurrency)
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Holds a place for the block, once there is one."""
-        place = self._ask()
+    async def slot(self) -> AsyncIterator[None]:
+        """Waits for a free slot and holds it for the block."""
+        slot = self._request()
         try:
-            if not place.done():
-                await asyncio.wrap_future(place)
+            if not slot.done():
+                await asyncio.wrap_future(slot)
             yield
         finally:
-            # A place that came in the moment its caller was cancelled goes to the next.
-            if not place.cancel():
-                self._give_back()
+            # A slot granted at the moment its caller was cancelled goes to the next.
+            if not slot.cancel():
+                self._release()
 
-    def _ask(self) -> "Future[None]":
-        place: Future[None] = Future()
+    def _request(self) -> "Future[None]":
+        slot: Future[None] = Future()
         with self._lock:
             if self._num_free is None or self._num_free > 0:
                 self._num_free = None if self._num_free is None else self._num_free - 1
-                place.set_result(None)
+                slot.set_result(None)
             else:
-                self._waiting.append(place)
-        return place
+                self._waiting.append(slot)
+        return slot
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             while self._waiting:
-                place = self._waiting.popleft()
-                if place.set_running_or_notify_cancel():
-                    place.set_result(None)
+                slot = self._waiting.popleft()
+                if slot.set_running_or_notify_cancel():
+                    slot.set_result(None)
                     return
             if self._num_free is not None:
                 self._num_free += 1
 
 
-def check_limits(decorator: str, *, timeout_s: float | None, max_concurrency: int | None = None) -> None:
-    """Returns where the limits a decorator was given are above 0.
+def validate_limits(decorator: str, *, timeout_s: float | None, max_concurrency: int | None = None) -> None:
+    """Validates that the limits given to a decorator are positive.
 
     Raises:
         ConfigError: one is not.

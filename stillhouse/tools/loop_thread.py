@@ -1,8 +1,7 @@
 """An event loop in a thread of its own, for what many rollouts share: a browser, the sessions of an MCP server.
 
-A browser or a session belongs to the event loop it was opened in. Rollouts run in several loops (one a shard, a fresh
-one for every call of a blocking caller), so what they share lives here and each of them sends its work across. It also
-keeps a browser's traffic out of the loop that paces the teacher.
+Such resources belong to the event loop they were opened in, and rollouts run in several loops. It also keeps the
+traffic of a browser out of the loop that paces the teacher.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines in its own event loop; started by the first one, and again by one that comes after `close`."""
+    """Runs coroutines in its own event loop; started by the first one, and again by the first after `close`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,15 +33,15 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `run`, for callers without an event loop, or who may hold theirs up."""
+        """As `run`, for callers without an event loop, or that may block theirs."""
         return self.submit(work).result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Starts `work`, for callers who wait for it later."""
+        """As `run`, but returns a future."""
         with self._lock:
             if self._thread is None:
                 ready = threading.Event()
-                # A daemon: a browser that does not answer must not keep the process alive at its end.
+                # A daemon: a hanging browser must not keep the process alive.
                 self._thread = threading.Thread(target=self._main, args=(ready,), name=self._name, daemon=True)
                 self._thread.start()
                 ready.wait()

@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.limits import Places, check_limits
-from stillhouse.tools.sandbox import Source, source_of
-from stillhouse.tools.signature import hints_of_scorer, place_of
+from stillhouse.tools.limits import ConcurrencyLimit, validate_limits
+from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
+from stillhouse.tools.user_file import describe_function, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason
 
 NUMBERS: Final = (float, int, bool)
-"""What counts as a number where a reward is returned."""
+"""Types a reward may return."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardArgs:
-    """What a reward is told beside the messages."""
+    """What a reward gets besides the messages."""
 
     metadata: JsonObject
-    """The metadata of the prompt's row, as it was."""
+    """The metadata of the prompt's row, verbatim."""
     expected_answer: str | None
     tag: str | None
     stop_reason: StopReason
     environment: Mapping[str, str]
-    """The environment variables that `tools.environment` names, where they are set."""
+    """The environment variables named in `tools.environment` that are set."""
     rollout_key: str
     prompt_id: str
     sample_index: int
@@ -40,18 +40,18 @@ class Reward:
     function: Callable[..., Any] = field(repr=False)
     is_precondition: bool
     timeout_s: float | None
-    """Longest run in seconds; None leaves it to the book."""
-    source: Source | None
-    """Where a sandbox finds it; None where it runs in this process."""
-    places: Places = field(repr=False)
+    """Time limit in seconds; None takes that of the `RewardSet`."""
+    sandboxed: SandboxedFunction | None
+    """Where a sandbox finds it; None if it runs in this process."""
+    concurrency: ConcurrencyLimit = field(repr=False)
 
     def __call__(self, args: RewardArgs, messages: list[Message]) -> Any:
         return self.function(args, messages)
 
     def serve(self, payload: JsonObject) -> object:
         """Runs inside a sandbox; `payload` has the fields of `RewardArgs` under `args`, and `messages`."""
-        told = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
-        value = self(RewardArgs(**told), payload["messages"])
+        args = {**payload["args"], "stop_reason": StopReason(payload["args"]["stop_reason"])}
+        value = self(RewardArgs(**args), payload["messages"])
         return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
@@ -80,37 +80,32 @@ def reward(
 
     Args:
         function: plain or `async`; given when the decorator is written without parentheses.
-        precondition: 0 makes the trajectory's total 0, and the other rewards are not run.
-        timeout_s: longest run in seconds; None takes `tools.timeout_s` of the config.
-        sandbox: runs in a jail, as `stillhouse.tools.sandbox` describes; else it is part of this process and can do
-            what the process can.
-        network: a sandboxed reward may use this machine's network, local services among it.
-        files: files and folders that a sandboxed reward may read; relative paths begin at the folder of its file.
+        precondition: if it returns 0, the trajectory's total is 0 and the other rewards are not run.
+        timeout_s: time limit in seconds; None takes `tools.timeout_s` of the config.
+        sandbox: runs in a jail, as `stillhouse.tools.sandbox` describes; else it can do what this process can.
+        network: a sandboxed reward may use this machine's network, including local services.
+        files: files and folders a sandboxed reward may read; relative paths start at the folder of its file.
 
     Raises:
-        ConfigError: the signature is another one, the timeout is not above 0, or what the sandbox is to let through is
-            missing; the message names function, file and line.
+        ConfigError: the signature is another one, the timeout is not positive, or a file in `files` does not exist; the
+            message names function, file and line.
     """
-    check_limits("reward", timeout_s=timeout_s)
+    validate_limits("reward", timeout_s=timeout_s)
 
     def decorate(decorated: Callable[..., Any]) -> Reward:
         try:
-            _check_signature(decorated)
-            source = source_of(decorated, sandbox=sandbox, network=network, files=files)
+            if scorer_hints(decorated, RewardArgs).get("return") not in NUMBERS:
+                raise ValueError("its result needs the type hint `-> float`")
+            sandboxed = sandboxed_function(decorated, sandbox=sandbox, network=network, files=files)
         except ValueError as error:
-            raise ConfigError(f"@reward {place_of(decorated)}: {error}") from error
+            raise ConfigError(f"@reward {describe_function(decorated)}: {error}") from error
         return Reward(
             name=decorated.__name__,
             function=decorated,
             is_precondition=precondition,
             timeout_s=timeout_s,
-            source=source,
-            places=Places.of(None, sandbox=sandbox),
+            sandboxed=sandboxed,
+            concurrency=ConcurrencyLimit.of(None, sandbox=sandbox),
         )
 
     return decorate if function is None else decorate(function)
-
-
-def _check_signature(function: Callable[..., Any]) -> None:
-    if hints_of_scorer(function, RewardArgs).get("return") not in NUMBERS:
-        raise ValueError("its result needs the type hint `-> float`")

@@ -1,33 +1,55 @@
-"""Runs a user's function in this process, plain or async, under a time limit."""
+"""Runs a user's function in this process, plain or async, under a time limit.
+
+A plain function runs in a daemon thread of its own: the threads of an executor are joined when the interpreter exits,
+so one hanging tool would keep the process alive for ever. A thread cannot be killed; one that hangs stays until the
+process ends.
+"""
 
 import asyncio
+import contextvars
 import inspect
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.threads import run_in_thread, within
 
 T = TypeVar("T")
 
-# One loop for the async functions of all callers: a client that a user's file holds belongs to one loop, and a function
-# that blocks holds up neither the loop that paces the teacher nor the clock of its own timeout.
+# One loop for the async functions of all callers: a client held by a user's file belongs to one loop, and a function
+# that blocks must hold up neither the loop that paces the teacher nor the clock of its own timeout.
 _ASYNC_FUNCTIONS = LoopThread("async tools")
 _BLOCKING_CALLERS = LoopThread("tool calls")
 
 
-async def run_function(function: Callable[..., Any], given: dict[str, Any], timeout_s: float) -> Any:
-    """What the function returns or raises; a plain one runs in a thread.
+class TimeLimitReached(Exception):
+    """The function had not returned after its time limit. Apart from TimeoutError, which the function may raise."""
+
+
+async def run_function(function: Callable[..., Any], kwargs: dict[str, Any], timeout_s: float) -> Any:
+    """What the function returns or raises.
 
     Raises:
         TimeLimitReached: it has not returned after `timeout_s` seconds.
     """
     if inspect.iscoroutinefunction(function):
-        running = asyncio.ensure_future(_ASYNC_FUNCTIONS.run(_contained(function(**given))))
-        return await within(running, timeout_s)
-    return await run_in_thread(lambda: function(**given), timeout_s)
+        running = asyncio.ensure_future(_ASYNC_FUNCTIONS.run(_without_exit(function(**kwargs))))
+    else:
+        running = asyncio.wrap_future(_start_thread(lambda: function(**kwargs)))
+    try:
+        done, _ = await asyncio.wait({running}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    if not done:
+        # Not awaited: it may refuse to end.
+        running.cancel()
+        raise TimeLimitReached
+    if running.cancelled():
+        raise RuntimeError("it was cancelled from inside")
+    return running.result()
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -36,11 +58,30 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """As `wait_for`, for callers who wait for it later."""
+    """As `wait_for`, but returns a future."""
     return _BLOCKING_CALLERS.submit(work)
 
 
-async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+def _start_thread(function: Callable[[], Any]) -> "Future[Any]":
+    """A future of what `function` returns or raises, SystemExit included."""
+    future: Future[Any] = Future()
+    # A running future cannot be cancelled, so the late result of an abandoned call can still be set.
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(function)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return future
+
+
+async def _without_exit(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await work
     # Either would end the loop that all async functions share.

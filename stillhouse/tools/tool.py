@@ -10,14 +10,14 @@ from pydantic import TypeAdapter
 
 from stillhouse.tools.arguments import ReadArguments, reader_of_schema
 from stillhouse.tools.context import RolloutScope, ToolArgs
-from stillhouse.tools.limits import Places
-from stillhouse.tools.sandbox import Source
+from stillhouse.tools.limits import ConcurrencyLimit
+from stillhouse.tools.sandbox import SandboxedFunction
 from stillhouse.types import JsonObject, ToolSchema
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tool:
-    """A function with its schema. Calling it calls the function, unvalidated, as Python code expects."""
+    """A function with its schema. Calling it calls the function without validation."""
 
     name: str
     schema: ToolSchema = field(repr=False)
@@ -27,15 +27,14 @@ class Tool:
     write_result: Callable[[Any], str] = field(repr=False)
     """Turns what the function returns into what the model reads."""
     timeout_s: float | None = None
-    """Longest run of one call in seconds; None leaves it to the toolbox."""
-    places: Places = field(default_factory=lambda: Places(None), repr=False)
-    """How many calls run at once."""
-    source: Source | None = None
-    """Where a sandbox finds it; None where it runs in this process."""
+    """Time limit of one call in seconds; None takes that of the toolbox."""
+    concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(None), repr=False)
+    sandboxed: SandboxedFunction | None = None
+    """Where a sandbox finds it; None if it runs in this process."""
     args_parameter: str | None = None
-    """Name of the parameter that gets `ToolArgs`; None where there is none."""
+    """Name of the parameter that gets `ToolArgs`, if any."""
     scope_parameter: str | None = None
-    """Name of the parameter that gets the `RolloutScope`; None where there is none."""
+    """Name of the parameter that gets the `RolloutScope`, if any."""
 
     @classmethod
     def of_schema(
@@ -46,13 +45,13 @@ class Tool:
         timeout_s: float | None = None,
         max_concurrency: int | None = None,
     ) -> Self:
-        """A tool whose schema is given by somebody else, such as an MCP server.
+        """A tool with a given schema, such as that of an MCP server.
 
         Args:
-            schema: what the model is shown; what it writes is validated against the parameters in it.
-            function: gets the arguments as JSON, and what its rollout keeps between calls.
-            timeout_s: longest run of one call in seconds; None leaves it to the toolbox.
-            max_concurrency: most calls at once in this process; None sets no limit.
+            schema: what the model is shown; arguments are validated against its parameters.
+            function: takes the arguments as JSON, and the rollout's scope.
+            timeout_s: time limit of one call in seconds; None takes that of the toolbox.
+            max_concurrency: most simultaneous calls in this process; None sets no limit.
         """
 
         async def call(arguments: JsonObject, scope: RolloutScope) -> str:
@@ -65,7 +64,7 @@ class Tool:
             read_arguments=reader_of_schema(schema["function"].get("parameters", {})),
             write_result=str,
             timeout_s=timeout_s,
-            places=Places(max_concurrency),
+            concurrency=ConcurrencyLimit(max_concurrency),
             scope_parameter="scope",
         )
 
@@ -81,12 +80,12 @@ class Tool:
         """Runs a call inside a sandbox.
 
         Args:
-            payload: `arguments` as the model wrote them, and `told`, the fields of `ToolArgs`.
+            payload: `arguments` as the model wrote them, and `tool_args`, the fields of `ToolArgs`.
         """
-        given = self.read_arguments(payload["arguments"])
+        kwargs = self.read_arguments(payload["arguments"])
         if self.args_parameter is not None:
-            given[self.args_parameter] = ToolArgs(**payload["told"])
-        value = self.function(**given)
+            kwargs[self.args_parameter] = ToolArgs(**payload["tool_args"])
+        value = self.function(**kwargs)
         return self.write_result(asyncio.run(value) if self.is_async else value)
 
 

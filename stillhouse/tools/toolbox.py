@@ -1,21 +1,26 @@
 """The tools of a run and how a model's call becomes a result.
 
-Nothing a model writes and nothing a tool does raises here: every failure is a message to the model and a kind to count.
+Nothing a model writes and nothing a tool does raises here: a failure is a message to the model and an error kind.
 """
 
+import hashlib
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from pathlib import Path
+from typing import Final, Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
+from stillhouse.tools.calculator import calculator
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
-from stillhouse.tools.context import Closing, RolloutScope, ToolContext, close_all
+from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
 from stillhouse.tools.tool import Tool
+from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
 
 __all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult", "Toolbox"]
@@ -36,8 +41,8 @@ class BoundToolbox:
 class Toolbox:
     """Tools by name.
 
-    Used as an async context manager around the calls of a collection: what the tools share (a browser, a sandbox, the
-    sessions of an MCP server) ends when the last block is left. Entering it raises ConfigError where a sandbox cannot
+    Use as an async context manager around the calls of a collection: what the tools share (a browser, a sandbox, the
+    sessions of an MCP server) is closed when the last block is left. Entering raises ConfigError if a sandbox cannot
     load its file.
 
     Args:
@@ -45,7 +50,7 @@ class Toolbox:
         timeout_s: longest run of one call in seconds, for tools that set none of their own.
         environment: the environment variables that `ToolArgs` and sandboxed tools see.
         resources: closed when the last `async with` block is left.
-        clock: seconds that never go back.
+        clock: monotonic seconds.
 
     Raises:
         ConfigError: two different tools share a name.
@@ -57,13 +62,13 @@ class Toolbox:
         *,
         timeout_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
-        resources: Sequence[Closing] = (),
+        resources: Sequence[AsyncClosable] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tools: dict[str, Tool] = {}
-        for one in tools:
-            if self._tools.setdefault(one.name, one) is not one:
-                raise ConfigError(f"tools: two tools are called {one.name!r}; rename one of the functions")
+        for tool in tools:
+            if self._tools.setdefault(tool.name, tool) is not tool:
+                raise ConfigError(f"tools: two tools are called {tool.name!r}; rename one of the functions")
         self._sandbox = Sandbox(environment or {})
         self._caller = Caller(self._tools, timeout_s, environment or {}, self._sandbox, clock)
         self._resources = [*resources, self._sandbox]
@@ -74,15 +79,19 @@ class Toolbox:
     def from_config(cls, config: ToolsConfig) -> "Toolbox":
         """The built-in tools, those of the user's file and those of MCP servers.
 
-        Equal configs and an unchanged file give the same toolbox as long as the process lives: shards share its browser
-        and its limits, and the schemas an MCP server listed first stay what the model is shown.
+        Equal configs and an unchanged file give the same toolbox for the life of the process: shards share its browser
+        and its limits, and the model is always shown the schemas that an MCP server listed first.
 
         Raises:
             ConfigError: the file does not load, a server cannot list its tools, or two tools share a name.
         """
-        from stillhouse.tools.configured import toolbox_of
-
-        return toolbox_of(config)
+        environment = {name: os.environ[name] for name in config.environment if name in os.environ}
+        key = (config.model_dump_json(), _file_digest(config.file), tuple(environment.items()))
+        with _CACHE_LOCK:
+            if key not in _CACHE:
+                tools, resources = _configured_tools(config)
+                _CACHE[key] = Toolbox(tools, timeout_s=config.timeout_s, environment=environment, resources=resources)
+            return _CACHE[key]
 
     @property
     def names(self) -> list[str]:
@@ -91,8 +100,8 @@ class Toolbox:
 
     @property
     def takes_context(self) -> bool:
-        """Whether a tool is told whose call it runs, so that a prompt's metadata may decide its result."""
-        return any(one.args_parameter is not None for one in self._tools.values())
+        """Whether a tool takes `ToolArgs`, so that its result may depend on the prompt's metadata."""
+        return any(tool.args_parameter is not None for tool in self._tools.values())
 
     def select(self, names: Sequence[str] | None) -> "Toolbox":
         """A toolbox of these tools only; None selects all. Calls to any other are then calls to an unknown tool.
@@ -111,7 +120,7 @@ class Toolbox:
                 "Add it to tools.builtin or define it in tools.file"
             )
         selected = Toolbox([self._tools[name] for name in names])
-        selected._caller = self._caller.of(selected._tools)
+        selected._caller = self._caller.with_tools(selected._tools)
         return selected
 
     def schemas(self, names: Sequence[str] | None = None) -> list[ToolSchema]:
@@ -120,7 +129,7 @@ class Toolbox:
         Raises:
             ConfigError: a name is not in the toolbox.
         """
-        return [one.schema for one in self.select(names)._tools.values()]
+        return [tool.schema for tool in self.select(names)._tools.values()]
 
     @asynccontextmanager
     async def rollout(self, context: ToolContext) -> AsyncIterator[BoundToolbox]:
@@ -141,8 +150,8 @@ class Toolbox:
         return wait_for(self.call(name, arguments_json, context))
 
     async def __aenter__(self) -> Self:
-        # Now rather than at the thousandth rollout: a file may load here and not in the sandbox's environment.
-        await self._sandbox.load({one.source.file for one in self._tools.values() if one.source is not None})
+        # Fail before the first rollout: a file may load here and not in the sandbox's environment.
+        await self._sandbox.load({tool.sandboxed.file for tool in self._tools.values() if tool.sandboxed is not None})
         with self._lock:
             self._num_entered += 1
         return self
@@ -153,3 +162,45 @@ class Toolbox:
             is_last = self._num_entered == 0
         if is_last:
             await close_all(self._resources)
+
+
+_CACHE_LOCK: Final = threading.Lock()
+_CACHE: Final[dict[tuple[object, ...], Toolbox]] = {}
+
+
+def _file_digest(file: str | None) -> str | None:
+    path = None if file is None else Path(file).expanduser()
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else None
+
+
+def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosable]]:
+    tools: list[Tool] = []
+    resources: list[AsyncClosable] = []
+    # What a config does not name is not imported: a browser's packages and `mcp` take a second each.
+    for name in config.builtin:
+        if name == "calculator":
+            tools.append(calculator)
+        elif name == "browse":
+            from stillhouse.tools.network.browse import Browse
+
+            browse = Browse(config)
+            tools.append(browse.tool)
+            resources.append(browse)
+        else:
+            from stillhouse.tools.network.search import search_tool
+
+            tools.append(search_tool(config))
+    if config.file is not None:
+        tools += load_tools(Path(config.file))
+    if config.mcp:
+        from stillhouse.tools.mcp_servers.tools import McpTools
+
+        servers = McpTools(config.mcp)
+        tools += servers.tools
+        resources.append(servers)
+    return tools, resources
+
+
+def load_tools(path: Path) -> list[Tool]:
+    """The functions under `@tool` in a Python file; see `load_decorated`."""
+    return load_decorated(path, "tools.file", Tool, "tool", "the model may call")

@@ -1,47 +1,57 @@
-"""Loads the tools of a user's Python file by its path."""
+"""A user's Python file: loaded by its path, and the functions in it that a decorator of ours marked."""
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar, get_type_hints
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.tool import Tool
+
+T = TypeVar("T")
 
 
-def load_tools(path: Path) -> list[Tool]:
-    """The functions under `@tool` in a Python file, in the order they are written.
+def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purpose: str) -> list[T]:
+    """The objects of one kind at the top of a Python file, in the order they are written.
+
+    Args:
+        path: the file.
+        setting: the setting that names it, for messages.
+        kind: what the decorator makes of a function.
+        decorator: name of the decorator in `stillhouse.tools`.
+        purpose: what such a function does, for messages.
 
     Raises:
-        ConfigError: no such file, it does not run, or it has no `@tool`; the message names the file, and the line where
-            there is one.
+        ConfigError: the file does not load, or has no such object; the message names the file, and the line if known.
     """
-    found = [value for value in vars(load_module(path, "tools.file")).values() if isinstance(value, Tool)]
+    found = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
     if not found:
         raise ConfigError(
-            f"{path}: has no function under @tool. Write `from stillhouse.tools import tool` and put @tool above each "
-            "function that the model may call"
+            f"{path}: has no function under @{decorator}. Write `from stillhouse.tools import {decorator}` and put "
+            f"@{decorator} above each function that {purpose}"
         )
     return found
 
 
-def load_module(path: Path, wanted_by: str) -> ModuleType:
+def load_module(path: Path, setting: str) -> ModuleType:
     """Runs a user's Python file.
 
-    The module gets a name of its own, so that two files called tools.py do not meet.
+    The module's name is derived from the path, so that two files called tools.py do not collide.
 
     Args:
         path: the file.
-        wanted_by: the setting that names it, for messages.
+        setting: the setting that names it, for messages.
 
     Raises:
-        ConfigError: no such file, or it does not run; the message names the file, and the line where there is one.
+        ConfigError: no such file, or it does not run; the message names the file, and the line if known.
     """
     path = path.expanduser().absolute()
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; {wanted_by} must name a Python file")
+        raise ConfigError(f"{path}: no such file; {setting} must name a Python file")
     name = f"stillhouse_user_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -53,15 +63,51 @@ def load_module(path: Path, wanted_by: str) -> ModuleType:
     except ConfigError:
         del sys.modules[name]
         raise
-    # A user's file may fail in any way; each is the same mistake to report: the file does not load.
+    # A user's file may fail in any way; all are reported as a file that does not load.
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{_place(path, error)}: cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{_location(path, error)}: cannot be loaded: {type(error).__name__}: {error}") from error
     return module
 
 
-def _place(path: Path, error: BaseException) -> str:
+def _location(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename or path}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def describe_function(function: Callable[..., Any]) -> str:
+    """Name, file and line of a function, for messages."""
+    code = getattr(function, "__code__", None)
+    location = f" ({code.co_filename}, line {code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(function, '__name__', function)!s}{location}"
+
+
+def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The function's resolved type hints.
+
+    Raises:
+        ValueError: one names something unknown.
+    """
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ValueError(f"a type hint names something unknown: {error}") from error
+
+
+def scorer_hints(function: Callable[..., Any], args: type) -> dict[str, Any]:
+    """The type hints of a user's function of a finished trajectory, `(args: ARGS, messages)`.
+
+    Raises:
+        ValueError: its parameters are others, or a hint names something unknown.
+    """
+    hints = type_hints(function)
+    parameters = list(inspect.signature(function).parameters.values())
+    if (
+        len(parameters) != 2
+        or any(parameter.kind is not parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        or hints.get(parameters[0].name) is not args
+    ):
+        raise ValueError(f"expected the parameters (args: {args.__name__}, messages: list[Message])")
+    return hints

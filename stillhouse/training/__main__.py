@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from stillhouse.errors import StillhouseError
-from stillhouse.processes.children import die_with_starter
-from stillhouse.processes.ending import without_teardown
+from stillhouse.processes.exit import die_with_parent, without_teardown
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
@@ -76,7 +75,7 @@ def _redirect_output(log: Path) -> TextIO:
 
 def _run_as_rank(job_file: Path, rank: int) -> None:
     """Never returns. Threads of gloo outlive its group and abort a process in which Python is shut down meanwhile."""
-    die_with_starter()
+    die_with_parent()
     exit_code = main(job_file, rank)
     logging.shutdown()
     sys.stdout.flush()

@@ -1,15 +1,15 @@
 """Whether an answer is right: right, wrong, or unverified."""
 
 from stillhouse.verification.answers import final_answer
-from stillhouse.verification.endings import (
+from stillhouse.verification.numbers import last_number
+from stillhouse.verification.result import Verdict
+from stillhouse.verification.verdicts import (
     INFRASTRUCTURE_STOPS,
     examine,
     verify,
     verify_ending,
     verify_trajectory,
 )
-from stillhouse.verification.finding import Verdict
-from stillhouse.verification.numbers import last_number
 
 __all__ = [
     "INFRASTRUCTURE_STOPS",

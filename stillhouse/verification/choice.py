@@ -9,7 +9,7 @@ import orjson
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import spoken_answer, stated_answer
-from stillhouse.verification.finding import Finding, expected_text
+from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -29,7 +29,7 @@ _LEADING: Final = re.compile(rf"\W*(?:(?i:{_NAMED})\W*)?(?P<letter>[A-Za-z])(?P<
 _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
 
 
-def choice(answer: str, metadata: PromptMetadata) -> Finding:
+def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Compares the option that the answer commits itself to with the expected one.
 
     The expected answer is a letter, the text of an option, or an index from 0 into the options. Options are
@@ -43,14 +43,16 @@ def choice(answer: str, metadata: PromptMetadata) -> Finding:
     try:
         options = _options(metadata)
     except ValueError as error:
-        return Finding(None, str(error))
+        return VerificationResult(None, str(error))
     expected = _expected_letter(expected_text(metadata), options)
     if expected is None:
-        return Finding(None, f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text")
+        return VerificationResult(
+            None, f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text"
+        )
     chosen = _chosen(answer, options)
     if chosen is None:
-        return Finding(False, "the answer commits itself to no option")
-    return Finding(chosen == expected, None if chosen == expected else f"chose {chosen}")
+        return VerificationResult(False, "the answer commits itself to no option")
+    return VerificationResult(chosen == expected, None if chosen == expected else f"chose {chosen}")
 
 
 def _chosen(answer: str, options: Mapping[str, str]) -> str | None:

@@ -6,20 +6,20 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """Bounds of a share, within [0, 1]."""
 
     low: float
     high: float
 
 
-def wilson_interval(share: float, num_trials: float, confidence: float) -> Interval:
+def wilson_interval(share: float, num_trials: float, confidence: float) -> ConfidenceInterval:
     """Wilson's score interval of a binomial share.
 
         (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + confidence) / 2
 
     Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22; recommended for small
-    n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion".
+    n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "ConfidenceInterval estimation for a binomial proportion".
 
     Args:
         share: p, the share seen.
@@ -30,7 +30,7 @@ def wilson_interval(share: float, num_trials: float, confidence: float) -> Inter
     shrink = 1.0 + z * z / num_trials
     middle = (share + z * z / (2.0 * num_trials)) / shrink
     half = z * math.sqrt(share * (1.0 - share) / num_trials + (z / (2.0 * num_trials)) ** 2) / shrink
-    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+    return ConfidenceInterval(max(0.0, middle - half), min(1.0, middle + half))
 
 
 class Group(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import stated_answer
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
 _OPENING: Final = re.compile(r"[\[{]")
@@ -19,7 +19,7 @@ _MAX_DIGITS: Final = 400
 """Digits of a whole number that a schema sees as one; a double holds no longer ones."""
 
 
-def json_value(answer: str, metadata: PromptMetadata) -> Finding:
+def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Right where the JSON in the answer equals the expected answer and meets `metadata["answer_schema"]`.
 
     One of the two suffices. The answer is JSON alone, holds it in what it marks as its answer or in a fenced block, or
@@ -31,14 +31,14 @@ def json_value(answer: str, metadata: PromptMetadata) -> Finding:
         try:
             expected = _parsed(metadata.expected_answer)
         except ValueError as error:
-            return Finding(None, f"the expected answer is no JSON: {error}")
+            return VerificationResult(None, f"the expected answer is no JSON: {error}")
     seen = next(_values(answer), None)
     if seen is None:
-        return Finding(False, "the answer holds no JSON")
+        return VerificationResult(False, "the answer holds no JSON")
     if metadata.expected_answer is not None and not _equal(seen[0], expected):
-        return Finding(False)
+        return VerificationResult(False)
     schema = metadata.metadata.get("answer_schema")
-    return Finding(True) if schema is None else _meets(seen[0], schema)
+    return VerificationResult(True) if schema is None else _meets(seen[0], schema)
 
 
 def _values(answer: str) -> Iterator[tuple[Any]]:
@@ -106,7 +106,7 @@ def _equal(seen: Any, expected: Any) -> bool:
     return isinstance(seen, bool) == isinstance(expected, bool) and bool(seen == expected)
 
 
-def _meets(value: Any, schema: Any) -> Finding:
+def _meets(value: Any, schema: Any) -> VerificationResult:
     """Whether a value meets a schema, given as an object or as its JSON text."""
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
@@ -115,10 +115,14 @@ def _meets(value: Any, schema: Any) -> Finding:
         validator = _validator(schema if isinstance(schema, str) else json.dumps(schema, sort_keys=True))
         problem = next(validator.iter_errors(_plain(value)), None)
     except (ValueError, SchemaError, Unresolvable) as error:
-        return Finding(None, f"metadata.answer_schema cannot be used: {str(error).splitlines()[0]}")
+        return VerificationResult(None, f"metadata.answer_schema cannot be used: {str(error).splitlines()[0]}")
     except RecursionError:
-        return Finding(False, "the answer is nested too deeply")
-    return Finding(True) if problem is None else Finding(False, f"at {problem.json_path}: {problem.message[:200]}")
+        return VerificationResult(False, "the answer is nested too deeply")
+    return (
+        VerificationResult(True)
+        if problem is None
+        else VerificationResult(False, f"at {problem.json_path}: {problem.message[:200]}")
+    )
 
 
 @lru_cache(maxsize=256)

@@ -3,21 +3,21 @@
 import re
 from typing import Final
 
-from stillhouse.processes.helpers import HelperFailed, Helpers, HelperTimeout
+from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import bare, stated_answer
-from stillhouse.verification.finding import Finding, expected_text
+from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 
 TIMEOUT_S: Final = 10.0
 """Seconds one comparison may take. Most take a few milliseconds."""
 
-_HELPERS: Final = Helpers("stillhouse.verification.math_helper")
+_WORKERS: Final = WorkerPool("stillhouse.verification.math_worker")
 _WHOLE: Final = re.compile(r"-?\d{1,18}")
 _LATEX_NOISE: Final = re.compile(r"\s|\$|\\[,;:!]|\\left(?![a-z])|\\right(?![a-z])|\.$")
 
 
-def mathematics(answer: str, metadata: PromptMetadata) -> Finding:
+def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
     r"""Right where the answer is mathematically equal to the expected one, in LaTeX or plain: `\frac12`, `1/2`, `0.5`.
 
     What the answer marks as such counts, else what math-verify extracts: the last formula or number. Texts that are
@@ -28,19 +28,19 @@ def mathematics(answer: str, metadata: PromptMetadata) -> Finding:
     stated = stated_answer(answer)
     seen = answer if stated is None else stated
     if _plain(seen) == _plain(expected) or normalised_text(bare(seen)) == normalised_text(bare(expected)):
-        return Finding(True)
+        return VerificationResult(True)
     if _WHOLE.fullmatch(_plain(seen)) and _WHOLE.fullmatch(_plain(expected)):
-        return Finding(int(_plain(seen)) == int(_plain(expected)))
+        return VerificationResult(int(_plain(seen)) == int(_plain(expected)))
     question = {"expected": expected, "answer": answer, "stated": stated}
     try:
-        found = _HELPERS.ask(question, TIMEOUT_S)
-    except HelperTimeout:
-        return Finding(None, f"the comparison takes more than {TIMEOUT_S:g} s")
-    except HelperFailed as error:
-        return Finding(None, str(error))
+        found = _WORKERS.request(question, TIMEOUT_S)
+    except WorkerTimeout:
+        return VerificationResult(None, f"the comparison takes more than {TIMEOUT_S:g} s")
+    except WorkerFailed as error:
+        return VerificationResult(None, str(error))
     if found["verified"] is None:
-        return Finding(None, f"the expected answer cannot be read as mathematics: {expected[:80]!r}")
-    return Finding(found["verified"])
+        return VerificationResult(None, f"the expected answer cannot be read as mathematics: {expected[:80]!r}")
+    return VerificationResult(found["verified"])
 
 
 def _plain(text: str) -> str:

@@ -1,15 +1,15 @@
 """Answers compared as numbers, with their units where the expected answer has one: `numeric`."""
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
-from typing import Final, NamedTuple
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import stated_answer
-from stillhouse.verification.finding import Finding, expected_text
 from stillhouse.verification.numbers import NUMBER, last_number, number_of, plain_digits, same_number
-from stillhouse.verification.units import converted, plain_units, unit_after
+from stillhouse.verification.result import VerificationResult, expected_text
 
 _MAX_QUANTITIES: Final = 32
 """Numbers looked at for a unit, from the last one backwards."""
@@ -20,7 +20,7 @@ class _Quantity(NamedTuple):
     unit: str | None
 
 
-def numeric(answer: str, metadata: PromptMetadata) -> Finding:
+def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Compares the last number of what the answer marks as such, else of the whole answer.
 
     Where the expected answer has a unit, the last number in a unit of the same kind counts, converted: `5000 m` is
@@ -33,21 +33,23 @@ def numeric(answer: str, metadata: PromptMetadata) -> Finding:
     """
     wanted = _expected_quantity(expected_text(metadata))
     if wanted is None:
-        return Finding(None, f"the expected answer holds no number: {expected_text(metadata)[:80]!r}")
+        return VerificationResult(None, f"the expected answer holds no number: {expected_text(metadata)[:80]!r}")
     try:
         tolerance, relative = _tolerance(metadata, "tolerance"), _tolerance(metadata, "relative_tolerance")
     except ValueError as error:
-        return Finding(None, str(error))
+        return VerificationResult(None, str(error))
     stated = stated_answer(answer)
     for text in (stated, answer):
         seen = None if text is None else _answered(text, wanted.unit)
         if seen is not None:
             break
     else:
-        return Finding(False, "the answer holds no number")
+        return VerificationResult(False, "the answer holds no number")
     if seen.unit != wanted.unit:
-        return Finding(False, f"the answer is in {seen.unit}, which does not measure what {wanted.unit} does")
-    return Finding(same_number(seen.number, wanted.number, tolerance, relative))
+        return VerificationResult(
+            False, f"the answer is in {seen.unit}, which does not measure what {wanted.unit} does"
+        )
+    return VerificationResult(same_number(seen.number, wanted.number, tolerance, relative))
 
 
 def _answered(text: str, wanted_unit: str | None) -> _Quantity | None:
@@ -95,3 +97,71 @@ def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
     if isinstance(value, bool) or not tolerance.is_finite() or tolerance < 0:
         raise ValueError(f"expected metadata.{key} to be a number of at least 0, saw {value!r}")
     return tolerance
+
+
+_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
+_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
+_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
+_MAX_CHARS: Final = 80
+# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
+_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
+
+
+def plain_units(text: str) -> str:
+    """`text` with the powers of lengths written as such: `cm^2` for `cm2`."""
+    return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
+
+
+def unit_after(text: str, place: int) -> str | None:
+    """The unit written at `place` of a text, right after a number; None where no unit of pint's stands there.
+
+    The longest run of words that is a unit counts. A word of prose counts as a unit only where nothing follows it.
+    """
+    found = _UNIT.match(text, place, place + _MAX_CHARS)
+    if found is None:
+        return None
+    words = found[1]
+    while True:
+        prose = not _PROSE.isdisjoint(words.casefold().replace(" per ", " ").split())
+        if not prose or words == found[1].casefold() in _PROSE:
+            unit = known_unit(words)
+            if unit is not None:
+                return unit
+        shorter = re.sub(rf"(?:\s?[/*·⋅]\s?|\s){_WORD}\Z", "", words)
+        if shorter == words:
+            return None
+        words = shorter
+
+
+@lru_cache(maxsize=4096)
+def known_unit(text: str) -> str | None:
+    """Pint's name of a unit, tried as written and in lower case; None where pint knows none."""
+    for spelling in (text, text.lower()):
+        try:
+            return str(_registry().parse_units(spelling.replace("·", "*").replace("⋅", "*")))
+        # Pint meets what is no unit with errors of many kinds, of its tokenizer and of arithmetic among them.
+        except Exception:
+            continue
+    return None
+
+
+def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
+    """`number` of `unit` in the unit `wanted`; None where the two measure different things."""
+    from pint.errors import PintError
+
+    if unit == wanted:
+        return number
+    registry = _registry()
+    try:
+        magnitude = registry.Quantity(number, unit).to(wanted).magnitude
+    # Other dimensions; no difference in temperature, nor a power beyond what a decimal holds, can be converted either.
+    except (PintError, ArithmeticError):
+        return None
+    return magnitude if isinstance(magnitude, Decimal) else Decimal(str(magnitude))
+
+
+@cache
+def _registry() -> Any:
+    import pint
+
+    return pint.UnitRegistry(non_int_type=Decimal)

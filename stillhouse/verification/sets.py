@@ -10,8 +10,8 @@ import orjson
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import spoken_answer, stated_answer
-from stillhouse.verification.finding import Finding, expected_text
 from stillhouse.verification.numbers import NUMBER, number_of, plain_number, same_number
+from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 
 _Element = str | Decimal
@@ -21,7 +21,7 @@ _BULLET: Final = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(\S[^\n]*)$
 _JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
 
 
-def list_(answer: str, metadata: PromptMetadata) -> Finding:
+def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Right where the answer has the expected elements in the expected order.
 
     The expected answer is a JSON list, or text separated by semicolons, lines, or commas. Elements are compared as
@@ -30,16 +30,16 @@ def list_(answer: str, metadata: PromptMetadata) -> Finding:
     """
     expected = _expected(expected_text(metadata))
     if not expected:
-        return Finding(None, "the expected answer holds no elements")
-    return Finding(any(_same_list(reading, expected) for reading in _readings(answer, expected)))
+        return VerificationResult(None, "the expected answer holds no elements")
+    return VerificationResult(any(_same_list(reading, expected) for reading in _readings(answer, expected)))
 
 
-def set_(answer: str, metadata: PromptMetadata) -> Finding:
+def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """As `list_`, but neither order nor repeats count."""
     expected = _expected(expected_text(metadata))
     if not expected:
-        return Finding(None, "the expected answer holds no elements")
-    return Finding(any(_same_set(reading, expected) for reading in _readings(answer, expected)))
+        return VerificationResult(None, "the expected answer holds no elements")
+    return VerificationResult(any(_same_set(reading, expected) for reading in _readings(answer, expected)))
 
 
 def _same_list(seen: list[_Element], expected: list[_Element]) -> bool:

@@ -3,30 +3,30 @@
 import re
 import unicodedata
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import whole_answers
-from stillhouse.verification.finding import Finding, expected_text
+from stillhouse.verification.result import VerificationResult, expected_text
 
 _QUOTES: Final = "\"'`"
 
 
-def exact(answer: str, metadata: PromptMetadata) -> Finding:
+def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Right where the answer, or the part it marks as such, is the expected one to the letter."""
     expected = expected_text(metadata).strip()
-    return Finding(any(reading.strip() == expected for reading in whole_answers(answer)))
+    return VerificationResult(any(reading.strip() == expected for reading in whole_answers(answer)))
 
 
-def normalised(answer: str, metadata: PromptMetadata) -> Finding:
+def normalised(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """As `exact`, but compatibility forms, case, runs of white space, outer quotes and a full stop do not count."""
     expected = _normalised_expected(expected_text(metadata))
-    return Finding(any(normalised_text(reading) == expected for reading in whole_answers(answer)))
+    return VerificationResult(any(normalised_text(reading) == expected for reading in whole_answers(answer)))
 
 
-def contains(answer: str, metadata: PromptMetadata) -> Finding:
+def contains(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Right where the expected answer occurs in the answer as whole words: a `4` is not in `14`."""
-    return Finding(_whole_words(expected_text(metadata)).search(normalised_text(answer)) is not None)
+    return VerificationResult(_whole_words(expected_text(metadata)).search(normalised_text(answer)) is not None)
 
 
 def normalised_text(text: str) -> str:
@@ -43,3 +43,32 @@ def _normalised_expected(text: str) -> str:
 @lru_cache(maxsize=1024)
 def _whole_words(text: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(normalised_text(text))}(?!\w)")
+
+
+_TIMEOUT_S: Final = 1.0
+"""Processor time of one search. A pattern without nested repeats needs less than a millisecond."""
+
+
+def pattern(answer: str, metadata: PromptMetadata) -> VerificationResult:
+    """Right where the expected answer, a pattern of the package `regex`, is found anywhere in the answer.
+
+    `^` and `$` are the ends of the answer; flags are written into the pattern, as in `(?i)paris`.
+    """
+    import regex  # type: ignore[import-untyped]
+
+    expected = expected_text(metadata)
+    try:
+        compiled = _compiled(expected)
+    except regex.error as error:
+        return VerificationResult(None, f"the expected answer is no regular expression: {error}")
+    try:
+        return VerificationResult(compiled.search(answer, timeout=_TIMEOUT_S) is not None)
+    except TimeoutError:
+        return VerificationResult(None, f"the search for {expected[:80]!r} takes more than {_TIMEOUT_S:g} s")
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> Any:
+    import regex
+
+    return regex.compile(text)

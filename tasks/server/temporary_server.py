@@ -13,7 +13,7 @@ from prefect.context import refresh_global_settings_context
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from tasks.server.login import new_login
 from tasks.server.prefect_server import own_origins, serve
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.finding import Finding
-from stillhouse.verification.registry import VERIFIERS
+from stillhouse.verification.result import VerificationResult
+from stillhouse.verification.verdicts import VERIFIERS
 
 pytestmark = pytest.mark.usefixtures("jail")
 
@@ -108,7 +108,7 @@ FORGERIES: Final[dict[str, str]] = {
     "proc_self_fd": "import os\nfor fd in os.listdir('/proc/self/fd'): os.write(int(fd), b'{}')\ndef f(x): return 0",
     "unknown_kinds": """
         from stillhouse.verification.code import objects
-        objects.AnswerObjects._encode_object = lambda self, value: ["imported", "unittest.mock", "ANY", 0]
+        objects.SolutionObjects._encode_object = lambda self, value: ["imported", "unittest.mock", "ANY", 0]
         class Any: pass
         def f(x): return Any()
         """,
@@ -116,7 +116,7 @@ FORGERIES: Final[dict[str, str]] = {
         from stillhouse.verification.code import objects
         form = 0
         for _ in range(900): form = ["list", [form]]
-        objects.AnswerObjects.encode = lambda self, value: form
+        objects.SolutionObjects.encode = lambda self, value: form
         def f(x): return 0
         """,
     # Objects that equal everything.
@@ -359,12 +359,12 @@ SLOW: Final[dict[str, str]] = {
 }
 
 
-def finding_of(code: str, **metadata: Any) -> Finding:
+def finding_of(code: str, **metadata: Any) -> VerificationResult:
     answer = f"```python\n{textwrap.dedent(code).strip()}\n```"
     return VERIFIERS["python"](answer, PromptMetadata("p", None, None, "python", {"time_limit_s": 1, **metadata}))
 
 
-def not_wrong(code: str, *forms: str) -> dict[str, Finding]:
+def not_wrong(code: str, *forms: str) -> dict[str, VerificationResult]:
     with ThreadPoolExecutor() as threads:
         found = threads.map(lambda form: finding_of(code, **FORMS[form]), forms)
         return {form: one for form, one in zip(forms, found, strict=True) if one.verified is not False}
@@ -396,7 +396,7 @@ def test_no_forgery_that_never_ends_is_verified(name: str) -> None:
 def test_the_tests_that_forgeries_fail_can_be_passed() -> None:
     right = f"import math\ndef f(x): return {SECRET}\nclass Solution:\n    def f(self, x): return f(x)"
     for form, metadata in FORMS.items():
-        assert (form, finding_of(right, **metadata)) == (form, Finding(True))
+        assert (form, finding_of(right, **metadata)) == (form, VerificationResult(True))
 
 
 @pytest.mark.parametrize(
@@ -576,7 +576,7 @@ def test_an_answer_sees_no_file_socket_or_variable_of_this_machine(
                 return [seen, len(files)]
             """
         # The one file is its line to the tests.
-        assert finding_of(code, test_cases=["assert f(7) == [[], 1]"]) == Finding(True)
+        assert finding_of(code, test_cases=["assert f(7) == [[], 1]"]) == VerificationResult(True)
 
 
 def test_a_note_holds_no_more_than_a_line_of_what_the_answer_says() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import ConfigError
-from stillhouse.processes.children import GuardedProcess
-from stillhouse.tools.user_file import load_tools
+from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.tools.toolbox import load_tools
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from typing import Any, Final, Union, get_args, get_origin
 from stillhouse.dataset.labelling.failures import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
-from stillhouse.tools.signature import hints_of_scorer, place_of
-from stillhouse.tools.user_file import load_module
+from stillhouse.tools.user_file import describe_function, load_module, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason, ToolSchema
 
 _RESULTS: Final = frozenset({float, int, bool, str, type(None)})
@@ -62,7 +61,7 @@ def label(function: Callable[[LabelArgs, list[Message]], Any], /) -> Label:
     try:
         _check(function)
     except ValueError as error:
-        raise ConfigError(f"@label {place_of(function)}: {error}") from error
+        raise ConfigError(f"@label {describe_function(function)}: {error}") from error
     return Label(function.__name__, function)
 
 
@@ -154,7 +153,7 @@ def _check(function: Callable[..., Any]) -> None:
         raise ValueError("is async; a label is a plain function")
     if function.__name__ == "reward":
         raise ValueError("`reward` is the score of `tools.rewards_file`; give the function another name")
-    hints = hints_of_scorer(function, LabelArgs)
+    hints = scorer_hints(function, LabelArgs)
     given = hints.get("return", Any)
     results = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
     if not _RESULTS.issuperset(results):

@@ -12,7 +12,7 @@ from typing import Final
 
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.errors import StillhouseError
-from stillhouse.processes.children import exit_with
+from stillhouse.processes.exit import exit_with_parent
 from stillhouse.store.records import read_metadata, read_trajectories
 
 _pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
@@ -45,7 +45,7 @@ def label_processes(num_processes: int) -> Iterator[Executor]:
         num_processes,
         # Forked from a process with threads, a child may inherit a lock that nobody will release.
         mp_context=get_context("spawn"),
-        initializer=exit_with,
+        initializer=exit_with_parent,
         initargs=(os.getpid(),),
     )
     token = _pool.set(pool)

@@ -9,7 +9,7 @@ from stillhouse.dataset.labelling.failures import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.reward_set import Rewards, RewardSet
+from stillhouse.tools.reward_set import RewardScores, RewardSet
 
 _AT_ONCE: Final = 32
 """Trajectories scored side by side: enough for rewards that wait for a judge, few enough threads for those that
@@ -64,14 +64,14 @@ class RewardLabels:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _scores(self, rewards: Rewards) -> dict[str, float | None]:
+    def _scores(self, rewards: RewardScores) -> dict[str, float | None]:
         parts = {f"reward/{name}": rewards.values.get(name) for name in self._book.names}
         return {"reward": rewards.total, **parts}
 
-    async def _scored(self, subjects: Sequence[Subject]) -> list[Rewards]:
+    async def _scored(self, subjects: Sequence[Subject]) -> list[RewardScores]:
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def score(subject: Subject) -> Rewards:
+        async def score(subject: Subject) -> RewardScores:
             async with places:
                 return await self._book.score(subject.trajectory, subject.metadata)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stillhouse.dataset.report.columns import hashes
-from stillhouse.verification.intervals import Group, Interval, effective_sample_size, wilson_interval
+from stillhouse.verification.intervals import ConfidenceInterval, Group, effective_sample_size, wilson_interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ class Accuracy(NamedTuple):
 
     right: int
     wrong: int
-    interval: Interval
+    interval: ConfidenceInterval
 
     @property
     def share(self) -> float:

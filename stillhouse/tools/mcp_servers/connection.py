@@ -39,7 +39,7 @@ _SESSION_HEADER: Final = "mcp-session-id"
 _STDERR_LINES: Final = 20
 
 
-class Line:
+class ConnectionState:
     """What is known of a connection beside its messages."""
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Line:
 
 
 @asynccontextmanager
-async def connected(config: McpServerConfig, mode: Mode, line: Line) -> AsyncIterator[Client]:
+async def connected(config: McpServerConfig, mode: Mode, state: ConnectionState) -> AsyncIterator[Client]:
     """A session with the server; left in the task that entered it, as its cancel scopes demand."""
     async with AsyncExitStack() as stack:
         if config.url is not None:
-            http = await stack.enter_async_context(_http_client(config, line))
+            http = await stack.enter_async_context(_http_client(config, state))
             transport = streamable_http_client(config.url, http_client=http)
             yield await stack.enter_async_context(Client(transport, mode=mode, cache=None))
         else:
-            errors = await stack.enter_async_context(_stderr(config.name, line))
+            errors = await stack.enter_async_context(_stderr(config.name, state))
             transport = stdio_client(_process(config), errlog=errors)
             client = await stack.enter_async_context(Client(transport, mode=mode, cache=None))
             # Held open here, the pipe would not end with the server.
@@ -98,12 +98,12 @@ def _process(config: McpServerConfig) -> StdioServerParameters:
     )
 
 
-def _http_client(config: McpServerConfig, line: Line) -> httpx2.AsyncClient:
+def _http_client(config: McpServerConfig, state: ConnectionState) -> httpx2.AsyncClient:
     async def note_lost_session(response: httpx2.Response) -> None:
         # "404 Not Found ... the client MUST start a new session": the request was not carried out.
         # https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#session-management
         if response.status_code == httpx2.codes.NOT_FOUND and _SESSION_HEADER in response.request.headers:
-            line.is_gone = line.was_refused = True
+            state.is_gone = state.was_refused = True
 
     sent = {header: os.environ[variable] for header, variable in config.headers_env.items()}
     return httpx2.AsyncClient(
@@ -123,7 +123,7 @@ def _is_event_stream(response: httpx2.Response) -> bool:
 
 
 @asynccontextmanager
-async def _stderr(name: str, line: Line) -> AsyncIterator[TextIO]:
+async def _stderr(name: str, state: ConnectionState) -> AsyncIterator[TextIO]:
     """The file a started server writes its errors to; its end tells that the server is gone."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader()
@@ -134,9 +134,9 @@ async def _stderr(name: str, line: Line) -> AsyncIterator[TextIO]:
     async def follow() -> None:
         with suppress(ValueError):  # a line of more than 64 kB
             while written := await stream.readline():
-                line.stderr.append(written.decode(errors="replace").rstrip())
-                _log.debug("MCP server %s: %s", name, line.stderr[-1])
-            line.is_gone = True
+                state.stderr.append(written.decode(errors="replace").rstrip())
+                _log.debug("MCP server %s: %s", name, state.stderr[-1])
+            state.is_gone = True
 
     following = asyncio.create_task(follow())
     file = os.fdopen(writing, "w")

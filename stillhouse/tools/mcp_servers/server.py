@@ -1,6 +1,7 @@
 """One MCP server of the config: its frozen tools, its sessions, and what happens when one breaks."""
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Mapping
@@ -15,15 +16,13 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.connection import check_environment
-from stillhouse.tools.mcp_servers.content import as_text
-from stillhouse.tools.mcp_servers.opening import Opener, Unreachable
-from stillhouse.tools.mcp_servers.session import Dropped, Session
+from stillhouse.tools.mcp_servers.session import ServerUnreachable, Session, SessionLost, SessionOpener
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class SessionSlot:
     """Where a session stands: the one of a rollout, or the one of all rollouts."""
 
     session: Session | None = None
@@ -44,9 +43,9 @@ class McpServer:
 
     def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
         self._config = config
-        self._opener = Opener(config, rng)
+        self._opener = SessionOpener(config, rng)
         self._tools: dict[str, mcp_types.Tool] = {}
-        self._pooled = Seat()
+        self._pooled = SessionSlot()
 
     async def freeze(self) -> list[mcp_types.Tool]:
         """The tools to offer, as the server describes them now; they stay so for the run.
@@ -57,7 +56,7 @@ class McpServer:
         check_environment(self._config)
         try:
             session, listed = await self._opener.open_first()
-        except Unreachable as error:
+        except ServerUnreachable as error:
             where = self._config.url or " ".join(self._config.command)
             wrote = f"; it wrote:\n{error.stderr}" if error.stderr else ""
             raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}{wrote}") from error
@@ -76,48 +75,48 @@ class McpServer:
             await session.close()
         return list(self._tools.values())
 
-    def seat(self) -> Seat:
+    def slot(self) -> SessionSlot:
         """Where a new rollout's calls go."""
-        return self._pooled if self._config.stateless else Seat()
+        return self._pooled if self._config.stateless else SessionSlot()
 
-    async def call(self, seat: Seat, name: str, arguments: dict[str, Any]) -> str:
+    async def call(self, slot: SessionSlot, name: str, arguments: dict[str, Any]) -> str:
         """What a tool answered, as text.
 
         Raises:
             ToolError: the tool failed, or could not be called; the message is fit for the model.
             CallFailed: it did not return in time.
         """
-        session = await self._session(seat, name)
+        session = await self._session(slot, name)
         try:
-            result = await self._ask(seat, session, name, arguments)
-        except Dropped as drop:
-            await self._drop(seat, session)
+            result = await self._ask(slot, session, name, arguments)
+        except SessionLost as drop:
+            await self._drop(slot, session)
             if not drop.was_not_executed and not _may_be_repeated(self._tools[name]):
                 raise ToolError(
                     f"the connection to {self._config.name} broke during the call, which may or may not have been "
                     "carried out"
                 ) from drop
-            session = await self._session(seat, name)
-            result = await self._ask_again(seat, session, name, arguments)
+            session = await self._session(slot, name)
+            result = await self._ask_again(slot, session, name, arguments)
         text = as_text(result)
         if result.is_error:
             raise ToolError(text or f"{name} failed and did not say why")
         return text
 
-    async def leave(self, seat: Seat) -> None:
+    async def leave(self, slot: SessionSlot) -> None:
         """Closes the session of a rollout that has ended; the one of all rollouts stays."""
-        if seat is not self._pooled and seat.session is not None:
-            await self._drop(seat, seat.session)
+        if slot is not self._pooled and slot.session is not None:
+            await self._drop(slot, slot.session)
 
     async def close(self) -> None:
         """Closes the session of all rollouts; after it, calls may come from another event loop."""
-        pooled, self._pooled = self._pooled, Seat()
+        pooled, self._pooled = self._pooled, SessionSlot()
         self._opener.reset()
         if pooled.session is not None:
             await self._drop(pooled, pooled.session)
 
     async def _ask(
-        self, seat: Seat, session: Session, name: str, arguments: dict[str, Any]
+        self, slot: SessionSlot, session: Session, name: str, arguments: dict[str, Any]
     ) -> mcp_types.CallToolResult:
         try:
             async with asyncio.timeout(self._config.timeout_s):
@@ -126,51 +125,51 @@ class McpServer:
             raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
         except TimeoutError as error:
             # The server may be at it still.
-            self._note_state(seat, name)
+            self._note_state(slot, name)
             message = f"{name} did not return within {self._config.timeout_s:g} s"
             raise CallFailed("timeout", message) from error
-        self._note_state(seat, name)
+        self._note_state(slot, name)
         return result
 
     async def _ask_again(
-        self, seat: Seat, session: Session, name: str, arguments: dict[str, Any]
+        self, slot: SessionSlot, session: Session, name: str, arguments: dict[str, Any]
     ) -> mcp_types.CallToolResult:
         try:
-            return await self._ask(seat, session, name, arguments)
-        except Dropped as drop:
-            await self._drop(seat, session)
+            return await self._ask(slot, session, name, arguments)
+        except SessionLost as drop:
+            await self._drop(slot, session)
             raise ToolError(f"the connection to {self._config.name} broke twice during the call") from drop
 
-    def _note_state(self, seat: Seat, name: str) -> None:
+    def _note_state(self, slot: SessionSlot, name: str) -> None:
         if not (self._config.stateless or _reads_only(self._tools[name])):
-            seat.has_state = True
+            slot.has_state = True
 
-    async def _session(self, seat: Seat, name: str) -> Session:
+    async def _session(self, slot: SessionSlot, name: str) -> Session:
         """An open session in which the tool is what the model was told."""
-        async with seat.connecting:
-            if seat.session is not None and not seat.session.is_open:
-                await self._drop(seat, seat.session)
-            if seat.session is None:
-                if seat.has_state:
-                    seat.has_state = False
+        async with slot.connecting:
+            if slot.session is not None and not slot.session.is_open:
+                await self._drop(slot, slot.session)
+            if slot.session is None:
+                if slot.has_state:
+                    slot.has_state = False
                     raise ToolError(
                         f"the session with {self._config.name} ended, and what earlier calls left in it is gone; the "
                         "next call begins a new one"
                     )
                 try:
-                    seat.session, listed = await self._opener.open()
-                except Unreachable as error:
+                    slot.session, listed = await self._opener.open()
+                except ServerUnreachable as error:
                     # What it wrote is for the user's eyes: it may name paths and secrets of the machine.
                     _log.warning("MCP server %s cannot be reached: %s\n%s", self._config.name, error, error.stderr)
                     raise ToolError(f"{self._config.name} cannot be reached: {error}") from error
-                seat.changed = self._changed(listed)
-            if name in seat.changed:
+                slot.changed = self._changed(listed)
+            if name in slot.changed:
                 raise ToolError(f"{self._config.name} has changed {name} since it was described to you; do without it")
-            return seat.session
+            return slot.session
 
-    async def _drop(self, seat: Seat, session: Session) -> None:
-        if seat.session is session:
-            seat.session = None
+    async def _drop(self, slot: SessionSlot, session: Session) -> None:
+        if slot.session is session:
+            slot.session = None
         await session.close()
 
     def _changed(self, listed: Mapping[str, mcp_types.Tool]) -> frozenset[str]:
@@ -194,3 +193,27 @@ def _reads_only(tool: mcp_types.Tool) -> bool:
 
 def _may_be_repeated(tool: mcp_types.Tool) -> bool:
     return _reads_only(tool) or (tool.annotations is not None and bool(tool.annotations.idempotent_hint))
+
+
+def as_text(result: mcp_types.CallToolResult) -> str:
+    """The texts of a result, one below the other; of what is no text, a line that says what it is.
+
+    Structured content is the same answer for programs; it is written out only where no content came with it.
+    """
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(_block(block) for block in result.content)
+
+
+def _block(block: mcp_types.ContentBlock) -> str:
+    match block:
+        case mcp_types.TextContent():
+            return block.text
+        case mcp_types.ImageContent() | mcp_types.AudioContent():
+            return f"[{block.type} ({block.mime_type}) that cannot be shown here]"
+        case mcp_types.ResourceLink():
+            return f"[resource {block.name}: {block.uri}]"
+        case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents() as resource):
+            return resource.text
+        case mcp_types.EmbeddedResource():
+            return f"[resource {block.resource.uri} ({block.resource.mime_type or 'binary'}) that cannot be shown here]"

@@ -12,7 +12,7 @@ from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import RolloutScope
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.mcp_servers.server import McpServer, Seat
+from stillhouse.tools.mcp_servers.server import McpServer, SessionSlot
 from stillhouse.tools.tool import Tool
 from stillhouse.types import JsonObject, ToolSchema
 
@@ -67,7 +67,7 @@ class McpTools:
     def _make_tool(self, config: McpServerConfig, server: McpServer, tool: mcp_types.Tool) -> Tool:
         async def call(arguments: JsonObject, scope: RolloutScope) -> str:
             held = scope.keep(server, lambda: _Held(self._thread, server))
-            return await self._thread.run(server.call(held.seat, tool.name, arguments))
+            return await self._thread.run(server.call(held.slot, tool.name, arguments))
 
         schema: ToolSchema = {
             "type": "function",
@@ -86,12 +86,12 @@ class _Held:
     def __init__(self, thread: LoopThread, server: McpServer) -> None:
         self._thread = thread
         self._server = server
-        self.seat: Seat = server.seat()
+        self.slot: SessionSlot = server.slot()
 
     async def close(self) -> None:
         """Ends the rollout's session, if it has one of its own."""
-        if self.seat.session is not None and self._thread.is_running:
-            await self._thread.run(self._server.leave(self.seat))
+        if self.slot.session is not None and self._thread.is_running:
+            await self._thread.run(self._server.leave(self.slot))
 
 
 def _check_name(server: str, name: str, owners: dict[str, str]) -> None:

@@ -14,12 +14,11 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
-from stillhouse.tools.network.chromium import ChromiumPages, NoBrowser
-from stillhouse.tools.network.find_chromium import is_installed
+from stillhouse.tools.network.browser_process import is_installed
+from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
+from stillhouse.tools.network.fetching import HttpFetcher, PageFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
-from stillhouse.tools.network.http_pages import HttpPages
 from stillhouse.tools.network.markdown import require_crawl4ai, to_markdown
-from stillhouse.tools.network.page import NoPage, Page, Pages
 from stillhouse.tools.network.politeness import Politeness
 
 _log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ class Browse:
         self._guard = Guard(config.allowed_hosts)
         self._thread = LoopThread("browse")
         self._politeness = Politeness()
-        self._pages: Pages | None = None
+        self._pages: PageFetcher | None = None
         self._may_fall_back = config.browse_with == "auto"
         self._with_browser = config.browse_with != "http" and self._finds_chromium()
         if config.browse_with == "browser" and not self._with_browser:
@@ -77,26 +76,26 @@ class Browse:
     async def _read(self, url: str) -> str:
         try:
             page = await self._get(url)
-        except (NoPage, NoBrowser, AddressRefused, HostUnknown) as error:
+        except (PageUnavailable, BrowserUnavailable, AddressRefused, HostUnknown) as error:
             raise ToolError(str(error)) from error
         # Conversion is work for the processor, up to seconds for a large page.
         text = await asyncio.to_thread(to_markdown, page)
         return cut(text or "(the page has no text)", self._max_characters)
 
-    async def _get(self, url: str) -> Page:
+    async def _get(self, url: str) -> WebPage:
         host, port = host_and_port(url)
         if self._guard.allows(host, port):
             return await self._fetch(url)
         async with self._politeness.turn(host):
             return await self._fetch(url)
 
-    async def _fetch(self, url: str) -> Page:
+    async def _fetch(self, url: str) -> WebPage:
         if self._pages is None:
-            way = ChromiumPages if self._with_browser else HttpPages
+            way = ChromiumFetcher if self._with_browser else HttpFetcher
             self._pages = way(self._guard, self._timeout_s)
         try:
             return await self._pages.get(url)
-        except NoBrowser as error:
+        except BrowserUnavailable as error:
             if not self._may_fall_back:
                 raise
             if self._with_browser:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.network.page import Page
+from stillhouse.tools.network.fetching import WebPage
 
 _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": True, "mark_code": True}
 
@@ -26,7 +26,7 @@ def require_crawl4ai() -> None:
         )
 
 
-def to_markdown(page: Page) -> str:
+def to_markdown(page: WebPage) -> str:
     """The page's text with absolute links and without images, scripts and styles; takes a second for a megabyte."""
     if not page.is_html:
         return page.text

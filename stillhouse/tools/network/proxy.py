@@ -5,9 +5,9 @@ does none of this on its own: it hands over host and port, and the proxy connect
 every request of a page (subresources, redirects, fetches, WebSockets) is guarded and pinned in one place. What is
 inside TLS is not seen, and need not be: the connection ends at the checked address.
 
-What this cannot hold: a browser that goes around its proxy. `chromium.py` closes the ways Chromium offers (the bypass
-for loopback, WebRTC over UDP, file: as the first address); a page that takes over the browser's own process is left to
-Chromium's sandbox, which does not run where the run is root.
+It cannot stop a browser that bypasses its proxy. `chromium_fetcher.py` closes the ways Chromium offers (the bypass for
+loopback, WebRTC over UDP, file: as the first address); a page that takes over the browser's process is left to
+Chromium's sandbox, which does not work for root.
 """
 
 import asyncio

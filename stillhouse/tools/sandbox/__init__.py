@@ -7,7 +7,6 @@ them (`network=True`, `files=[...]`). What a call prints is dropped. Arguments a
 """
 
 from stillhouse.tools.sandbox.client import Sandbox, SandboxFailed
-from stillhouse.tools.sandbox.source import Source, source_of
-from stillhouse.tools.sandbox.worker import Sandboxed
+from stillhouse.tools.sandbox.source import SandboxedFunction, sandboxed_function
 
-__all__ = ["Sandbox", "SandboxFailed", "Sandboxed", "Source", "source_of"]
+__all__ = ["Sandbox", "SandboxFailed", "SandboxedFunction", "sandboxed_function"]

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stillhouse.errors import ConfigError
-from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerRefused, read_answer
+from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, read_answer
 from stillhouse.sandbox.root import SCRATCH
-from stillhouse.sandbox.supervisor import Terms
-from stillhouse.tools.sandbox.source import Source
+from stillhouse.sandbox.supervisor import CallLimits
+from stillhouse.tools.sandbox.source import SandboxedFunction
 from stillhouse.types import JsonObject
 
 
 class SandboxFailed(Exception):
-    """A call gave no result; the message says why, to follow the function's name where `kind` is not `exception`."""
+    """A call gave no result; the message says why, and follows the function's name unless `kind` is `exception`."""
 
     def __init__(self, kind: Literal["exception", "timeout", "killed"], message: str) -> None:
         super().__init__(message)
@@ -39,29 +39,29 @@ class Sandbox:
         self._lock = threading.Lock()
 
     async def load(self, files: Iterable[Path]) -> None:
-        """Loads the files, so that what keeps one from loading shows before the first call.
+        """Starts the servers of these files.
 
         Raises:
-            ConfigError: one cannot be loaded with the environment it is given, or no jail can be made here.
+            ConfigError: a file cannot be loaded in its environment, or no jail can be made here.
         """
         for file in files:
             await asyncio.to_thread(self._server, file)
 
-    async def call(self, source: Source, payload: JsonObject, timeout_s: float) -> Any:
-        """What the function's `serve(payload)` gives; cancelled, it ends the worker and all it started.
+    async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
+        """What the function's `serve(payload)` returns; cancelling ends its process and all it started.
 
         Raises:
             SandboxFailed: it raised, took too long, crashed or reached a limit, or no jail can be made here.
         """
         try:
-            server = self._running(source.file)
+            server = self._running(function.file)
             if server is None:
-                server = await asyncio.to_thread(self._server, source.file)
+                server = await asyncio.to_thread(self._server, function.file)
         except ConfigError as error:
             raise SandboxFailed("exception", str(error)) from error
-        request = json.dumps({"name": source.name, "payload": payload}).encode() + b"\n"
+        request = json.dumps({"name": function.name, "payload": payload}).encode() + b"\n"
         try:
-            call = server.open_call(Terms(timeout_s, math.ceil(timeout_s), source.permits))
+            call = server.open_call(CallLimits(timeout_s, math.ceil(timeout_s), function.permissions))
             return read_answer(await _exchange(call, request, timeout_s + ANSWER_GRACE_S))["value"]
         except JailFailed as error:
             if error.kind == "no_jail":
@@ -86,8 +86,8 @@ class Sandbox:
                 if file in self._servers:
                     self._servers.pop(file).close()
                 try:
-                    server = SandboxServer("stillhouse.tools.sandbox", [str(file)], self._environment)
-                except ServerRefused as error:
+                    server = SandboxServer("stillhouse.tools.sandbox.worker", [str(file)], self._environment)
+                except ServerUnavailable as error:
                     raise ConfigError(f"{file}: cannot be served by the sandbox: {error}") from error
                 self._servers[file] = server
             return server

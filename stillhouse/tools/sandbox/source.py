@@ -1,4 +1,4 @@
-"""What `@tool` and `@reward` keep of a function that runs in a sandbox."""
+"""What `@tool` and `@reward` record about a function that runs in a sandbox."""
 
 import inspect
 import sys
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stillhouse.sandbox.jail import Permits
+from stillhouse.sandbox.jail import Permissions
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a sandboxed function is found again, at the top of a Python file, and what its calls may reach."""
+class SandboxedFunction:
+    """A function at the top level of a Python file, and what its calls may access."""
 
     file: Path
     name: str
-    permits: Permits
+    permissions: Permissions
 
 
-def source_of(
+def sandboxed_function(
     function: Callable[..., Any], *, sandbox: bool, network: bool = False, files: Sequence[str] = ()
-) -> Source | None:
-    """Where the function stands; None where it runs in this process.
+) -> SandboxedFunction | None:
+    """The function as a sandbox finds it; None if it runs in this process.
 
     Args:
         function: the decorated function.
         sandbox: whether its calls run in a jail.
-        network: see `Permits`.
-        files: what its calls may read; relative paths begin at the folder of its Python file.
+        network: see `Permissions`.
+        files: what its calls may read; relative paths start at the folder of its Python file.
 
     Raises:
-        ValueError: it is not at the top of a Python file, a file is missing, permits are given without a sandbox, or
-            this is not Linux; the message says what to do.
+        ValueError: it is not at the top level of a Python file, a file is missing, permissions are given without a
+            sandbox, or this is not Linux; the message says what to do.
     """
     if not sandbox:
         if network or files:
@@ -44,10 +44,10 @@ def source_of(
     if function.__qualname__ != function.__name__ or not file.is_file():
         raise ValueError("sandbox=True needs a function at the top of a Python file, not inside another one")
     file = file.absolute()
-    return Source(file, function.__name__, Permits(network, _shown(file.parent, files)))
+    return SandboxedFunction(file, function.__name__, Permissions(network, _existing(file.parent, files)))
 
 
-def _shown(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
+def _existing(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
     paths = [folder / Path(name).expanduser() for name in files]
     for path in paths:
         if not path.exists():

@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.run import parse_args, run
 
-from stillhouse.processes.children import name_starter
+from stillhouse.processes.exit import announce_parent
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.messages import Answers, ending
 from stillhouse.training.launch.torchrun import torchrun_arguments
@@ -33,7 +33,7 @@ def run_ranks(job: TrainJob, arguments: Sequence[str], log: Path) -> int:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 2)
     os.close(handle)
-    name_starter()
+    announce_parent()
     try:
         run(parse_args(list(arguments)))
     except ChildFailedError as error:

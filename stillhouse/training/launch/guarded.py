@@ -1,6 +1,6 @@
 """A training in a guarded process of its own: its memory is returned, and it never outlives the flow. Free of torch."""
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.progress.state import Progress
 from stillhouse.training.job import JOB_FILE, TrainJob
 from stillhouse.training.launch.messages import GRACE_S, follow

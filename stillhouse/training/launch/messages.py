@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from stillhouse.errors import TrainingError, TrainingKilled
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.progress.state import Fact, Progress
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob

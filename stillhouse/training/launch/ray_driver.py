@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.cluster import gpus_of

@@ -8,7 +8,7 @@ import logging
 import shlex
 from pathlib import Path
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.progress.state import Progress
 from stillhouse.training.job import JOB_FILE, TrainJob
 from stillhouse.training.launch.guarded import environment

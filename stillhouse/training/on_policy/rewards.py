@@ -30,7 +30,7 @@ class TrajectoryReward:
     """What one trajectory is worth."""
 
     total: float | None
-    """From 0 to 1: that of the user's rewards where there are any (`stillhouse.tools.reward_set.Rewards.total`), else
+    """From 0 to 1: that of the user's rewards where there are any (`RewardScores.total`), else
     1 for a right answer and 0 for a wrong one. None where nobody could say."""
     parts: dict[str, float] = field(default_factory=dict)
     """Each reward that could be computed, and `correct` where the answer could be verified."""

@@ -12,7 +12,7 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
-from stillhouse.processes.children import exit_with
+from stillhouse.processes.exit import exit_with_parent
 from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
 
 _WORTH_CHUNKS: Final = 32
@@ -76,7 +76,7 @@ def _in_processes(
 
 def _begin(parent: int, tokenizer: PreTrainedTokenizerBase, rendering: Rendering) -> None:
     global _here
-    exit_with(parent)
+    exit_with_parent(parent)
     # Each process has a core of its own; threads of tokenizers would only stand in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _here = (tokenizer, rendering)

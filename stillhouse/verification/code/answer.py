@@ -9,13 +9,13 @@ import types
 from typing import Any
 
 from stillhouse.types import JsonObject
-from stillhouse.verification.code.line import Hung, Line
-from stillhouse.verification.code.objects import FILE, SOLUTION, AnswerObjects, reason_of
+from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
+from stillhouse.verification.code.objects import FILE, SOLUTION, SolutionObjects, reason_of
 from stillhouse.verification.code.operations import OPERATIONS
-from stillhouse.verification.code.wire import Unfit, is_mutable
+from stillhouse.verification.code.wire import NotEncodable, is_mutable
 
 
-def run_answer(line: Line) -> int:
+def run_answer(line: MessageChannel) -> int:
     """Runs the code that the first message holds, and gives the exit code of the process.
 
     With `script` it is run as a program, on the files 0 and 1. Else it is imported, and the tests' requests are served
@@ -31,7 +31,7 @@ def run_answer(line: Line) -> int:
         else:
             _Service(line).run(asked["code"])
         return 0
-    except Hung:
+    except ChannelClosed:
         return 0
     # Whatever the code raises, SystemExit and MemoryError among it, is its outcome.
     except BaseException as error:
@@ -76,9 +76,9 @@ def _execute(code: str, module: types.ModuleType) -> None:
 class _Service:
     """Serves the tests' requests, each with one reply; in between, the answer may ask for objects of the tests'."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: MessageChannel) -> None:
         self._line = line
-        self._objects = AnswerObjects(self._ask_tests)
+        self._objects = SolutionObjects(self._ask_tests)
         self._printed = io.StringIO()
 
     def run(self, code: str) -> None:
@@ -115,7 +115,7 @@ class _Service:
             changed = self._changes(before, self._forms(given)) if before else []
             reply = ["return", self._objects.encode(value), changed]
             self._line.send([*reply, self._take_printed()])
-        except Hung:
+        except ChannelClosed:
             raise
         # Exceptions are a function's results as much as values are.
         except BaseException as error:
@@ -125,7 +125,7 @@ class _Service:
         """The mutable arguments as they are now; none where one cannot be told."""
         try:
             return [self._objects.encode(value) if is_mutable(value) else None for value in given[1:]]
-        except (Unfit, RecursionError):
+        except (NotEncodable, RecursionError):
             return []
 
     @staticmethod

@@ -1,26 +1,27 @@
 """Answers in Python that must pass tests: `python`."""
 
+import ast
 import math
 import re
+import textwrap
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from stillhouse.types import PromptMetadata
-from stillhouse.verification.code.block import python_code
 from stillhouse.verification.code.cases import function_name, programs_of
-from stillhouse.verification.code.verdicts import Verdicts
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.code.runner import CodeRunner
+from stillhouse.verification.result import VerificationResult
 
 MAX_CPU_S: Final = 10
 """Processor time of each run of the code, in seconds, unless `metadata["time_limit_s"]` says otherwise."""
 _WALL_SHARE: Final = 6.0
 """Wall time of all runs of one answer over the processor time of one: it also ends what sleeps or waits."""
 
-_VERDICTS: Final = Verdicts()
+_RUNNER: Final = CodeRunner()
 _IMPORTED: Final = re.compile(r"^from solution import (\w+)", re.MULTILINE)
 
 
-def python(answer: str, metadata: PromptMetadata) -> Finding:
+def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """Right where the code in the answer passes the tests; see the package for what the code is kept from.
 
     The tests are `metadata["test_cases"]`, else the expected answer, in one of `cases.FORMS`. Code that crashes, takes
@@ -32,15 +33,15 @@ def python(answer: str, metadata: PromptMetadata) -> Finding:
         programs = programs_of(test_cases, metadata.metadata)
         max_cpu_s = _time_limit(metadata)
     except ValueError as error:
-        return Finding(None, str(error))
+        return VerificationResult(None, str(error))
     imported = _IMPORTED.search("\n".join(program.get("tests", "") for program in programs))
     calls = next((program["calls"] for program in programs if "calls" in program), None)
     named = calls[0]["name"] if calls else imported[1] if imported else function_name(test_cases, metadata.metadata)
     code = python_code(answer, named)
     if code is None:
-        return Finding(False, "the answer holds no Python")
+        return VerificationResult(False, "the answer holds no Python")
     max_wall_s = max_cpu_s * _WALL_SHARE
-    return _VERDICTS.on({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
+    return _RUNNER.on({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
 
 
 def _time_limit(metadata: PromptMetadata) -> int:
@@ -54,3 +55,41 @@ def _time_limit(metadata: PromptMetadata) -> int:
     if not limit.is_finite() or limit <= 0:
         raise ValueError(f"expected metadata.time_limit_s to be a number above 0, saw {value!r}")
     return math.ceil(limit)
+
+
+_FENCED: Final = re.compile(
+    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
+
+
+def python_code(answer: str, defining: str | None) -> str | None:
+    """The last fenced block of Python, or the whole answer if that is Python; None without either.
+
+    Args:
+        answer: the final answer.
+        defining: a name that the code under test must define: the last block that does comes before later ones, which
+            often show how it is used.
+    """
+    blocks = [
+        textwrap.dedent(found["code"])
+        for found in _FENCED.finditer(answer)
+        if found["language"].lower() in _PYTHON or not found["language"]
+    ]
+    if defining:
+        definition = re.compile(
+            rf"^\s*(?:async\s+def|def|class)\s+{re.escape(defining)}\b|^{re.escape(defining)}\s*=", re.M
+        )
+        blocks = [code for code in blocks if definition.search(code)] or blocks
+    if blocks:
+        return blocks[-1]
+    return answer if _is_python(answer) else None
+
+
+def _is_python(text: str) -> bool:
+    try:
+        return bool(ast.parse(text).body)
+    # Deep nesting ends the parser in either of the latter two.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False

@@ -6,15 +6,15 @@ import socket
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
-from stillhouse.sandbox.jail import give_up_power
+from stillhouse.sandbox.jail import drop_privileges
 from stillhouse.sandbox.limits import MAX_MEMORY_BYTES, MAX_PROCESSES
 from stillhouse.sandbox.root import import_only_what_is_shown
-from stillhouse.sandbox.supervisor import how_it_ended
+from stillhouse.sandbox.supervisor import describe_exit
 from stillhouse.types import JsonObject
+from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.compare import same_output, same_value
-from stillhouse.verification.code.line import Hung, Line
-from stillhouse.verification.code.reach import Reach, Stopped
-from stillhouse.verification.code.stand_in import StandIn
+from stillhouse.verification.code.proxy import SolutionProxy
+from stillhouse.verification.code.solution import SolutionClient, TestsStopped
 from stillhouse.verification.code.starter import Starter
 from stillhouse.verification.code.suite import Suite, function_of
 from stillhouse.verification.code.wire import Malformed
@@ -33,7 +33,7 @@ def judge(call: socket.socket) -> bytes:
     `calls` of a function (objects of `name`, `args` and `expected`); or `tests`, source text, and their `entry_point`.
     """
     starter = Starter()
-    give_up_power(MAX_PROCESSES)
+    drop_privileges(MAX_PROCESSES)
     import_only_what_is_shown()
     with call, call.makefile("rb") as lines:
         question: JsonObject = json.loads(lines.readline())
@@ -61,7 +61,7 @@ class _Run:
         self._starter = starter
         self._code = code
         self._max_cpu_s = max_cpu_s
-        self._line: Line | None = None
+        self._line: MessageChannel | None = None
 
     def script(self, program: JsonObject) -> Outcome:
         """What is wrong with what a script prints, or with how it ends."""
@@ -73,7 +73,7 @@ class _Run:
             try:
                 line.send({"code": self._code, "script": True})
                 reason = str(line.receive()[1])
-            except (Hung, Malformed, LookupError, TypeError):
+            except (ChannelClosed, Malformed, LookupError, TypeError):
                 pass
             code = self._starter.exit_code()
             if code != 0:
@@ -90,13 +90,13 @@ class _Run:
         suite = None
         try:
             if "calls" in program:
-                reach = Reach(self._line)
+                reach = SolutionClient(self._line)
                 reach.load(self._code)
                 return _wrong_call(reach, program["calls"])
             suite = Suite(program["tests"], program["entry_point"])
-            reach = Reach(self._line, suite.names)
+            reach = SolutionClient(self._line, suite.names)
             outcome = suite.run(reach, self._code)
-        except Stopped:
+        except TestsStopped:
             outcome = None
         if reach.verdict is None:
             return outcome
@@ -111,14 +111,14 @@ class _Run:
 
     def _how_it_ended(self, code: int) -> str:
         memory = f"; it may use {MAX_MEMORY_BYTES >> 20} MiB of memory" if code < 0 else ""
-        return f"the code {how_it_ended(code, self._max_cpu_s)}{memory}"
+        return f"the code {describe_exit(code, self._max_cpu_s)}{memory}"
 
 
-def _wrong_call(reach: Reach, calls: list[JsonObject]) -> Outcome:
+def _wrong_call(reach: SolutionClient, calls: list[JsonObject]) -> Outcome:
     for call in calls:
         try:
             value = _as_json(function_of(reach, call["name"])(*call["args"]))
-        except Stopped:
+        except TestsStopped:
             raise
         # What the answer raises is its outcome, SystemExit among it.
         except BaseException as error:
@@ -137,7 +137,7 @@ def _as_json(value: Any) -> Any:
         return [_as_json(item) for item in sorted(value, key=repr)]
     if hasattr(type(value), "tolist"):
         return value.tolist()
-    if isinstance(value, StandIn) or (hasattr(value, "__iter__") and not isinstance(value, str)):
+    if isinstance(value, SolutionProxy) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         try:
             return [_as_json(item) for item in value]
         except TypeError:

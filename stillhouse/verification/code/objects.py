@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from stillhouse.verification.code.wire import DEEP, Malformed, Unfit, decode, encode
+from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, encode
 
 SOLUTION: Final = "solution"
 """Name of the module that the answer is imported as."""
@@ -29,7 +29,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
-class AnswerObjects:
+class SolutionObjects:
     """The answer's objects by number, and stand-ins for those of the tests.
 
     Args:
@@ -50,11 +50,11 @@ class AnswerObjects:
         return number
 
     def encode(self, value: Any) -> Any:
-        """A value's form; raises Unfit."""
+        """A value's form; raises NotEncodable."""
         try:
             return encode(value, self._encode_object, DEEP)
         except RecursionError as error:
-            raise Unfit("a value contains itself") from error
+            raise NotEncodable("a value contains itself") from error
 
     def decode(self, form: Any) -> Any:
         """The value of a form that the tests sent."""
@@ -67,7 +67,7 @@ class AnswerObjects:
             return ["tests", number]
         try:
             args = [self.encode(arg) for arg in error.args]
-        except Unfit:
+        except NotEncodable:
             args = [str(error)]
         kind = type(error)
         numbers = (self.number_of(error), self.number_of(kind))
@@ -83,7 +83,7 @@ class AnswerObjects:
         return error
 
     def _encode_object(self, value: Any) -> Any:
-        if isinstance(value, TestsObject):
+        if isinstance(value, TestsProxy):
             return ["tests", value._number]
         if isinstance(value, type) and value.__module__ == "builtins":
             return ["type", value.__name__]
@@ -107,7 +107,7 @@ class AnswerObjects:
         if kind == "answer":
             return self._objects[rest[0]]
         if kind == "tests":
-            return TestsObject(self._ask_for, rest[0])
+            return TestsProxy(self._ask_for, rest[0])
         if kind == "type":
             return getattr(builtins, rest[0])
         if kind == "library":
@@ -120,7 +120,7 @@ class AnswerObjects:
         return self._ask([operation, number, forms, [[key, self.encode(value)] for key, value in named.items()]])
 
 
-class TestsObject:
+class TestsProxy:
     """Stands for an object of the tests': a function to call back, or an instance of a class that they define."""
 
     def __init__(self, ask: Callable[..., Any], number: int) -> None:
@@ -140,7 +140,7 @@ class TestsObject:
         return hash(self._number)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, TestsObject) and other._number == self._number:
+        if isinstance(other, TestsProxy) and other._number == self._number:
             return True
         return bool(self._ask("eq", self._number, (other,), {}))
 
@@ -149,14 +149,14 @@ class TestsObject:
 
 
 def _forwarded(operation: str) -> Callable[..., Any]:
-    def method(self: TestsObject, *args: Any) -> Any:
+    def method(self: TestsProxy, *args: Any) -> Any:
         return self._ask(operation, self._number, args, {})
 
     return method
 
 
 for _operation in ("next", "len", "getitem", "setitem", "delitem", "contains", "bool", "lt", "le", "gt", "ge", "str"):
-    setattr(TestsObject, f"__{_operation}__", _forwarded(_operation))
+    setattr(TestsProxy, f"__{_operation}__", _forwarded(_operation))
 
 
 def _family(kind: type) -> list[list[str]]:

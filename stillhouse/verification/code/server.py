@@ -3,8 +3,8 @@
 import socket
 import sys
 
-from stillhouse.sandbox.server import Opening
+from stillhouse.sandbox.server import ForkServer
 from stillhouse.verification.code.judge import judge
 
 if __name__ == "__main__":
-    Opening().serve(socket.socket(fileno=int(sys.argv[1])), judge)
+    ForkServer().serve(socket.socket(fileno=int(sys.argv[1])), judge)

@@ -7,12 +7,13 @@ import struct
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from stillhouse.sandbox.jail import give_up_power
+from stillhouse.sandbox.child import fork_child, wait_for_child
+from stillhouse.sandbox.jail import drop_privileges
 from stillhouse.sandbox.limits import MAX_PROCESSES
-from stillhouse.sandbox.supervisor import keep_only
+from stillhouse.sandbox.supervisor import close_other_files
 from stillhouse.sandbox.syscalls import CLONE_NEWPID, return_to_own_processes, unshare
 from stillhouse.verification.code.answer import run_answer
-from stillhouse.verification.code.line import Line
+from stillhouse.verification.code.channel import MessageChannel
 
 _STATUS: Final = struct.Struct("i")
 
@@ -21,7 +22,7 @@ class Starter:
     """Starts the processes of an answer, one at a time.
 
     Made before anything of the question is read, it keeps a process whose memory holds none of it, and forks that. The
-    caller has power over its jail then, and gives it up afterwards.
+    caller still has its privileges in the jail then, and drops them afterwards.
     """
 
     def __init__(self) -> None:
@@ -32,16 +33,16 @@ class Starter:
         theirs.close()
         return_to_own_processes()
 
-    def start(self, *files: int) -> Line:
-        """Starts `run_answer` in a process of its own, and gives the line to it.
+    def start(self, *files: int) -> MessageChannel:
+        """Starts `run_answer` in a new process and returns the channel to it.
 
         Args:
-            files: what it has as standard input and output; nothing without.
+            files: its standard input and output; none if empty.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"s"], [theirs.fileno(), *files])
-        return Line(ours, self._control)
+        return MessageChannel(ours, self._control)
 
     def exit_code(self) -> int:
         """Waits for the process to end; the number of a signal that killed it is below 0."""
@@ -51,48 +52,33 @@ class Starter:
 
 def _start_on_request(control: socket.socket) -> NoReturn:
     try:
-        keep_only(control.fileno())
-        give_up_power(MAX_PROCESSES)
+        close_other_files(control.fileno())
+        drop_privileges(MAX_PROCESSES)
         # Process 1 ignores what it does not handle.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         while True:
             _, files, _, _ = socket.recv_fds(control, 1, 3)
             if not files:
                 break
-            child = os.fork()
-            if child == 0:
-                control.close()
-                _run(files)
+            child = _fork_answer(control, files)
             for number in files:
                 os.close(number)
-            control.send(_STATUS.pack(_wait_for(child)))
+            code = wait_for_child(child)
+            # What the code left running.
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            control.send(_STATUS.pack(code))
     finally:
         os._exit(0)
 
 
-def _run(files: list[int]) -> NoReturn:
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        line, *streams = files
+def _fork_answer(control: socket.socket, files: list[int]) -> int:
+    def run() -> int:
+        control.close()
+        channel, *streams = files
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
-        process = os.getpid()
-        status = run_answer(Line(socket.socket(fileno=line)))
-        if os.getpid() != process:
-            # What the code forked comes by here as well.
-            status = 1
-    finally:
-        os._exit(status)
+        return run_answer(MessageChannel(socket.socket(fileno=channel)))
 
-
-def _wait_for(child: int) -> int:
-    """The child's exit code; what it leaves running is killed."""
-    while True:
-        pid, status = os.wait()
-        if pid == child:
-            break
-    with suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(status)
+    return fork_child(run, lambda code: code)

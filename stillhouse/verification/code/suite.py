@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stillhouse.verification.code.names import TestNames
-from stillhouse.verification.code.reach import Reach, Stopped
+from stillhouse.verification.code.solution import SolutionClient, TestsStopped
 from stillhouse.verification.code.tests_objects import TESTS
 
 _SOLUTION: Final = "solution"
@@ -49,18 +49,18 @@ class Suite:
         self.names = TestNames(self._tree or ast.Module([], []))
         """The names in the tests."""
 
-    def run(self, reach: Reach, code: str) -> tuple[bool | None, str] | None:
+    def run(self, reach: SolutionClient, code: str) -> tuple[bool | None, str] | None:
         """What is wrong with the answer `code`: False or None, and why; None where it passes.
 
         Raises:
-            Stopped: as `reach` does.
+            TestsStopped: as `reach` does.
         """
         names = reach.load(code)
         if self._tree is None:
             return None, self._problem
         try:
             self._run(reach, names)
-        except Stopped:
+        except TestsStopped:
             raise
         except _BadTests as error:
             return None, str(error)
@@ -73,7 +73,7 @@ class Suite:
             return False, _told(error)
         return None
 
-    def _run(self, reach: Reach, names: list[str]) -> None:
+    def _run(self, reach: SolutionClient, names: list[str]) -> None:
         assert self._tree is not None
         sys.modules[_SOLUTION] = _Solution(reach, names)
         before = {name: reach.global_name(name) for name in self.names.of_answer(names)}
@@ -96,7 +96,7 @@ class Suite:
 class _Solution(types.ModuleType):
     """The module that tests import the answer's names from."""
 
-    def __init__(self, reach: Reach, names: list[str]) -> None:
+    def __init__(self, reach: SolutionClient, names: list[str]) -> None:
         super().__init__(_SOLUTION)
         public = [name for name in names if not name.startswith("_") and not hasattr(builtins, name)]
         vars(self).update(_reach=reach, __all__=public)
@@ -113,7 +113,7 @@ class _Solution(types.ModuleType):
         self._reach.delete_name(name)
 
 
-def function_of(reach: Reach, name: str) -> Callable[..., Any]:
+def function_of(reach: SolutionClient, name: str) -> Callable[..., Any]:
     """A function of the answer's, or a method of its class `Solution`, as LeetCode has it."""
     try:
         found: Callable[..., Any] = reach.name(name)
@@ -125,7 +125,7 @@ def function_of(reach: Reach, name: str) -> Callable[..., Any]:
     return found
 
 
-def _share_seeds(reach: Reach) -> None:
+def _share_seeds(reach: SolutionClient) -> None:
     """Seeds the answer's random numbers where the tests seed their own."""
     own = random.seed
 

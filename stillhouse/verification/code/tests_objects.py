@@ -9,8 +9,8 @@ from typing import Any, Final
 from unittest.mock import CallableMixin
 
 from stillhouse.verification.code.operations import OPERATIONS
-from stillhouse.verification.code.stand_in import StandIn
-from stillhouse.verification.code.wire import DEEP, Unfit, encode
+from stillhouse.verification.code.proxy import SolutionProxy
+from stillhouse.verification.code.wire import DEEP, NotEncodable, encode
 
 TESTS: Final = "tests"
 """Name of the module that the tests run as."""
@@ -43,7 +43,7 @@ class TestsObjects:
         """The form of a value for the answer.
 
         Raises:
-            Unfit: the answer's process cannot be given such a value.
+            NotEncodable: the answer's process cannot be given such a value.
         """
         return encode(value, self._encode_object, 2 * DEEP)
 
@@ -67,7 +67,7 @@ class TestsObjects:
             return ["reply", "raise", [self._number_of(error), name, given]]
 
     def _encode_object(self, value: Any) -> Any:
-        if type(value) is StandIn:
+        if type(value) is SolutionProxy:
             return ["answer", value._number]
         number = getattr(value, "_number_of_answer", None)
         if number is None and isinstance(value, type) and issubclass(value, BaseException):
@@ -81,7 +81,7 @@ class TestsObjects:
             return ["library", value.__module__, value.__qualname__]
         if _operations_on(value):
             return ["tests", self._number_of(value)]
-        raise Unfit(f"the tests give a {type(value).__name__}")
+        raise NotEncodable(f"the tests give a {type(value).__name__}")
 
     def _number_of(self, value: Any) -> int:
         if id(value) not in self._numbers:

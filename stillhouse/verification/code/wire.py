@@ -33,12 +33,12 @@ DEEP: Final = 100
 """How deeply what the answer gives may be nested; what the tests give may be nested twice as deeply."""
 
 Encode = Callable[[Any], Any]
-"""Encodes what is no plain value as `[kind, ...]`; raises `Unfit` where that cannot be."""
+"""Encodes what is no plain value as `[kind, ...]`; raises `NotEncodable` where that cannot be."""
 Decode = Callable[[list[Any]], Any]
 """The object for such a list; raises `Malformed` for a kind it does not know."""
 
 
-class Unfit(Exception):
+class NotEncodable(Exception):
     """A value cannot be carried; the message says why."""
 
 
@@ -55,7 +55,7 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
         depth: how deeply the value may be nested.
 
     Raises:
-        Unfit: it is nested too deeply or in itself, or `other` cannot carry what is in it.
+        NotEncodable: it is nested too deeply or in itself, or `other` cannot carry what is in it.
     """
     kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
@@ -63,7 +63,7 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
     if kind is int:
         return value if -_LONG < value < _LONG else ["int", hex(value)]
     if depth < 0:
-        raise Unfit("a value is nested too deeply, or contains itself")
+        raise NotEncodable("a value is nested too deeply, or contains itself")
     if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
         return [kind.__name__, [encode(item, other, depth - 1) for item in value]]
     if kind in _DICTS.values():
@@ -164,11 +164,11 @@ def is_mutable(value: Any) -> bool:
 
 
 def dumps(message: Any) -> bytes:
-    """A message as bytes; raises Unfit where a number in it is too long."""
+    """A message as bytes; raises NotEncodable where a number in it is too long."""
     try:
         return json.dumps(message).encode()
     except ValueError as error:
-        raise Unfit("a number is too long") from error
+        raise NotEncodable("a number is too long") from error
 
 
 def loads(data: bytes) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from stillhouse.errors import ConfigError
-from stillhouse.sandbox.jail import Permits
+from stillhouse.sandbox.jail import Permissions
 from stillhouse.tools import ToolArgs, tool
 
 
@@ -127,9 +127,9 @@ def test_what_a_sandbox_lets_through_is_checked_when_the_file_is_loaded() -> Non
         tool(network=True)(documented)
     with pytest.raises(ConfigError, match=r"documented .*files names .*nothing_here.txt, which does not exist"):
         tool(sandbox=True, files=["nothing_here.txt"])(documented)
-    source = tool(sandbox=True, files=["test_decorator.py"])(documented).source
+    source = tool(sandbox=True, files=["test_decorator.py"])(documented).sandboxed
     assert source is not None
-    assert source.permits == Permits(network=False, files=(str(Path(__file__).absolute()),))
+    assert source.permissions == Permissions(network=False, files=(str(Path(__file__).absolute()),))
 
 
 class NotJson:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stillhouse.tools.limits import Places
+from stillhouse.tools.limits import ConcurrencyLimit
 
 
 class Gauge:
@@ -13,8 +13,8 @@ class Gauge:
         self.lock = threading.Lock()
         self.now = self.most = self.total = 0
 
-    async def use(self, places: Places) -> None:
-        async with places.one():
+    async def use(self, limit: ConcurrencyLimit) -> None:
+        async with limit.slot():
             with self.lock:
                 self.now += 1
                 self.total += 1
@@ -24,22 +24,22 @@ class Gauge:
                 self.now -= 1
 
 
-def most_at_once(places: Places, num_callers: int) -> int:
+def most_at_once(limit: ConcurrencyLimit, num_callers: int) -> int:
     gauge = Gauge()
 
     async def many() -> None:
-        await asyncio.gather(*(gauge.use(places) for _ in range(num_callers)))
+        await asyncio.gather(*(gauge.use(limit) for _ in range(num_callers)))
 
     asyncio.run(many())
     return gauge.most
 
 
 def test_callers_of_several_event_loops_share_the_places() -> None:
-    places, gauge = Places(3), Gauge()
+    limit, gauge = ConcurrencyLimit(3), Gauge()
 
     def loop(_: int) -> None:
         async def many() -> None:
-            await asyncio.gather(*(gauge.use(places) for _ in range(10)))
+            await asyncio.gather(*(gauge.use(limit) for _ in range(10)))
 
         asyncio.run(many())
 
@@ -49,22 +49,22 @@ def test_callers_of_several_event_loops_share_the_places() -> None:
 
 
 def test_without_a_limit_nobody_waits() -> None:
-    assert most_at_once(Places(None), 50) == 50
+    assert most_at_once(ConcurrencyLimit(None), 50) == 50
 
 
 def test_sandboxed_tools_have_a_limit_of_their_own() -> None:
     num_cores = os.cpu_count() or 1
-    assert most_at_once(Places.of(None, sandbox=True), 3 * num_cores) == 2 * num_cores
-    assert most_at_once(Places.of(None, sandbox=False), 3 * num_cores) == 3 * num_cores
-    assert most_at_once(Places.of(7, sandbox=True), 50) == 7
+    assert most_at_once(ConcurrencyLimit.of(None, sandbox=True), 3 * num_cores) == 2 * num_cores
+    assert most_at_once(ConcurrencyLimit.of(None, sandbox=False), 3 * num_cores) == 3 * num_cores
+    assert most_at_once(ConcurrencyLimit.of(7, sandbox=True), 50) == 7
 
 
-def test_places_are_given_in_the_order_they_were_asked_for() -> None:
-    places = Places(1)
+def test_slots_are_granted_in_the_order_of_the_requests() -> None:
+    limit = ConcurrencyLimit(1)
     served = []
 
     async def use(number: int) -> None:
-        async with places.one():
+        async with limit.slot():
             served.append(number)
             await asyncio.sleep(0)
 
@@ -78,16 +78,16 @@ def test_places_are_given_in_the_order_they_were_asked_for() -> None:
 @pytest.mark.parametrize("when", ["waiting", "just served", "inside"])
 def test_a_cancelled_caller_leaves_its_place_to_the_next(when: str) -> None:
     async def run() -> None:
-        places = Places(1)
+        limit = ConcurrencyLimit(1)
         release = asyncio.Event()
 
         async def hold() -> None:
-            async with places.one():
+            async with limit.slot():
                 await release.wait()
 
         holder = asyncio.create_task(hold())
         await asyncio.sleep(0)
-        given_up = asyncio.create_task(Gauge().use(places))
+        given_up = asyncio.create_task(Gauge().use(limit))
         await asyncio.sleep(0)
         if when != "waiting":
             release.set()
@@ -97,7 +97,7 @@ def test_a_cancelled_caller_leaves_its_place_to_the_next(when: str) -> None:
         given_up.cancel()
         release.set()
         await asyncio.wait({holder, given_up})
-        async with asyncio.timeout(5), places.one():
+        async with asyncio.timeout(5), limit.slot():
             pass
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ import pytest
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.tools import RewardArgs, Rewards, RewardSet, reward
+from stillhouse.tools import RewardArgs, RewardScores, RewardSet, reward
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 
 TRAJECTORY = Trajectory(
@@ -22,7 +22,7 @@ TRAJECTORY = Trajectory(
 )
 METADATA = PromptMetadata("prompt", expected_answer="4", tag="sums", verifier="exact", metadata={"weight": 0.5})
 
-Score = Callable[[RewardSet], Rewards]
+Score = Callable[[RewardSet], RewardScores]
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def broken_precondition(args: RewardArgs, messages: list[Message]) -> float:
 
 
 def test_the_total_is_the_mean_of_the_rewards_that_are_no_precondition(score: Score) -> None:
-    assert score(RewardSet([right, weighted, answered])) == Rewards(
+    assert score(RewardSet([right, weighted, answered])) == RewardScores(
         0.75, {"answered": 1.0, "right": 1.0, "weighted": 0.5}, {}
     )
 
 
 def test_a_precondition_of_zero_makes_the_total_zero_and_spares_the_rest(score: Score) -> None:
-    assert score(RewardSet([right, polite, answered])) == Rewards(0.0, {"polite": 0.0, "answered": 1.0}, {})
+    assert score(RewardSet([right, polite, answered])) == RewardScores(0.0, {"polite": 0.0, "answered": 1.0}, {})
 
 
 def test_preconditions_alone_make_the_total(score: Score) -> None:
@@ -114,7 +114,7 @@ def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(
 
 
 def test_without_rewards_a_trajectory_is_unverified(score: Score) -> None:
-    assert score(RewardSet.from_config(ToolsConfig())) == Rewards(None, {}, {})
+    assert score(RewardSet.from_config(ToolsConfig())) == RewardScores(None, {}, {})
 
 
 def test_a_trajectory_without_metadata_can_be_scored() -> None:
@@ -155,15 +155,15 @@ def test_rewards_of_a_file_run_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "rewards.py"
     path.write_text(REWARDS)
 
-    async def score() -> tuple[list[str], Rewards]:
+    async def score() -> tuple[list[str], RewardScores]:
         async with RewardSet.from_config(ToolsConfig(rewards_file=str(path), environment=("NAMED",))) as book:
             return book.names, await book.score(TRAJECTORY, METADATA)
 
     names, scored = asyncio.run(score())
     assert names == ["endless", "sandboxed"]
-    assert scored == Rewards(None, {"endless": None, "sandboxed": 0.5}, {"endless": "did not return within 0.3 s"}), (
-        json.dumps(scored.errors)
-    )
+    assert scored == RewardScores(
+        None, {"endless": None, "sandboxed": 0.5}, {"endless": "did not return within 0.3 s"}
+    ), json.dumps(scored.errors)
 
 
 IMPORTS = "from stillhouse.tools import RewardArgs, reward\n"

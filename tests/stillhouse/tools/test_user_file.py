@@ -5,7 +5,7 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox
-from stillhouse.tools.user_file import load_tools
+from stillhouse.tools.toolbox import load_tools
 
 GOOD = """
 from __future__ import annotations

@@ -4,15 +4,15 @@ from typing import Any
 import pytest
 
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
-from stillhouse.verification.finding import Finding
-from stillhouse.verification.registry import VERIFIERS
+from stillhouse.verification.result import VerificationResult
+from stillhouse.verification.verdicts import VERIFIERS
 
 
 @pytest.fixture(scope="session")
-def find() -> Callable[..., Finding]:
+def find() -> Callable[..., VerificationResult]:
     """What a verifier finds: `find("numeric", answer, expected, tolerance=0.1)`."""
 
-    def found(verifier: str, answer: str, expected: str | None, **metadata: object) -> Finding:
+    def found(verifier: str, answer: str, expected: str | None, **metadata: object) -> VerificationResult:
         return VERIFIERS[verifier](answer, PromptMetadata("p", expected, None, verifier, metadata))
 
     return found

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 CITIES = ["Rome", "Paris", "Athens", "A cat"]
 
 
@@ -57,7 +57,7 @@ def test_the_letter_an_answer_commits_itself_to_is_found(find: Find, answer: str
 @pytest.mark.parametrize("expected", ["B", "(b)", "B.", "Paris", " paris ", "1", "B) Paris"])
 def test_expected_option_is_a_letter_a_text_or_an_index(find: Find, expected: str) -> None:
     assert find("choice", "The answer is (B)", expected, options=CITIES).verified is True
-    assert find("choice", "The answer is (C)", expected, options=CITIES) == Finding(False, "chose C")
+    assert find("choice", "The answer is (C)", expected, options=CITIES) == VerificationResult(False, "chose C")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from stillhouse.config import Verifier
 from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
-from stillhouse.verification.registry import JUDGE, VERIFIERS
+from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
 
 def prompt(expected: str | None, verifier: str = "numeric", **metadata: object) -> PromptMetadata:

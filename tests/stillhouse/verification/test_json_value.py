@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "maximum": 5}}}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

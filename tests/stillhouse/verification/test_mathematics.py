@@ -8,9 +8,9 @@ import pytest
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification import verify
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 HALF = PromptMetadata("p", "\\frac{1}{2}", None, "math", {})
 
 

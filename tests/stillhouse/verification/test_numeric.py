@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.verification import last_number
-from stillhouse.verification.finding import Finding
-from stillhouse.verification.units import known_unit, unit_after
+from stillhouse.verification.numeric import known_unit, unit_after
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 
 
 @pytest.mark.parametrize(

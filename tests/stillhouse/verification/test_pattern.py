@@ -3,9 +3,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 
 
 @pytest.mark.parametrize(

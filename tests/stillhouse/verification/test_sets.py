@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 WORDS = st.lists(st.text(alphabet="abcxyz", min_size=2, max_size=8).filter(lambda word: word != "and"), min_size=1)
 
 

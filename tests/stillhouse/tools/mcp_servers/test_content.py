@@ -1,6 +1,6 @@
 import mcp_types
 
-from stillhouse.tools.mcp_servers.content import as_text
+from stillhouse.tools.mcp_servers.server import as_text
 
 
 def result(*content: mcp_types.ContentBlock, structured: object = None) -> mcp_types.CallToolResult:

@@ -60,7 +60,8 @@ def test_a_server_that_ignores_everything_ends_when_the_run_is_killed() -> None:
     )
     run = (
         "import subprocess, time; "
-        f"subprocess.Popen({[*SUPERVISOR, 'PATH', sys.executable, '-c', server]!r}, start_new_session=True); time.sleep(60)"
+        f"subprocess.Popen({[*SUPERVISOR, 'PATH', sys.executable, '-c', server]!r}, start_new_session=True); "
+        "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

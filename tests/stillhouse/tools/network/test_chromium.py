@@ -16,10 +16,10 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.tools.network.chromium import ChromiumPages
-from stillhouse.tools.network.find_chromium import system_chromium
+from stillhouse.tools.network.browser_process import system_chromium
+from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher
+from stillhouse.tools.network.fetching import PageUnavailable
 from stillhouse.tools.network.guard import Guard
-from stillhouse.tools.network.page import NoPage
 
 pytestmark = pytest.mark.skipif(
     system_chromium() is None, reason="no Chromium on this machine: apt-get install chromium"
@@ -172,7 +172,7 @@ def test_pages_are_released_and_the_browser_is_replaced(site: Any) -> None:
     before = {process.pid for process in browsers(here)}
 
     async def use() -> tuple[list[set[int]], int]:
-        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0, max_at_once=2, pages_per_browser=2)
+        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0, max_at_once=2, pages_per_browser=2)
         seen = []
         try:
             for _ in range(3):
@@ -197,7 +197,7 @@ def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
     before = {process.pid for process in browsers(here)}
 
     async def use() -> str:
-        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0)
+        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0)
         try:
             await pages.get(site.url("/"))
             for process in browsers(here):
@@ -214,7 +214,7 @@ def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
 @pytest.mark.slow
 def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site: Any) -> None:
     async def use() -> None:
-        pages = ChromiumPages(Guard(["127.0.0.1"]), 10.0, max_at_once=1)
+        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0, max_at_once=1)
         try:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(2.5):
@@ -255,11 +255,11 @@ def test_scripts_that_never_return_cost_their_own_page_alone(site: Any) -> None:
     site.html("/", "hello")
 
     async def use() -> None:
-        pages = ChromiumPages(Guard(["127.0.0.1"]), 2.0, max_at_once=1)
+        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 2.0, max_at_once=1)
         try:
-            with pytest.raises(NoPage, match="did not load within 2 s"):
+            with pytest.raises(PageUnavailable, match="did not load within 2 s"):
                 await pages.get(site.url("/early"))
-            with pytest.raises(NoPage, match="do not come to rest"):
+            with pytest.raises(PageUnavailable, match="do not come to rest"):
                 await pages.get(site.url("/late"))
             assert "hello" in (await pages.get(site.url("/"))).text
         finally:

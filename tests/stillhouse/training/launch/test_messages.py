@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import TrainingError, TrainingKilled
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.progress.state import Fact
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.messages import follow

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.serving.models import load_model
 
 Rows = list[list[int]]

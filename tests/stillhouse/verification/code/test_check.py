@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from stillhouse.verification.code.compare import same_output
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 ADD = "Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nUse it as `add(1, 2)`."
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
 SOLUTION = "```python\nclass Solution:\n    def add(self, a, b):\n        return a + b\n```"
@@ -42,8 +42,8 @@ class TestAdd(unittest.TestCase):
 def test_right_code_passes_tests_of_every_form(
     find: Find, answer: str, test_cases: Any, more: dict[str, object]
 ) -> None:
-    assert find("python", answer, None, test_cases=test_cases, **more) == Finding(True)
-    assert find("python", answer, None, test_cases=json.dumps(test_cases), **more) == Finding(True)
+    assert find("python", answer, None, test_cases=test_cases, **more) == VerificationResult(True)
+    assert find("python", answer, None, test_cases=json.dumps(test_cases), **more) == VerificationResult(True)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find:
 )
 def test_scripts_read_and_print_as_they_please(find: Find, code: str, output: str) -> None:
     finding = find("python", f"```python\n{code}\n```", None, test_cases=[{"input": "21\n", "output": output}])
-    assert finding == Finding(True)
+    assert finding == VerificationResult(True)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 
 HONEST: dict[str, tuple[str, str]] = {
     "values_of_every_kind": (
@@ -191,7 +191,7 @@ HONEST: dict[str, tuple[str, str]] = {
 def test_a_right_answer_is_verified(find: Find, name: str) -> None:
     code, tests = HONEST[name]
     answer = f"```python\n{textwrap.dedent(code)}\n```"
-    assert find("python", answer, None, test_cases=tests) == Finding(True)
+    assert find("python", answer, None, test_cases=tests) == VerificationResult(True)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import pytest
 
 from stillhouse.sandbox.limits import descendants
 from stillhouse.verification.code.cases import programs_of
-from stillhouse.verification.code.verdicts import Verdicts
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.code.runner import CodeRunner
+from stillhouse.verification.result import VerificationResult
 
-Find = Callable[..., Finding]
+Find = Callable[..., VerificationResult]
 
 
-def finding_of(find: Find, code: str, tests: str = "assert True", **metadata: object) -> Finding:
+def finding_of(find: Find, code: str, tests: str = "assert True", **metadata: object) -> VerificationResult:
     return find("python", f"```python\n{code}\n```", tests, **{"time_limit_s": 1, **metadata})
 
 
@@ -112,7 +112,7 @@ def test_other_processes_and_secrets_are_out_of_sight(find: Find, monkeypatch: p
         "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert os.listdir('/proc') == []\n"
         f"try:\n    os.kill({os.getpid()}, 0)\nexcept ProcessLookupError:\n    pass\nelse:\n    assert False\n"
     )
-    assert finding_of(find, "pass", tests) == Finding(True)
+    assert finding_of(find, "pass", tests) == VerificationResult(True)
 
 
 def test_nothing_is_left_running(find: Find) -> None:
@@ -171,7 +171,7 @@ def test_answers_are_judged_in_a_run_that_writes_for_its_owner_alone() -> None:
     }
     umask = os.umask(0o077)
     try:
-        finding = Verdicts().on(question, 60.0)
+        finding = CodeRunner().on(question, 60.0)
     finally:
         os.umask(umask)
-    assert finding == Finding(True, None)
+    assert finding == VerificationResult(True, None)

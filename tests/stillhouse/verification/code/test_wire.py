@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stillhouse.verification.code.wire import DEEP, Malformed, Unfit, decode, dumps, encode, loads
+from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, dumps, encode, loads
 
 
 def refuse_value(value: Any) -> Any:
-    raise Unfit(type(value).__name__)
+    raise NotEncodable(type(value).__name__)
 
 
 def refuse_form(form: list[Any]) -> Any:
@@ -51,14 +51,14 @@ def test_what_overrides_a_plain_type_is_no_plain_value() -> None:
         __hash__ = int.__hash__
 
     for value in (Sly(1), [Sly(1)], {Sly(1): 2}, object(), type("Text", (str,), {})("x")):
-        with pytest.raises(Unfit):
+        with pytest.raises(NotEncodable):
             encode(value, refuse_value, DEEP)
 
 
 def test_a_value_in_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(Unfit, match="contains itself"):
+    with pytest.raises(NotEncodable, match="contains itself"):
         encode(value, refuse_value, DEEP)
 
 

@@ -1,17 +1,43 @@
-"""Keeps a page from taking the machine's memory: its renderer is ended once it holds too much.
-
-Chromium itself sets no such limit: a page of a few hundred bytes, compressed more than once, made one of 4 GiB within
-the time a page may take, and eight pages are open at once.
-"""
+"""Where a Chromium is installed."""
 
 import asyncio
 import logging
 import os
+import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
+
+_SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+
+
+def system_chromium() -> str | None:
+    """Path of the system's Chromium, or of a browser made of it; None where there is none."""
+    return next((path for name in _SYSTEM_NAMES if (path := shutil.which(name))), None)
+
+
+def own_chromium(driver: Any) -> str | None:
+    """Path of the browser that `playwright install` has put; None where it has put none.
+
+    Args:
+        driver: Playwright, started.
+    """
+    path = str(driver.chromium.executable_path)
+    return path if Path(path).exists() else None
+
+
+async def is_installed() -> bool:
+    """True where one is found, the system's or Playwright's own; starts Playwright only to look for the latter."""
+    if system_chromium() is not None:
+        return True
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as driver:
+        return own_chromium(driver) is not None
+
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ objects of the answer's may be compared by it, and an object that the tests cons
 may calculate with what they give it, since that is what such tests are about.
 """
 
+import builtins
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
@@ -20,14 +22,14 @@ class Asking(Protocol):
     def ask(self, operation: str, *args: Any) -> Any:
         """The result of the operation; raises what it raises."""
 
-    def call(self, target: "StandIn", args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call(self, target: "SolutionProxy", args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """What calling the object gives; raises what it raises."""
 
     def give_up(self, reason: str) -> NoReturn:
         """Leaves the answer unverified."""
 
 
-class StandIn:
+class SolutionProxy:
     """Stands for one object of the answer's.
 
     Args:
@@ -56,7 +58,7 @@ class StandIn:
         self._answer.give_up("the tests derive a class from one of the answer's")
 
     def __getattr__(self, name: str) -> Any:
-        if (name.startswith("__") and name not in _READABLE) or name in StandIn.__slots__:
+        if (name.startswith("__") and name not in _READABLE) or name in SolutionProxy.__slots__:
             raise AttributeError(name)
         return self._answer.ask("get", self, name)
 
@@ -77,7 +79,7 @@ class StandIn:
 
     def __iter__(self) -> Iterator[Any]:
         each = self._answer.ask("iter", self)
-        return each if type(each) is StandIn else iter(each)
+        return each if type(each) is SolutionProxy else iter(each)
 
     def __next__(self) -> Any:
         return self._answer.ask("next", self)
@@ -97,10 +99,10 @@ class StandIn:
         return self._answer.ask("leave", self, None, None, None)
 
     def __instancecheck__(self, value: object) -> bool:
-        return type(value) is StandIn and self._answer.ask("isinstance", value, self) is True
+        return type(value) is SolutionProxy and self._answer.ask("isinstance", value, self) is True
 
     def __subclasscheck__(self, kind: object) -> bool:
-        return type(kind) is StandIn and self._answer.ask("issubclass", kind, self) is True
+        return type(kind) is SolutionProxy and self._answer.ask("issubclass", kind, self) is True
 
     def __index__(self) -> int:
         return plain(self._answer.ask("index", self), int)
@@ -133,14 +135,14 @@ class StandIn:
         return plain(self._answer.ask("hash", self), int)
 
     def _compare(self, operation: str, other: object) -> Any:
-        if type(other) is StandIn:
+        if type(other) is SolutionProxy:
             return self._answer.ask(operation, self, other)
         if self._is_constructed:
             self._answer.give_up("the tests compare a value of theirs with an object of the answer's own class")
         return NotImplemented
 
     def _may_see(self, other: object) -> bool:
-        return type(other) is StandIn or self._is_constructed
+        return type(other) is SolutionProxy or self._is_constructed
 
 
 def plain(value: Any, kind: type) -> Any:
@@ -150,8 +152,8 @@ def plain(value: Any, kind: type) -> Any:
     return value
 
 
-def _binary(name: str, *, is_reflected: bool) -> Callable[[StandIn, Any], Any]:
-    def method(self: StandIn, other: Any) -> Any:
+def _binary(name: str, *, is_reflected: bool) -> Callable[[SolutionProxy, Any], Any]:
+    def method(self: SolutionProxy, other: Any) -> Any:
         if not self._may_see(other):
             return NotImplemented
         return self._answer.ask(name, other, self) if is_reflected else self._answer.ask(name, self, other)
@@ -160,7 +162,7 @@ def _binary(name: str, *, is_reflected: bool) -> Callable[[StandIn, Any], Any]:
 
 
 def _unary(name: str) -> Callable[..., Any]:
-    def method(self: StandIn, *args: Any) -> Any:
+    def method(self: SolutionProxy, *args: Any) -> Any:
         value = self._answer.ask(name, self, *args)
         return plain(value, _RESULTS[name]) if name in _RESULTS else value
 
@@ -177,8 +179,66 @@ _RESULTS: Final[dict[str, type]] = {
 }
 for _name in (*BINARY, "divmod"):
     _method = _name.rstrip("_")
-    setattr(StandIn, f"__{_method}__", _binary(_name, is_reflected=False))
-    setattr(StandIn, f"__r{_method}__", _binary(_name, is_reflected=True))
+    setattr(SolutionProxy, f"__{_method}__", _binary(_name, is_reflected=False))
+    setattr(SolutionProxy, f"__r{_method}__", _binary(_name, is_reflected=True))
 for _name in UNARY:
     if _name != "hash":
-        setattr(StandIn, f"__{_name}__", _unary(_name))
+        setattr(SolutionProxy, f"__{_name}__", _unary(_name))
+
+
+Family = list[list[str]]
+"""Module and name of a class and of its bases, nearest first."""
+
+
+class _OfAnswer:
+    """What an exception of the answer's own class says and has."""
+
+    def __str__(self) -> str:
+        return str(vars(self).get("_text") or super().__str__())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "_stand_in" not in vars(self):
+            raise AttributeError(name)
+        return getattr(vars(self)["_stand_in"], name)
+
+
+class AnswerErrors:
+    """Classes of the answer's exceptions by number, each derived from the nearest class that the tests have, too."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, type[BaseException]] = {}
+
+    def kind(self, number: int, family: Family) -> type[BaseException]:
+        """The class of this number and family."""
+        known = _known(*family[0])
+        if known is not None:
+            return known
+        if number not in self._classes:
+            base = next((one for one in (_known(*entry) for entry in family[1:]) if one is not None), Exception)
+            self._classes[number] = type(family[0][1], (_OfAnswer, base), {"_number": number})
+        return self._classes[number]
+
+    def error(
+        self, form: list[Any], decode: Callable[[Any], Any], stand_in: Callable[[int], SolutionProxy]
+    ) -> BaseException:
+        """The exception of an encoded form; raises ValueError and its like where it is none."""
+        _, number, class_number, family, args, text, reason = form
+        kind = self.kind(int(class_number), family)
+        given = [decode(arg) for arg in args]
+        try:
+            error = kind(*given)
+        except TypeError:
+            error = kind.__new__(kind)
+            error.args = tuple(given)
+        vars(error).update(_text=str(text), _reason=str(reason), _stand_in=stand_in(int(number)))
+        return error
+
+
+def _known(module: str, name: str) -> type[BaseException] | None:
+    """A class of Python's own that the tests can have by name."""
+    top = module.partition(".")[0]
+    # What unittest raises to skip a test would skip it.
+    if top not in sys.stdlib_module_names or top == "unittest":
+        return None
+    found = getattr(builtins if module == "builtins" else sys.modules.get(module), name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None

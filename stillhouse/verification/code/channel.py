@@ -13,11 +13,11 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct(">I")
 
 
-class Hung(Exception):
+class ChannelClosed(Exception):
     """The other side has ended, or closed the line."""
 
 
-class Line:
+class MessageChannel:
     """One end of a line.
 
     Args:
@@ -34,21 +34,21 @@ class Line:
         """Sends one message.
 
         Raises:
-            Unfit: it cannot be written as JSON.
-            Hung: nobody takes it.
+            NotEncodable: it cannot be written as JSON.
+            ChannelClosed: nobody takes it.
         """
         data = dumps(message)
         try:
             self._end.sendall(_LENGTH.pack(len(data)) + data)
         except OSError as error:
-            raise Hung from error
+            raise ChannelClosed from error
 
     def receive(self) -> Any:
         """The next message.
 
         Raises:
             Malformed: it is none.
-            Hung: there are no more.
+            ChannelClosed: there are no more.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if self._alarm is not None and length > MAX_MESSAGE_BYTES:
@@ -65,12 +65,12 @@ class Line:
             if self._alarm is not None:
                 ready = select.select([self._end, self._alarm], [], [])[0]
                 if self._end not in ready:
-                    raise Hung
+                    raise ChannelClosed
             try:
                 part = self._end.recv(min(length - len(got), 1 << 20))
             except OSError as error:
-                raise Hung from error
+                raise ChannelClosed from error
             if not part:
-                raise Hung
+                raise ChannelClosed
             got += part
         return bytes(got)

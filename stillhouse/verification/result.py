@@ -6,7 +6,7 @@ from typing import NamedTuple
 from stillhouse.types import PromptMetadata
 
 
-class Finding(NamedTuple):
+class VerificationResult(NamedTuple):
     """What one verifier says of an answer."""
 
     verified: bool | None
@@ -15,12 +15,12 @@ class Finding(NamedTuple):
     """Why, where there is more to say than that."""
 
 
-Check = Callable[[str, PromptMetadata], Finding]
+VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
 """A verifier: the final answer and what it is compared with. It never raises on any text."""
 
 
 class Verdict(NamedTuple):
-    """A `Finding` and the verifier it came from."""
+    """A `VerificationResult` and the verifier it came from."""
 
     verified: bool | None
     verifier: str | None

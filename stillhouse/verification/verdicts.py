@@ -8,8 +8,14 @@ from typing import Final
 
 from stillhouse.types import Message, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification.answers import final_answer
-from stillhouse.verification.finding import Finding, Verdict
-from stillhouse.verification.registry import JUDGE, STANDS_IN, VERIFIERS
+from stillhouse.verification.choice import choice
+from stillhouse.verification.code.check import python
+from stillhouse.verification.json_value import json_value
+from stillhouse.verification.mathematics import mathematics
+from stillhouse.verification.numeric import numeric
+from stillhouse.verification.result import Verdict, VerificationResult, VerifyFunction
+from stillhouse.verification.sets import list_, set_
+from stillhouse.verification.text import contains, exact, normalised, pattern
 
 INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
 """Ends of a trajectory that say nothing about the model that was sampled."""
@@ -50,17 +56,19 @@ def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
 
 
-def _ending(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata) -> Finding:
+def _ending(
+    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata
+) -> VerificationResult:
     obstacle = _obstacle(metadata)
     if obstacle is not None:
-        return Finding(None, obstacle)
+        return VerificationResult(None, obstacle)
     if stop_reason in INFRASTRUCTURE_STOPS:
-        return Finding(None, f"the trajectory stopped for {stop_reason}")
+        return VerificationResult(None, f"the trajectory stopped for {stop_reason}")
     if stop_reason is not StopReason.ANSWERED:
-        return Finding(False, f"the trajectory stopped for {stop_reason} before it came to an answer")
+        return VerificationResult(False, f"the trajectory stopped for {stop_reason} before it came to an answer")
     answer = final_answer(messages)
     if answer is None:
-        return Finding(False, "the last message holds no answer")
+        return VerificationResult(False, "the last message holds no answer")
     return VERIFIERS[metadata.verifier](answer, metadata)
 
 
@@ -73,3 +81,24 @@ def _obstacle(metadata: PromptMetadata) -> str | None:
     if metadata.expected_answer is None and not metadata.metadata.get(STANDS_IN.get(metadata.verifier, "")):
         return "no answer is expected"
     return None
+
+
+JUDGE: Final = "judge"
+"""The verifier that is no function: a language model decides, elsewhere."""
+
+VERIFIERS: Final[dict[str, VerifyFunction]] = {
+    "exact": exact,
+    "normalised": normalised,
+    "contains": contains,
+    "numeric": numeric,
+    "math": mathematics,
+    "choice": choice,
+    "set": set_,
+    "list": list_,
+    "regex": pattern,
+    "json": json_value,
+    "python": python,
+}
+
+STANDS_IN: Final = {"json": "answer_schema", "python": "test_cases"}
+"""Keys of the metadata that a verifier can do with instead of an expected answer."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 
 CHILD = """
 import subprocess, sys, time
@@ -17,15 +17,15 @@ time.sleep(60)
 """
 PARENT = """
 import os, sys, time
-from stillhouse.processes.children import GuardedProcess
+from stillhouse.processes.guarded_process import GuardedProcess
 child = GuardedProcess("guarded_child", [])
 print(child.pid, child.lines.readline().strip(), flush=True)
 time.sleep(60)
 """
-STARTER = """
+LAUNCHER = """
 import subprocess, sys, time
-from stillhouse.processes.children import name_starter
-name_starter()
+from stillhouse.processes.exit import announce_parent
+announce_parent()
 worker = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, start_new_session=True)
 worker.stdout.readline()
 print(worker.pid, flush=True)
@@ -33,8 +33,8 @@ time.sleep(60)
 """
 WORKER = """
 import time
-from stillhouse.processes.children import die_with_starter
-die_with_starter()
+from stillhouse.processes.exit import die_with_parent
+die_with_parent()
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -107,17 +107,17 @@ def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
     child.stop()
 
 
-def test_a_worker_in_a_session_of_its_own_dies_with_its_starter() -> None:
-    with subprocess.Popen([sys.executable, "-c", STARTER, WORKER], stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
-        worker = int(starter.stdout.readline())
+def test_a_worker_in_a_session_of_its_own_dies_with_its_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, WORKER], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        worker = int(launcher.stdout.readline())
         assert is_alive(worker)
-        starter.kill()
+        launcher.kill()
     wait_until_gone(worker)
 
 
-def test_a_worker_whose_starter_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STILLHOUSE_STARTER", "1")
+def test_a_worker_whose_parent_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STILLHOUSE_PARENT", "1")
     worker = subprocess.run([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, check=False)
     assert (worker.returncode, worker.stdout) == (-signal.SIGKILL, b"")
 

@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from stillhouse.types import JsonObject
-from stillhouse.verification.code.errors import AnswerErrors
-from stillhouse.verification.code.line import Hung, Line
+from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.names import TestNames, from_library
-from stillhouse.verification.code.stand_in import StandIn
+from stillhouse.verification.code.proxy import AnswerErrors, SolutionProxy
 from stillhouse.verification.code.tests_objects import TestsObjects, show
-from stillhouse.verification.code.wire import DEEP, Malformed, Unfit, decode, is_mutable
+from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, is_mutable
 
 
-class Stopped(BaseException):
-    """Ends the tests. `Reach.verdict` holds what came of it, whatever the tests make of this exception."""
+class TestsStopped(BaseException):
+    """Ends the tests. `SolutionClient.verdict` holds what came of it, whatever the tests make of this exception."""
 
 
-class Reach:
+class SolutionClient:
     """What the tests can do with an answer.
 
     Args:
@@ -26,12 +25,12 @@ class Reach:
         names: the names of the tests; None where they are only calls.
     """
 
-    def __init__(self, line: Line, names: TestNames | None = None) -> None:
+    def __init__(self, line: MessageChannel, names: TestNames | None = None) -> None:
         self._line = line
         self._names = names
         self._lock = threading.RLock()
-        self._classes: dict[str, StandIn] = {}
-        self._stand_ins: dict[int, StandIn] = {}
+        self._classes: dict[str, SolutionProxy] = {}
+        self._stand_ins: dict[int, SolutionProxy] = {}
         self._errors = AnswerErrors()
         self._own = TestsObjects(self._decode)
         self._wanted: str | None = None
@@ -42,7 +41,7 @@ class Reach:
         """Has the answer imported; gives the names that it defines.
 
         Raises:
-            Stopped: it could not be.
+            TestsStopped: it could not be.
         """
         reply = self._exchange({"code": code, "script": False})
         try:
@@ -55,11 +54,11 @@ class Reach:
     def name(self, name: str) -> Any:
         """What a name of the answer's stands for; raises AttributeError where there is none."""
         found = self.ask("get", self._stand_in(0), name)
-        if self._names is None or name not in self._names.classes or type(found) is not StandIn:
+        if self._names is None or name not in self._names.classes or type(found) is not SolutionProxy:
             return found
         # Apart from what else may lead to the same object: only what is called by this name constructs.
         if name not in self._classes or self._classes[name]._number != found._number:
-            self._classes[name] = StandIn(self, found._number, is_class=True)
+            self._classes[name] = SolutionProxy(self, found._number, is_class=True)
         return self._classes[name]
 
     def global_name(self, name: str) -> Any:
@@ -72,7 +71,7 @@ class Reach:
             found = self.ask("get", self._stand_in(0), name)
         finally:
             self._wanted = None
-        return self.name(name) if type(found) is StandIn else found
+        return self.name(name) if type(found) is SolutionProxy else found
 
     def set_name(self, name: str, value: Any) -> None:
         """Replaces what a name of the answer's stands for."""
@@ -90,7 +89,7 @@ class Reach:
         """What the operation gives in the answer's process; raises what it raises there."""
         return self._request(operation, args, {}, self._decode)
 
-    def call(self, target: StandIn, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call(self, target: SolutionProxy, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """What calling the object gives; raises what it raises there."""
         return self._request("call", (target, *args), named, self._constructed if target._is_class else self._decode)
 
@@ -98,7 +97,7 @@ class Reach:
         self, operation: str, args: Sequence[Any], named: Mapping[str, Any], decode_result: Callable[[Any], Any]
     ) -> Any:
         if self.verdict is not None:
-            raise Stopped
+            raise TestsStopped
         options = [[key, self._encode(value)] for key, value in named.items()]
         # Held by one thread of the tests' at a time, also while a function of theirs is called back.
         with self._lock:
@@ -123,7 +122,7 @@ class Reach:
         if isinstance(form, list) and form[0] == "derived" and is_mutable(self._decode(form[1])):
             form = ["answer", form[2]]
         found = self._decode(form)
-        if type(found) is StandIn:
+        if type(found) is SolutionProxy:
             object.__setattr__(found, "_is_constructed", True)
         return found
 
@@ -140,21 +139,21 @@ class Reach:
                 if message[0] != "ask":
                     return message
                 self._line.send(self._own.serve(message[1:]))
-        except Hung as error:
+        except ChannelClosed as error:
             self._stop(False, "", error)
         except Malformed as error:
             self._stop(False, f"the answer's process sent no message of the right form: {error}", error)
-        except Unfit as error:
+        except NotEncodable as error:
             self._stop(False, str(error), error)
 
     def _stop(self, verified: bool | None, note: str, cause: BaseException | None = None) -> NoReturn:
         if self.verdict is None:
             self.verdict = (verified, note)
-        raise Stopped from cause
+        raise TestsStopped from cause
 
-    def _stand_in(self, number: int) -> StandIn:
+    def _stand_in(self, number: int) -> SolutionProxy:
         if number not in self._stand_ins:
-            self._stand_ins[number] = StandIn(self, number)
+            self._stand_ins[number] = SolutionProxy(self, number)
         found = self._stand_ins[number]
         # It came from the answer now, whoever constructed it.
         object.__setattr__(found, "_is_constructed", False)
@@ -182,7 +181,7 @@ class Reach:
             return self._stand_in(int(rest[-1]))
         raise Malformed(f"no value is of kind {kind!r}")
 
-    async def _wait_for(self, coroutine: StandIn) -> Any:
+    async def _wait_for(self, coroutine: SolutionProxy) -> Any:
         return self.ask("await", coroutine)
 
     def _error(self, form: list[Any]) -> BaseException:
@@ -196,13 +195,13 @@ class Reach:
     def _encode(self, value: Any) -> Any:
         try:
             return self._own.encode(value)
-        except Unfit as error:
+        except NotEncodable as error:
             self.give_up(str(error))
         except RecursionError:
             self.give_up("the tests give a value that contains itself")
 
 
-def _derived(value: Any, stand_in: StandIn) -> Any:
+def _derived(value: Any, stand_in: SolutionProxy) -> Any:
     """A plain value of a class of the answer's, with that class's methods; compared as the plain value that it is."""
     members: JsonObject = {
         "__getattr__": lambda _, name: getattr(stand_in, name),

@@ -1,4 +1,4 @@
-"""Verdicts on answers from the server that runs them, for any number of threads."""
+"""CodeRunner on answers from the server that runs them, for any number of threads."""
 
 import atexit
 import json
@@ -6,12 +6,19 @@ import os
 import threading
 from typing import Final
 
-from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerRefused, exchange, read_answer
-from stillhouse.sandbox.jail import Permits
+from stillhouse.sandbox.client import (
+    ANSWER_GRACE_S,
+    JailFailed,
+    SandboxServer,
+    ServerUnavailable,
+    exchange,
+    read_answer,
+)
+from stillhouse.sandbox.jail import Permissions
 from stillhouse.sandbox.root import SCRATCH
-from stillhouse.sandbox.supervisor import Terms
+from stillhouse.sandbox.supervisor import CallLimits
 from stillhouse.types import JsonObject
-from stillhouse.verification.finding import Finding
+from stillhouse.verification.result import VerificationResult
 
 _MODULE: Final = "stillhouse.verification.code.server"
 _ENVIRONMENT: Final = {
@@ -24,7 +31,7 @@ _ENVIRONMENT: Final = {
 }
 
 
-class Verdicts:
+class CodeRunner:
     """Runs answers, as many at a time as there are processors; the server starts with the first."""
 
     def __init__(self) -> None:
@@ -34,27 +41,29 @@ class Verdicts:
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
 
-    def on(self, question: JsonObject, max_wall_s: float) -> Finding:
+    def on(self, question: JsonObject, max_wall_s: float) -> VerificationResult:
         """The finding on an answer.
 
         Args:
             question: as `judge` takes it.
             max_wall_s: time of all runs of the answer.
         """
-        terms = Terms(max_wall_s, question["max_cpu_s"], Permits())
+        limits = CallLimits(max_wall_s, question["max_cpu_s"], Permissions())
         try:
-            with self._places, self._running().open_call(terms) as call:
+            with self._places, self._running().open_call(limits) as call:
                 answer = exchange(call, json.dumps(question).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
             found = read_answer(answer)
-        except ServerRefused as error:
-            return Finding(None, f"the code was not run: {error}")
+        except ServerUnavailable as error:
+            return VerificationResult(None, f"the code was not run: {error}")
         except JailFailed as error:
             if error.kind == "no_jail":
-                return Finding(None, f"the code was not run, since it cannot be kept in a sandbox here: {error}")
+                return VerificationResult(
+                    None, f"the code was not run, since it cannot be kept in a sandbox here: {error}"
+                )
             if error.kind == "lost":
-                return Finding(None, f"the code was not run to its end: the sandbox {error}")
-            return Finding(False, f"the code {error}")
-        return Finding(found["verified"], found["note"])
+                return VerificationResult(None, f"the code was not run to its end: the sandbox {error}")
+            return VerificationResult(False, f"the code {error}")
+        return VerificationResult(found["verified"], found["note"])
 
     def close(self) -> None:
         """Ends the server; a later question starts another."""

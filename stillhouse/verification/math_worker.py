@@ -4,7 +4,7 @@ import logging
 import re
 from typing import Any, Final
 
-from stillhouse.processes.helpers import answer_questions, limit_own_memory
+from stillhouse.processes.worker_pool import limit_memory_growth, serve_requests
 from stillhouse.types import JsonObject
 
 _MAX_MEMORY_BYTES: Final = 1 << 30
@@ -53,5 +53,5 @@ def _delimited(text: str) -> str:
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     _parsed("$1$")
-    limit_own_memory(_MAX_MEMORY_BYTES)
-    answer_questions(compare)
+    limit_memory_growth(_MAX_MEMORY_BYTES)
+    serve_requests(compare)

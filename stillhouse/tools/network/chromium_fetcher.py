@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stillhouse.tools.network.browser_memory import limit_memory
-from stillhouse.tools.network.find_chromium import own_chromium, system_chromium
+from stillhouse.tools.network.browser_process import limit_memory, own_chromium, system_chromium
+from stillhouse.tools.network.fetching import HTML_TYPES, MAX_PAGE_CHARACTERS, PageUnavailable, WebPage, require_text
 from stillhouse.tools.network.guard import Guard
-from stillhouse.tools.network.page import HTML_TYPES, MAX_PAGE_CHARACTERS, NoPage, Page, require_text
 from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
 
 MAX_PAGES_AT_ONCE: Final = 8
@@ -37,7 +36,7 @@ _ARGUMENTS: Final = (
 )
 
 
-class NoBrowser(Exception):
+class BrowserUnavailable(Exception):
     """Chromium does not start; the message says why and what to do."""
 
 
@@ -50,7 +49,7 @@ class _Browser:
     num_open: int = 0
 
 
-class ChromiumPages:
+class ChromiumFetcher:
     """Renders pages in a shared Chromium, which is started by the first one.
 
     Args:
@@ -78,11 +77,11 @@ class ChromiumPages:
         self._current: _Browser | None = None
         self._has_started = False
 
-    async def get(self, url: str) -> Page:
-        """As `Pages.get`.
+    async def get(self, url: str) -> WebPage:
+        """As `PageFetcher.get`.
 
         Raises:
-            NoBrowser: Chromium does not start at all. One that started before and does not now is a page less.
+            BrowserUnavailable: Chromium does not start at all. One that started before and does not now is a page less.
         """
         # The browser would open what is no web address (file:) without asking its proxy.
         await self._guard.check(url)
@@ -136,7 +135,9 @@ class ChromiumPages:
             self._driver = await async_playwright().start()
         path = own_chromium(self._driver) or system_chromium()
         if path is None:
-            raise NoBrowser("no Chromium is installed: run `playwright install chromium`, or install the system's")
+            raise BrowserUnavailable(
+                "no Chromium is installed: run `playwright install chromium`, or install the system's"
+            )
         try:
             handle = await self._driver.chromium.launch(
                 executable_path=path,
@@ -154,7 +155,7 @@ class ChromiumPages:
             # It may be the driver that ended; the next page gets another.
             await self._stop_driver()
             reason = f"{path} does not start: {error.message.splitlines()[0]}"
-            raise (NoPage(reason) if self._has_started else NoBrowser(reason)) from error
+            raise (PageUnavailable(reason) if self._has_started else BrowserUnavailable(reason)) from error
         self._has_started = True
         return handle
 
@@ -166,7 +167,7 @@ class ChromiumPages:
             with suppress(Error, builtins.TimeoutError):
                 await asyncio.wait_for(driver.stop(), _STOP_TIMEOUT_S)
 
-    async def _load(self, browser: _Browser, url: str) -> Page:
+    async def _load(self, browser: _Browser, url: str) -> WebPage:
         from playwright.async_api import Error, TimeoutError
 
         visit = _Visit(url)
@@ -177,24 +178,24 @@ class ChromiumPages:
             finally:
                 await asyncio.shield(asyncio.ensure_future(context.close()))
         except TimeoutError as error:
-            raise NoPage(f"{url} did not load within {self._timeout_s:g} s") from error
+            raise PageUnavailable(f"{url} did not load within {self._timeout_s:g} s") from error
         except Error as error:
             # An https page that the proxy refused is only a failed tunnel here; the guard knows the reason.
             await self._guard.check(visit.url)
             if visit.response is not None:
                 await self._kind(visit, visit.response)
             if "Download is starting" in error.message:
-                raise NoPage(f"{visit.url} is not text but a file to download") from error
-            raise NoPage(f"{visit.url} could not be loaded: {_reason(error.message)}") from error
+                raise PageUnavailable(f"{visit.url} is not text but a file to download") from error
+            raise PageUnavailable(f"{visit.url} could not be loaded: {_reason(error.message)}") from error
 
-    async def _render(self, page: Any, visit: "_Visit") -> Page:
+    async def _render(self, page: Any, visit: "_Visit") -> WebPage:
         from playwright.async_api import TimeoutError
 
         page.on("request", lambda request: visit.note_request(request, page))
         page.on("response", lambda response: visit.note_response(response, page))
         response = await page.goto(visit.url, wait_until="domcontentloaded", timeout=self._timeout_s * 1000)
         if response is None:
-            raise NoPage(f"{visit.url} could not be loaded: there was no answer")
+            raise PageUnavailable(f"{visit.url} could not be loaded: there was no answer")
         kind = await self._kind(visit, response)
         # Scripts that build the page, or lead on to another, get a moment. A page that never rests is taken as it is.
         with suppress(TimeoutError):
@@ -207,15 +208,15 @@ class ChromiumPages:
             # Playwright sets no limit here, and a script that never returns keeps the page from answering.
             text = await asyncio.wait_for(reading, _READ_TIMEOUT_S)
         except builtins.TimeoutError as error:
-            raise NoPage(f"{page.url} cannot be read: its scripts do not come to rest") from error
-        return Page(page.url, kind, text[:MAX_PAGE_CHARACTERS])
+            raise PageUnavailable(f"{page.url} cannot be read: its scripts do not come to rest") from error
+        return WebPage(page.url, kind, text[:MAX_PAGE_CHARACTERS])
 
     async def _kind(self, visit: "_Visit", response: Any) -> str:
         """The content type of a text that was found."""
         reason = response.headers.get(REASON_HEADER)
         if reason is not None:
             await self._guard.check(visit.url)
-            raise NoPage(f"{visit.url} could not be loaded: {reason}")
+            raise PageUnavailable(f"{visit.url} could not be loaded: {reason}")
         return require_text(response.url, response.status, response.headers.get("content-type", ""))
 
 

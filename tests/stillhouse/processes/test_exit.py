@@ -5,7 +5,7 @@ import pytest
 
 PROGRAM = """
 import atexit, sys, threading, time
-from stillhouse.processes.ending import without_teardown
+from stillhouse.processes.exit import without_teardown
 
 class Heavy:
     def __del__(self):

@@ -1,0 +1,116 @@
+"""Child processes that never outlive their parent and never leave children of their own behind.
+
+The child leads a session of its own, so that its whole process group can be signalled at once. It holds the reading end
+of a pipe whose writing end only the parent has: however the parent dies, the pipe closes and a thread of the child ends
+the group. `python -m stillhouse.processes.guarded_process MODULE ARGS` starts that thread before it runs the module,
+whose imports may take seconds. This needs no signal from the kernel and no thread of the parent to stay alive.
+"""
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Self
+
+
+class GuardedProcess:
+    """A Python module run as a child, `python -m MODULE ARGS`, whose standard output the parent reads line by line.
+
+    Use as a context manager: leaving the block, also by an exception or a signal turned into one, stops the group.
+
+    Args:
+        module: the module to run.
+        args: its arguments.
+        env: environment variables of the child, on top of the parent's.
+        inherit_env: False gives the child only the variables of `env`.
+        pass_fds: open files the child shares, under the same numbers.
+        grace_s: seconds between SIGTERM and SIGKILL when it is stopped.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        args: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        inherit_env: bool = True,
+        pass_fds: Sequence[int] = (),
+        grace_s: float = 10.0,
+    ) -> None:
+        self._grace_s = grace_s
+        self._process = subprocess.Popen(
+            # -P: a user's json.py in the working directory must not shadow Python's own.
+            [sys.executable, "-P", "-m", "stillhouse.processes.guarded_process", module, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            text=True,
+            start_new_session=True,
+            env={**(os.environ if inherit_env else {}), **(env or {})},
+            pass_fds=pass_fds,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child, and of its group."""
+        return self._process.pid
+
+    @property
+    def lines(self) -> IO[str]:
+        """The child's standard output."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the child runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code, once there is one."""
+        return self._process.wait(timeout_s)
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """Ends the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted.
+
+        Args:
+            grace_s: seconds between the two; None takes the default of this process.
+        """
+        try:
+            if self._process.poll() is None:
+                self._signal(signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(self._grace_s if grace_s is None else grace_s)
+        finally:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+
+def _kill_group_at_end_of_input() -> None:
+    with suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_kill_group_at_end_of_input, name="die-with-parent", daemon=True).start()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,136 @@
+"""What both ways of fetching a page give, and the ways in which there is none."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import httpx
+
+from stillhouse.http.bodies import BodyRefused, adecoded
+from stillhouse.tools.network.guard import Guard
+from stillhouse.tools.network.pinned import REQUEST_FAILED, guarded_client
+
+MAX_PAGE_CHARACTERS: Final = 5_000_000
+"""Longest page that is converted; what lies behind is dropped, far beyond any length that is shown to a model."""
+
+HTML_TYPES: Final = ("", "text/html", "application/xhtml+xml")
+"""Content types of HTML; a page that names none is taken for it."""
+
+_TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/xhtml+xml", "application/rss+xml")
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """A page as it was fetched."""
+
+    url: str
+    """Where it was found, after redirects."""
+    content_type: str
+    """Without parameters, in lower case; empty where none was given."""
+    text: str
+    """HTML, or the body of another text type."""
+
+    @property
+    def is_html(self) -> bool:
+        """True where `text` is HTML."""
+        return self.content_type in HTML_TYPES
+
+
+class PageUnavailable(Exception):
+    """There is no page to show; the message is fit for the model."""
+
+
+class PageFetcher(Protocol):
+    """A way to fetch pages."""
+
+    async def get(self, url: str) -> WebPage:
+        """The page at an http or https URL.
+
+        Raises:
+            PageUnavailable: it cannot be had, or is not text.
+            AddressRefused, HostUnknown: as `Guard.addresses`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Releases what is open."""
+        ...
+
+
+def require_text(url: str, status: int, content_type: str) -> str:
+    """The content type without its parameters.
+
+    Raises:
+        PageUnavailable: the status is an error, or the content is not text.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if status >= 400:
+        raise PageUnavailable(f"{url} answered HTTP {status}{_phrase(status)}")
+    if kind and not kind.startswith(_TEXT_TYPES):
+        raise PageUnavailable(f"{url} is not text but {kind}")
+    return kind
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" ({HTTPStatus(status).phrase})"
+    except ValueError:
+        return ""
+
+
+_HEADERS: Final = {"User-Agent": "Mozilla/5.0 (compatible; Stillhouse)", "Accept": "text/html,text/*;q=0.9,*/*;q=0.5"}
+_META_CHARSET: Final = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
+
+
+class HttpFetcher:
+    """Fetches pages with httpx under the guard; a body is read and decoded up to a bound, however long it is."""
+
+    def __init__(self, guard: Guard, timeout_s: float) -> None:
+        self._guard = guard
+        self._timeout_s = timeout_s
+
+    async def get(self, url: str) -> WebPage:
+        """As `PageFetcher.get`."""
+        try:
+            # A client a page: its cookies are no other page's, and connections are not kept anyway.
+            async with (
+                asyncio.timeout(self._timeout_s),
+                guarded_client(self._guard, self._timeout_s) as client,
+                client.stream("GET", url, headers=_HEADERS) as response,
+            ):
+                found = str(response.url)
+                kind = require_text(found, response.status_code, response.headers.get("content-type", ""))
+                body = await _read(response)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise PageUnavailable(f"{url} did not answer within {self._timeout_s:g} s") from error
+        except BodyRefused as error:
+            raise PageUnavailable(f"{url} could not be loaded: the answer {error}") from error
+        except httpx.TooManyRedirects as error:
+            raise PageUnavailable(f"{url} redirects without end") from error
+        except REQUEST_FAILED as error:
+            raise PageUnavailable(f"{url} could not be loaded: {error or type(error).__name__}") from error
+        return WebPage(found, kind, _decode(body, response.charset_encoding))
+
+    async def close(self) -> None:
+        """As `PageFetcher.close`; nothing is open."""
+
+
+async def _read(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for piece in adecoded(response.headers, response.aiter_raw()):
+        body += piece
+        if len(body) >= MAX_PAGE_CHARACTERS:
+            break
+    return bytes(body[:MAX_PAGE_CHARACTERS])
+
+
+def _decode(body: bytes, charset: str | None) -> str:
+    """The text in the charset of the header, else of a meta element, else UTF-8."""
+    declared = _META_CHARSET.search(body[:2048])
+    name = charset or (declared.group(1).decode("ascii") if declared else "utf-8")
+    try:
+        return body.decode(name, errors="replace")
+    except LookupError:
+        return body.decode("utf-8", errors="replace")

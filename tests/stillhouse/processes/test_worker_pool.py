@@ -1,0 +1,97 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stillhouse.processes.worker_pool import WorkerFailed, WorkerPool, WorkerTimeout
+
+ECHO = """
+import os, sys, time
+from stillhouse.processes.worker_pool import serve_requests
+
+def handle(request):
+    print("this must not be taken for an answer")
+    if "sleep_s" in request:
+        time.sleep(request["sleep_s"])
+    if "exit" in request:
+        os._exit(request["exit"])
+    return {"pid": os.getpid(), "environment": sorted(os.environ), "echo": request}
+
+if __name__ == "__main__":
+    serve_requests(handle)
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    (tmp_path / "echo_worker.py").write_text(ECHO)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    workers = WorkerPool("echo_worker")
+    yield workers
+    workers.close()
+
+
+def is_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_one_worker_answers_request_after_request(pool: WorkerPool) -> None:
+    answers = [pool.request({"number": number, "text": "x" * 200_000}, 20) for number in range(3)]
+    assert [answer["echo"]["number"] for answer in answers] == [0, 1, 2]
+    assert len({answer["pid"] for answer in answers}) == 1
+    assert {len(answer["echo"]["text"]) for answer in answers} == {200_000}
+
+
+def test_a_worker_sees_no_secrets(pool: WorkerPool) -> None:
+    assert set(pool.request({}, 20)["environment"]) <= {"PATH", "LANG", "LC_CTYPE", "PYTHONHASHSEED"}
+
+
+def test_a_request_without_end_costs_its_worker_only(pool: WorkerPool) -> None:
+    first = pool.request({}, 20)["pid"]
+    with pytest.raises(WorkerTimeout, match=r"no answer within 0.1 s"):
+        pool.request({"sleep_s": 600}, 0.1)
+    assert is_gone(first)
+    assert pool.request({"number": 1}, 20)["echo"] == {"number": 1}
+
+
+def test_a_worker_that_dies_is_replaced(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerFailed, match="a worker process ended with code 3"):
+        pool.request({"exit": 3}, 20)
+    pid = pool.request({}, 20)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerFailed):
+        pool.request({}, 20)
+    assert pool.request({"number": 1}, 20)["echo"] == {"number": 1}
+
+
+def test_closing_ends_the_workers(pool: WorkerPool) -> None:
+    pid = pool.request({}, 20)["pid"]
+    pool.close()
+    assert is_gone(pid)
+
+
+def test_a_worker_dies_with_the_process_that_asked(tmp_path: Path) -> None:
+    (tmp_path / "echo_worker.py").write_text(ECHO)
+    asking = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from stillhouse.processes.worker_pool import WorkerPool\n"
+        "print(WorkerPool('echo_worker').request({}, 20)['pid'], flush=True)\ninput()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", asking], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.kill()
+    assert is_gone(pid)
