@@ -1,6 +1,8 @@
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,6 +16,88 @@ def jail() -> None:
     problem = problem_with_jail()
     if problem is not None:
         pytest.skip(problem)
+
+
+Reply = tuple[int, dict[str, str], str | bytes]
+
+
+class Site:
+    """A web server on loopback. `pages` maps a path to (status, headers, body); other paths get the default reply."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Reply] = {}
+        self.status = 404
+        self.reason: str | None = None
+        self.content_type = "text/html"
+        self.headers: dict[str, str] = {}
+        self.body = b"nothing here"
+        self.delay_s = 0.0
+        self.seen: list[str] = []
+        """Path and query of every request, in order."""
+        self.authorizations: list[str] = []
+        """The header `Authorization` of every request."""
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                site._answer(self)
+
+            do_GET = do_POST = do_DELETE = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            # A client that has read enough hangs up.
+            def handle_error(self, *_: Any) -> None:
+                pass
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def html(self, path: str, body: str) -> None:
+        self.pages[path] = (200, {"Content-Type": "text/html; charset=utf-8"}, f"<html><body>{body}</body></html>")
+
+    def redirect(self, path: str, to: str) -> None:
+        self.pages[path] = (302, {"Location": to}, "")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.seen.append(handler.path)
+        self.authorizations.append(handler.headers.get("Authorization", ""))
+        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        time.sleep(self.delay_s)
+        default = (self.status, {"Content-Type": self.content_type, **self.headers}, self.body)
+        status, headers, body = self.pages.get(handler.path.partition("?")[0], default)
+        content = body.encode() if isinstance(body, str) else body
+        handler.send_response(status, self.reason)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    server = Site()
+    yield server
+    server.close()
 
 
 class ObjectStorage:

@@ -120,7 +120,7 @@ def test_a_body_is_decoded_within_a_bound(
     stranger.headers = {"Content-Encoding": coding, "Content-Type": kind}
     before_kb, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     try:
-        told = WAYS[way](stranger.url)
+        told = WAYS[way](stranger.url("/v1"))
     except (RequestFailed, ToolError, ConfigError) as error:
         told = str(error)
     assert time.monotonic() - started < 15
@@ -133,4 +133,4 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(stranger: Any) -> Non
     stranger.body = json.dumps({"choices": "x" * (MAX_BYTES + 1)}).encode()
     for ask in (_chat, _score):
         with pytest.raises(RequestFailed, match=r"the answer is longer than 4 MiB"):
-            ask(stranger.url)
+            ask(stranger.url("/v1"))

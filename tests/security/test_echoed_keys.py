@@ -137,8 +137,8 @@ def test_no_client_lets_a_key_pass_in_any_spelling(
         "Mcp-Session-Id": canary.key,
     }
     with caplog.at_level("DEBUG"):
-        written = _everything(ask, stranger.url, canary.key)
-    assert canary.key in stranger.seen[0]
+        written = _everything(ask, stranger.url("/v1"), canary.key)
+    assert canary.key in stranger.authorizations[0]
     assert not canary.in_text(written)
     assert not canary.in_text("\n".join(record.getMessage() for record in caplog.records))
 
@@ -161,6 +161,6 @@ def test_an_answer_that_is_no_http_is_not_repeated_with_its_key(ask: Callable[[s
 
 def test_an_answer_in_utf_16_hides_no_key(stranger: Any, canary: Any) -> None:
     stranger.body = json.dumps(completion(canary.key)).encode("utf-16")
-    written = _everything(_ask, stranger.url, canary.key) + _everything(_score, stranger.url, canary.key)
+    written = _everything(_ask, stranger.url("/v1"), canary.key) + _everything(_score, stranger.url("/v1"), canary.key)
     assert not canary.in_text(written)
     assert not canary.in_text(written.replace("\\x00", "").replace("\x00", ""))

@@ -116,8 +116,8 @@ def _answer_ends_no_run(stranger: Any, canary: Any, folder: Path, answer: tuple[
     file = folder / "journal.sqlite3"
     file.unlink(missing_ok=True)
     with Journal(file) as journal:
-        told = asyncio.run(_run(stranger.url, canary.key, journal))
-    assert not canary.in_text(told + _scored(stranger.url, canary.key))
+        told = asyncio.run(_run(stranger.url("/v1"), canary.key, journal))
+    assert not canary.in_text(told + _scored(stranger.url("/v1"), canary.key))
     assert not canary.in_text(file.read_bytes())
 
 
@@ -125,7 +125,7 @@ def _page_is_read_or_refused(browse: Browse, stranger: Any, answer: tuple[int, d
     stranger.status, stranger.headers, stranger.body = answer
     # Anything else that it raises fails the test.
     with suppress(ToolError):
-        assert isinstance(asyncio.run(browse.tool.function(stranger.url)), str)
+        assert isinstance(asyncio.run(browse.tool.function(stranger.url("/v1"))), str)
 
 
 @pytest.mark.parametrize(

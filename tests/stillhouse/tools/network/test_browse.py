@@ -64,7 +64,7 @@ def test_text_that_is_no_html_is_read_as_it_is(site: Any, read: Read) -> None:
 
 
 def test_a_page_in_another_charset_is_read(site: Any, read: Read) -> None:
-    site.raw["/"] = (200, {"Content-Type": "text/html"}, '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"))
+    site.pages["/"] = (200, {"Content-Type": "text/html"}, '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"))
     assert read(site.url("/")) == "caf\xe9"
 
 

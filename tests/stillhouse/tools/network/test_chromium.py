@@ -101,7 +101,7 @@ def test_a_page_that_takes_gigabytes_is_closed_and_the_next_one_is_read(site: An
     block, deflate = bytes(1 << 20), zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
     once = b"".join([deflate.compress(block) for _ in range(4096)] + [deflate.flush()])
     headers = {"Content-Type": "text/html", "Content-Encoding": "gzip, gzip, gzip"}
-    site.raw["/bomb"] = (200, headers, gzip.compress(gzip.compress(once)))
+    site.pages["/bomb"] = (200, headers, gzip.compress(gzip.compress(once)))
     site.html("/", "<p>here</p>")
     with pytest.raises(ToolError, match="could not be loaded: Page crashed"):
         read(site.url("/bomb"))
