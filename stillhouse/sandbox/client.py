@@ -1,4 +1,4 @@
-"""The caller's end of a sandbox server."""
+"""The caller's side of a fork server."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.sandbox.supervisor import CallLimits, FailureKind
 
 ANSWER_GRACE_S: Final = 15.0
-"""Seconds beyond a call's own time in which its supervisor has to answer."""
+"""Seconds beyond a call's time limit that its supervisor has to answer."""
 
 _LOAD_TIMEOUT_S: Final = 60.0
-_PASSED_ON: Final = ("PATH", "LANG")
-_CHUNK: Final = 1 << 16
+_INHERITED_VARIABLES: Final = ("PATH", "LANG")
+_CHUNK_BYTES: Final = 1 << 16
 
 
 class JailFailed(Exception):
-    """A call gave no result; the message says why, as the end of a sentence."""
+    """A call gave no result; the message says why, as the end of a sentence about the code."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -29,26 +29,26 @@ class JailFailed(Exception):
 
 
 class ServerUnavailable(Exception):
-    """A server does not serve calls; the message says why."""
+    """A server cannot serve calls; the message says why."""
 
 
 class SandboxServer:
     """A process that serves calls in jails, from when this returns until `close`.
 
     Args:
-        module: what to run: it makes an `ForkServer` and serves the control socket.
-        args: its arguments; the number of the control socket comes after them.
-        environment: the environment variables of the server and of what it runs, beside PATH and LANG.
+        module: the module to run; it serves the control socket by a `ForkServer`.
+        args: its arguments, which the number of the control socket follows.
+        environment: environment variables of the server and its calls, besides PATH and LANG.
 
     Raises:
-        ServerUnavailable: it does not start, or says why it cannot serve.
+        ServerUnavailable: it does not start, or reports why it cannot serve.
     """
 
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
         self._has_ended = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables = {
-            **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+            **{name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
             **environment,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
@@ -69,11 +69,11 @@ class SandboxServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process still lives, as far as is known."""
+        """True until the process is known to have ended."""
         return not self._has_ended and self._process.poll() is None
 
     def open_call(self, limits: CallLimits) -> socket.socket:
-        """The socket of a new call: takes the request, and gives the answer and then its end.
+        """The socket of a new call: takes the request, and gives the answer until its end.
 
         Raises:
             JailFailed: the server has ended.
@@ -90,13 +90,13 @@ class SandboxServer:
                 socket.send_fds(self._control, [json.dumps(packet).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
-                # A process that ends has closed its sockets some time before it counts as ended.
+                # A process closes its sockets some time before poll() sees its end.
                 self._has_ended = True
                 raise JailFailed("lost", "could not start: its server ended") from error
         return ours
 
     def close(self) -> None:
-        """Ends the server and every call that runs."""
+        """Ends the server and all running calls."""
         self._control.close()
         self._process.stop()
 
@@ -112,7 +112,7 @@ class SandboxServer:
 
 
 def exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:
-    """Sends the request and gives the answer, for callers without an event loop.
+    """The answer to a request, for callers without an event loop.
 
     Raises:
         JailFailed: none came within `timeout_s` seconds, or the call was lost.
@@ -124,10 +124,10 @@ def exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:
         call.sendall(request)
         while True:
             call.settimeout(max(deadline - time.monotonic(), 1e-3))
-            part = call.recv(_CHUNK)
-            if not part:
+            chunk = call.recv(_CHUNK_BYTES)
+            if not chunk:
                 break
-            answer += part
+            answer += chunk
     except TimeoutError as error:
         raise JailFailed("lost", f"gave no sign of life for {timeout_s:g} s") from error
     except OSError:
@@ -136,14 +136,14 @@ def exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:
 
 
 def read_answer(answer: bytes) -> Any:
-    """The answer, decoded.
+    """The decoded answer.
 
     Raises:
-        JailFailed: it is missing, or tells of a failure.
+        JailFailed: it is missing, or reports a failure.
     """
     if not answer:
         raise JailFailed("lost", "lost its supervisor")
-    found = json.loads(answer)
-    if "kind" in found:
-        raise JailFailed(found["kind"], found["message"])
-    return found
+    decoded = json.loads(answer)
+    if "kind" in decoded:
+        raise JailFailed(decoded["kind"], decoded["message"])
+    return decoded

@@ -31,64 +31,63 @@ _NOBODY: Final = 65534
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a jail lets through, beyond the interpreter, its packages and a scratch folder."""
+    """What a jail may access beyond the interpreter, its packages and a scratch folder."""
 
     network: bool = False
-    """The network of this machine, its loopback and its abstract Unix sockets among it."""
+    """The network of this machine, including loopback and abstract Unix sockets."""
     files: tuple[str, ...] = ()
-    """Absolute paths of files and folders that can be read."""
+    """Absolute paths of readable files and folders."""
 
 
 class JailEntry:
-    """How a process enters a jail: made before it is forked, and held by the one that stays outside."""
+    """A handshake: made before the fork; the child enters the jail, and the parent outside maps its users."""
 
     def __init__(self) -> None:
-        self._left, self._leaves = os.pipe()
-        self._mapped, self._maps = os.pipe()
+        self._entered_reader, self._entered_writer = os.pipe()
+        self._mapped_reader, self._mapped_writer = os.pipe()
 
-    def hold(self, process: int) -> None:
-        """Outside: maps the users of the namespace that `process` enters; only one from outside may."""
-        os.close(self._leaves)
-        os.close(self._mapped)
+    def map_users(self, process: int) -> None:
+        """Maps the users of the namespace that the child `process` enters, which only a process outside may do."""
+        os.close(self._entered_writer)
+        os.close(self._mapped_reader)
         try:
-            if os.read(self._left, 1):
-                os.write(self._maps, str(_map_users(process)).encode())
+            if os.read(self._entered_reader, 1):
+                os.write(self._mapped_writer, str(_map_users(process)).encode())
         finally:
-            os.close(self._left)
-            os.close(self._maps)
+            os.close(self._entered_reader)
+            os.close(self._mapped_writer)
 
     def enter(self, permissions: Permissions) -> None:
         """Moves this process, which must have one thread, into namespaces and a file system of its own.
 
-        Its process namespace begins with the next child. The process keeps its power over the namespaces until
-        `drop_privileges`.
+        Its process namespace begins with the next child. It stays privileged in the namespaces until `drop_privileges`.
 
         Raises:
-            JailUnavailable: it cannot be done here.
+            JailUnavailable: the kernel refuses.
         """
-        os.close(self._left)
-        os.close(self._maps)
+        os.close(self._entered_reader)
+        os.close(self._mapped_writer)
         try:
             flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC
             unshare(flags if permissions.network else flags | CLONE_NEWNET)
-            os.write(self._leaves, b"x")
-            problem = int(os.read(self._mapped, 16) or errno.EPIPE)
+            os.write(self._entered_writer, b"x")
+            problem = int(os.read(self._mapped_reader, 16) or errno.EPIPE)
         finally:
-            os.close(self._leaves)
-            os.close(self._mapped)
+            os.close(self._entered_writer)
+            os.close(self._mapped_reader)
         if problem != 0:
             raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
         change_root(permissions.files, network=permissions.network)
 
 
 def drop_privileges(max_processes: int) -> None:
-    """Drops the power over the namespaces for good, limits the number of processes, and moves into the scratch folder.
+    """Drops all privileges in the namespaces for good, limits the number of processes, and enters the scratch folder.
 
     Raises:
         JailUnavailable: the kernel refuses, or the interpreter's files cannot be read without privileges.
     """
     if os.getuid() == 0:
-        # The kernel never counts the processes of the machine's root.
+        # RLIMIT_NPROC never binds the machine's root.
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
@@ -104,7 +103,7 @@ def drop_privileges(max_processes: int) -> None:
 
 
 def _map_users(process: int) -> int:
-    """Maps root and nobody where this is root and may; else this user alone, as nobody. Gives an errno, or 0."""
+    """Maps root and nobody if root may do so; else this user alone, as nobody. Returns an errno, or 0."""
     proc = Path("/proc", str(process))
     user, group = os.geteuid(), os.getegid()
     if user == 0:

@@ -1,4 +1,4 @@
-"""What one call may use, and how its processes are found."""
+"""Limits of one call, and how its processes are found and killed."""
 
 import os
 import resource
@@ -12,39 +12,39 @@ from typing import Final
 from stillhouse.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
 MAX_MEMORY_BYTES: Final = 1 << 30
-"""Address space of each of its processes beyond what the server takes."""
+"""Address space of each process beyond that of the server."""
 MAX_FILE_BYTES: Final = 100 * 1000 * 1000
-"""Size of one file it writes."""
+"""Size of one written file."""
 MAX_PROCESSES: Final = 64
-"""Processes it has at once."""
+"""Simultaneous processes."""
 MAX_RESULT_BYTES: Final = 10 * 1000 * 1000
-"""Size of its result as JSON."""
+"""Size of the result as JSON."""
 
-_KILL_S: Final = 10.0
+_KILL_TIMEOUT_S: Final = 10.0
 
 
 def limit_this_process(max_cpu_s: int) -> None:
-    """Sets the limits that the kernel keeps; they pass on to every process this one starts."""
+    """Sets the limits that the kernel enforces; every process this one starts inherits them."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    for kind, most in (
+    for kind, limit in (
         (resource.RLIMIT_AS, used + MAX_MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(kind)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
-    # The soft limit's signal says what happened; at the hard one it would be a plain SIGKILL.
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
+    # The soft limit sends SIGXCPU, which names the cause; the hard one a plain SIGKILL.
     resource.setrlimit(resource.RLIMIT_CPU, (max_cpu_s, max_cpu_s + 1))
 
 
 def num_threads() -> int:
-    """Threads of the whole machine: a cheap sign of whether a closer look is worth its cost."""
+    """Threads of the whole machine: a cheap check before `descendants`."""
     return int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that `pid` started, directly or not, and that still run."""
+    """The running processes that `pid` started, directly or not."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -53,17 +53,17 @@ def descendants(pid: int) -> list[int]:
                 fields = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
                 if fields[0] not in (b"Z", b"X"):
                     children[int(fields[1])].append(int(entry))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
+    running: list[int] = []
+    queue = [pid]
+    while queue:
+        started = children.get(queue.pop(), [])
+        running += started
+        queue += started
+    return running
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of whatever its descendants leave behind."""
+    """Makes this process the parent of the orphans among its descendants."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -71,7 +71,7 @@ def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent, a process of one thread, ends.
 
     Args:
-        parent: number of the parent; 0 where it lies in an outer process namespace.
+        parent: pid of the parent; 0 if it is in an outer process namespace.
     """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -79,8 +79,8 @@ def die_with(parent: int) -> None:
 
 
 def kill_descendants() -> None:
-    """Kills and reaps all that this process started, however it tried to get away, for at most ten seconds."""
-    deadline = time.monotonic() + _KILL_S
+    """Kills and reaps all descendants, however they try to escape, for at most ten seconds."""
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
     while _has_children() and time.monotonic() < deadline:
         for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The file system of a jail: the interpreter and its packages to read, a scratch folder in memory, and nothing else."""
+"""The file system of a jail: the interpreter and its packages, read-only, and a scratch folder in memory."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from stillhouse.sandbox.syscalls import (
 )
 
 SCRATCH: Final = "/tmp/scratch"
-"""The only folder, with /tmp around it, that can be written. It is in memory and gone with the jail."""
+"""The only writable folder besides /tmp itself. It is in memory and gone with the jail."""
 
 _SCRATCH_BYTES: Final = 128 << 20
 _NEW_ROOT: Final = "/tmp"
@@ -55,17 +55,17 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 
 
 def change_root(files: Iterable[str], *, network: bool) -> None:
-    """Gives this process, which has power over a mount namespace of its own, the file system of a jail.
+    """Gives this process, privileged in a mount namespace of its own, the file system of a jail.
 
     Args:
-        files: absolute paths that can be read beside the interpreter.
-        network: shows what looking up names and verifying certificates takes, too.
+        files: absolute paths that can be read besides the interpreter.
+        network: also shows the files that name lookups and certificates need.
 
     Raises:
         JailUnavailable: the kernel refuses.
     """
     shown = _outermost([*interpreter_paths(), *_with_targets([*files, *(_NETWORK if network else ())])])
-    # A run keeps what it writes for its owner alone; in the jail somebody else has to find the way to the interpreter.
+    # A run's umask keeps files private; in the jail another user must reach the interpreter.
     os.umask(0o022)
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", _NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
@@ -73,7 +73,7 @@ def change_root(files: Iterable[str], *, network: bool) -> None:
     pivot_root(_NEW_ROOT, _NEW_ROOT + _OLD_ROOT)
     os.chdir("/")
     os.mkdir("/tmp")
-    # Empty: where processes could be looked into.
+    # Empty, so that processes cannot be inspected.
     os.mkdir("/proc")
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={_SCRATCH_BYTES},mode=1777")
     for path, target in shown:
@@ -91,7 +91,7 @@ def change_root(files: Iterable[str], *, network: bool) -> None:
 
 @cache
 def interpreter_paths() -> tuple[tuple[str, str], ...]:
-    """What every jail shows, as pairs of a path and what it links to: the system's programs and libraries, Python."""
+    """Pairs of path and link target that every jail shows: the system's programs and libraries, and Python."""
     trees = [path for path in sys.path if Path(path).name in _PACKAGES]
     for prefix in (sys.prefix, sys.base_prefix):
         if prefix != "/usr":
@@ -99,23 +99,23 @@ def interpreter_paths() -> tuple[tuple[str, str], ...]:
     return tuple(_with_targets([*_SYSTEM, *_DEVICES, *trees]))
 
 
-def import_only_what_is_shown() -> None:
-    """Takes from `sys.path` what no jail shows: the scratch folder, where others write, may have the same path."""
+def restrict_import_path() -> None:
+    """Removes from `sys.path` what no jail shows, since the scratch folder may stand in its place."""
     trees = tuple(path for path, _ in interpreter_paths())
     sys.path[:] = [path for path in sys.path if any(path == tree or path.startswith(f"{tree}/") for tree in trees)]
 
 
 def _with_targets(paths: Iterable[str]) -> list[tuple[str, str]]:
-    found = []
+    pairs = []
     for path in paths:
         if os.path.exists(path):
             target = os.path.realpath(path)
-            found += [(path, target), (target, target)]
-    return found
+            pairs += [(path, target), (target, target)]
+    return pairs
 
 
 def _outermost(paths: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The paths that lie in no other one."""
+    """The paths that lie in no other path."""
     kept: list[tuple[str, str]] = []
     for path, target in sorted(set(paths)):
         if not any(path == outer or path.startswith(f"{outer}/") for outer, _ in kept):

@@ -1,4 +1,4 @@
-"""The process that has loaded what there is to run, and forks for each call."""
+"""The fork server: it has loaded the code to run, and forks for each call."""
 
 import gc
 import json
@@ -15,35 +15,35 @@ from stillhouse.types import JsonObject
 
 
 class ForkServer:
-    """The start of a server: standard output says whether it is ready, and nothing that is loaded can print there.
+    """Serves calls in jails. Made before any code is loaded, so that nothing loaded prints to standard output.
 
-    The first line on standard output is JSON: null when calls are served, or why they cannot be.
+    The first line on standard output is JSON: null once calls are served, or why they cannot be.
     """
 
     def __init__(self) -> None:
-        # The path of the caller's modules came this way; it is no variable for the code to see.
+        # The caller's import path came this way; the code must not see it.
         os.environ.pop("PYTHONPATH", None)
         self._ready = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
     def refuse(self, problem: str) -> None:
-        """Says why no call can be served."""
-        self._say(problem)
+        """Reports why no call can be served."""
+        self._report(problem)
 
-    def serve(self, control: socket.socket, work: JailMain) -> None:
-        """Says that calls are served, and serves them until the caller closes `control`.
+    def serve(self, control: socket.socket, main: JailMain) -> None:
+        """Reports readiness, and serves calls until the caller closes `control`.
 
         Args:
-            control: brings a packet for each call: the `CallLimits` as JSON, and the socket of the call.
-            work: runs in each call's jail.
+            control: receives a packet for each call: the `CallLimits` as JSON, and the socket of the call.
+            main: runs in each call's jail.
         """
-        # Supervisors are not waited for. What was loaded may have needed the default.
+        # Supervisors are not waited for. Set after loading, which may have needed the default.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         interpreter_paths()
-        # Collected now and never touched again, its pages stay shared with all forks.
+        # Frozen objects are not touched by collections, so their pages stay shared with all forks.
         gc.collect()
         gc.freeze()
-        self._say(None)
+        self._report(None)
         while True:
             packet, handles, _, _ = socket.recv_fds(control, 1 << 16, 1)
             if not handles:
@@ -51,43 +51,43 @@ class ForkServer:
             with socket.socket(fileno=handles[0]) as call:
                 if os.fork() == 0:
                     control.close()
-                    supervise(call, _limits(json.loads(packet)), work)
+                    supervise(call, _limits(json.loads(packet)), main)
 
-    def _say(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         with self._ready:
             print(json.dumps(problem), file=self._ready, flush=True)
 
 
 def problem_with_jail() -> str | None:
-    """Why no jail can be made here; None where one can."""
-    problems, problem = os.pipe()
+    """Why no jail can be made here; None if one can."""
+    reader, writer = os.pipe()
     entry = JailEntry()
     child = os.fork()
     if child == 0:
-        os.close(problems)
+        os.close(reader)
         try:
             entry.enter(Permissions())
             inside = os.fork()
             if inside == 0:
-                _try(problem)
+                _try_to_drop_privileges(writer)
             os.waitpid(inside, 0)
         except JailUnavailable as error:
-            os.write(problem, str(error).encode())
+            os.write(writer, str(error).encode())
         finally:
             os._exit(0)
-    os.close(problem)
-    entry.hold(child)
-    with os.fdopen(problems, "rb") as file:
-        said = file.read().decode()
+    os.close(writer)
+    entry.map_users(child)
+    with os.fdopen(reader, "rb") as file:
+        problem = file.read().decode()
     os.waitpid(child, 0)
-    return said or None
+    return problem or None
 
 
-def _try(problem: int) -> None:
+def _try_to_drop_privileges(writer: int) -> None:
     try:
         drop_privileges(MAX_PROCESSES)
     except JailUnavailable as error:
-        os.write(problem, str(error).encode())
+        os.write(writer, str(error).encode())
     finally:
         os._exit(0)
 

@@ -44,7 +44,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class JailUnavailable(Exception):
-    """The kernel does not grant what a jail needs; the message names the step and the remedy."""
+    """The kernel refuses a jail; the message names the step and the remedy."""
 
 
 class _MountAttributes(ctypes.Structure):
@@ -77,7 +77,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def make_read_only(path: str) -> None:
-    """Makes the mount at `path` and all mounts below it read-only and deaf to setuid bits; raises JailUnavailable."""
+    """Makes the mount at `path` and all mounts below it read-only and nosuid; raises JailUnavailable."""
     _set_attributes(path, _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID))
 
 

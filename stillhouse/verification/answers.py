@@ -1,7 +1,7 @@
-r"""The answer in what a model wrote: apart from its thinking, and apart from the words around it.
+r"""The answer in a model's message, without its thinking and the words around it.
 
-Where a model marks its answer, the mark is believed: `\boxed{}`, `<answer>` tags, a closing line `#### 72` as in
-GSM8K (https://arxiv.org/abs/2110.14168), or a line `Answer: 72`. Of several marks the last one stands.
+An answer may be marked: by `\boxed{}`, `<answer>` tags, a closing line `#### 72` as in GSM8K
+(https://arxiv.org/abs/2110.14168), or a line `Answer: 72`. The last mark wins.
 """
 
 import re
@@ -28,10 +28,7 @@ _SPOKEN: Final = re.compile(r"\banswer(?:[ \t]+to[ \t][^\n.]{0,80}?)?[ \t]+is\b[
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
-    """The text of the last message, without thinking, if it is the assistant's and calls no tool.
-
-    None otherwise, or if nothing is left of it.
-    """
+    """The text of the last message without thinking; None if it is empty, not the assistant's, or calls tools."""
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or last.get("tool_calls"):
         return None
@@ -41,9 +38,9 @@ def final_answer(messages: Sequence[Message]) -> str | None:
 
 
 def without_thinking(text: str) -> str:
-    """The text after its leading `<think>` block, and nothing if that never ends.
+    """The text after its leading `<think>` block; empty if that never ends.
 
-    The opening tag may be missing, since some chat templates write it into the prompt. Tags further on are words.
+    The opening tag may be missing, since some chat templates put it into the prompt. Later tags are text.
     """
     while True:
         opened = text.lstrip().startswith(_OPEN)
@@ -56,7 +53,7 @@ def without_thinking(text: str) -> str:
 
 
 def stated_answer(text: str) -> str | None:
-    """The answer that the text marks as such; None where it marks none."""
+    """The marked answer of a text, if any."""
     found: list[tuple[int, str]] = []
     for pattern in (_HASHES, _LABELLED):
         last = _last(pattern, text)
@@ -67,13 +64,13 @@ def stated_answer(text: str) -> str | None:
 
 
 def spoken_answer(text: str) -> str | None:
-    """What follows the last `answer is`, to the end of its line: weaker than a mark."""
+    """What follows the last `answer is` in its line; weaker than a mark."""
     last = _last(_SPOKEN, text)
     return None if last is None else bare(last[1])
 
 
 def whole_answers(text: str) -> Iterator[str]:
-    """The readings of a text as nothing but an answer: all of it, then what it marks, else what it says it is."""
+    """Readings of a text as an answer: all of it, then its marked part, else what follows `answer is`."""
     yield text
     stated = stated_answer(text)
     if stated is not None:
@@ -85,7 +82,7 @@ def whole_answers(text: str) -> Iterator[str]:
 
 
 def bare(text: str) -> str:
-    r"""A text without the Markdown emphasis, the dollars and the `\text{}` around it."""
+    r"""A text without enclosing Markdown emphasis, dollars and `\text{}`."""
     bare = text.strip().strip("*_").strip().removeprefix("$").removesuffix("$").strip()
     worded = _WORDED.fullmatch(bare)
     return worded[1].strip() if worded else bare
@@ -97,7 +94,7 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _last_boxed(text: str) -> tuple[int, str] | None:
-    """Place and content of the box that closes last; boxes that never close are passed over."""
+    """Position and content of the box that closes last; unclosed boxes are ignored."""
     found = None
     opened: list[int | None] = []
     for brace in _BRACES.finditer(text):
@@ -114,7 +111,7 @@ def _last_boxed(text: str) -> tuple[int, str] | None:
 
 
 def _last_tagged(text: str) -> tuple[int, str] | None:
-    """Place and content of the last `<answer>` that is closed."""
+    """Position and content of the last closed `<answer>`."""
     found, start = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:

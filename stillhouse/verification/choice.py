@@ -1,4 +1,4 @@
-"""Multiple choice: which option the answer commits itself to."""
+"""Multiple choice: which option the answer chooses."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,15 +30,14 @@ _REASON: Final = re.compile(r"\s+(?:because|since|as|for|is)\b", re.IGNORECASE)
 
 
 def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Compares the option that the answer commits itself to with the expected one.
+    """Compares the option that the answer chooses with the expected one.
 
-    The expected answer is a letter, the text of an option, or an index from 0 into the options. Options are
-    `metadata["options"]` or `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the
-    lists `label` and `text`. Without options the expected answer has to be a letter.
+    The expected answer is a letter, the text of an option, or an index from 0. Options are `metadata["options"]` or
+    `metadata["choices"]`: a list of texts, an object of texts by letter, or an object with the lists `label` and
+    `text`. Without options the expected answer must be a letter.
 
-    The answer's option is the one it marks as its answer, else the last one it says it chooses or calls correct, else
-    the last letter set apart, as in `(B)`, `**B**`, `B) Paris` or `option B`, else the only option whose text it names.
-    A letter amid prose is a word.
+    The answer's option is the one it marks, else the last one it says it chooses or calls correct, else the last letter
+    set apart, as in `(B)`, `**B**`, `B) Paris` or `option B`, else the only option whose text it names.
     """
     try:
         options = _options(metadata)
@@ -71,7 +70,7 @@ def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter that a text is, or begins with as the label of what follows."""
+    """The letter that a text consists of, or begins with as a label."""
     found = _LEADING.match(text)
     if found is None:
         return None
@@ -132,15 +131,15 @@ def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
     index = expected.strip()
     if index.isdecimal() and int(index) < len(options):
         return list(options)[int(index)]
-    # As in the answer: a label and its text.
+    # A label and its text, as in an answer.
     return _leading_letter(expected, options) if options else None
 
 
 def _options(metadata: PromptMetadata) -> dict[str, str]:
-    """Texts of the options by letter; empty where the prompt brings none.
+    """Texts of the options by letter; empty if the prompt has none.
 
     Raises:
-        ValueError: they are of another form.
+        ValueError: they have another form.
     """
     value = next((metadata.metadata[key] for key in _OPTION_KEYS if metadata.metadata.get(key)), None)
     if isinstance(value, str):
@@ -169,7 +168,7 @@ def _labelled(value: Any) -> dict[str, str] | None:
 
 
 def _without_labels(options: Iterable[str]) -> list[str]:
-    """Texts of options that may carry their own label, as `A) Paris`."""
+    """Texts of options without labels such as `A)`."""
     texts = list(options)
     labelled = [
         re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL) for letter, text in zip(_LETTERS, texts, strict=False)

@@ -14,17 +14,17 @@ from stillhouse.verification.result import VerificationResult
 _FENCED: Final = re.compile(r"```[ \t]*\w*[ \t]*\n(.*?)```", re.DOTALL)
 _OPENING: Final = re.compile(r"[\[{]")
 _MAX_STARTS: Final = 100
-"""Brackets in prose that are tried as the start of a JSON value."""
+"""Most brackets in prose tried as the start of a JSON value."""
 _MAX_DIGITS: Final = 400
-"""Digits of a whole number that a schema sees as one; a double holds no longer ones."""
+"""Most digits of an integer for a schema; longer ones become floats."""
 
 
 def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the JSON in the answer equals the expected answer and meets `metadata["answer_schema"]`.
+    """Right if the JSON in the answer equals the expected answer and satisfies `metadata["answer_schema"]`.
 
-    One of the two suffices. The answer is JSON alone, holds it in what it marks as its answer or in a fenced block, or
-    amid prose; the last value found in the first of these places counts. The order of keys and the form of numbers
-    (`1`, `1.0`, `1e0`) do not matter, the order of lists does.
+    The prompt may have only one of the two. The answer is JSON alone, or has it in its marked part, in a fenced block,
+    or in prose; the last value in the first of these places counts. The order of keys and the form of numbers (`1`,
+    `1.0`, `1e0`) do not matter, the order of lists does.
     """
     expected: Any = None
     if metadata.expected_answer is not None:
@@ -42,7 +42,7 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def _values(answer: str) -> Iterator[tuple[Any]]:
-    """The JSON values of an answer, best first, each in a tuple of one: a value may be null."""
+    """The JSON values of an answer, best first, each in a tuple, since a value may be null."""
     stated = stated_answer(answer)
     fenced = reversed(_FENCED.findall(answer))
     for text in (answer, *fenced, *([stated] if stated else [])):
@@ -56,7 +56,7 @@ def _values(answer: str) -> Iterator[tuple[Any]]:
 
 
 def _amid_prose(text: str) -> tuple[Any] | None:
-    """The last object or list that begins outside of any other."""
+    """The last outermost object or list."""
     found = None
     place = 0
     for _ in range(_MAX_STARTS):
@@ -86,10 +86,10 @@ _DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text, its numbers as `Decimal`.
+    """The value of a JSON text, with numbers as `Decimal`.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: it is not JSON, or nested too deeply.
     """
     try:
         return _DECODER.decode(text)
@@ -107,7 +107,7 @@ def _equal(seen: Any, expected: Any) -> bool:
 
 
 def _meets(value: Any, schema: Any) -> VerificationResult:
-    """Whether a value meets a schema, given as an object or as its JSON text."""
+    """Whether a value satisfies a schema, given as an object or as JSON text."""
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
@@ -133,12 +133,12 @@ def _validator(schema: str) -> Any:
     loaded = json.loads(schema)
     kind: Any = validator_for(loaded)
     kind.check_schema(loaded)
-    # A registry of its own: the default one fetches what a reference names from the network.
+    # An empty registry: the default one fetches references from the network.
     return kind(loaded, registry=Registry())
 
 
 def _plain(value: Any) -> Any:
-    """`value` with the numbers that jsonschema knows."""
+    """`value` with int and float instead of Decimal, for jsonschema."""
     if isinstance(value, Decimal):
         return int(value) if value.adjusted() < _MAX_DIGITS and value == value.to_integral_value() else float(value)
     if isinstance(value, dict):

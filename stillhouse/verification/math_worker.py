@@ -1,4 +1,4 @@
-"""The process that compares formulas. It holds sympy, and never more than `_MAX_MEMORY_BYTES` beyond that."""
+"""The worker process that compares formulas with sympy."""
 
 import logging
 import re
@@ -17,21 +17,19 @@ _PROSE: Final = re.compile(
 _DELIMITED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 
-def compare(question: JsonObject) -> JsonObject:
-    """Whether `answer`, of which `stated` is marked as the answer, equals `expected`; `verified` is None where that
-    is no mathematics.
-    """
+def compare(request: JsonObject) -> JsonObject:
+    """Whether `answer`, or its marked part `stated`, equals `expected`; None if that is not mathematics."""
     from math_verify import verify
 
-    expected = _parsed(_delimited(question["expected"]))
+    expected = _parsed(_delimited(request["expected"]))
     if all(isinstance(reading, str) for reading in expected):
         return {"verified": None}
-    answer, stated = question["answer"], question["stated"]
-    # Of several boxes math-verify makes a set, as of `\boxed{1}` and `\boxed{2}`.
+    answer, stated = request["answer"], request["stated"]
+    # math-verify makes a set of several boxes.
     readings = [answer if stated is None or "\\boxed" in answer else _delimited(stated)]
     if stated is None and not _PROSE.search(answer):
         readings.append(_delimited(answer))
-    # Its own time limits are alarms; the process that asks keeps the time.
+    # math-verify's time limits are alarms; the pool limits the time instead.
     return {"verified": any(verify(expected, _parsed(text), timeout_seconds=None) for text in readings)}
 
 
@@ -43,7 +41,7 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _delimited(text: str) -> str:
-    """A text that is a formula, written as one: math-verify would take the first number out of a bare `2x + 3`."""
+    """The text with formula delimiters: math-verify would extract the first number of a bare `2x + 3`."""
     if _DELIMITED.search(text):
         return text
     latex = _ROOT.sub(r"\\sqrt{\1}", text.strip().rstrip(".")).replace("**", "^")

@@ -18,31 +18,31 @@ _LATEX_NOISE: Final = re.compile(r"\s|\$|\\[,;:!]|\\left(?![a-z])|\\right(?![a-z
 
 
 def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    r"""Right where the answer is mathematically equal to the expected one, in LaTeX or plain: `\frac12`, `1/2`, `0.5`.
+    r"""Right if the answer is mathematically equal to the expected one, in LaTeX or plain: `\frac12`, `1/2`, `0.5`.
 
-    What the answer marks as such counts, else what math-verify extracts: the last formula or number. Texts that are
-    equal, and whole numbers, need no algebra. Where the expected answer is no mathematics, only an equal text is right
-    and nothing is wrong; neither is an answer that cannot be compared within `TIMEOUT_S`.
+    The answer's marked part counts, else what math-verify extracts: the last formula or number. Equal texts and whole
+    numbers need no algebra. If the expected answer is not mathematics, only an equal text is right and all others are
+    unverified, as is an answer that cannot be compared within `TIMEOUT_S`.
     """
     expected = expected_text(metadata)
     stated = stated_answer(answer)
-    seen = answer if stated is None else stated
-    if _plain(seen) == _plain(expected) or normalised_text(bare(seen)) == normalised_text(bare(expected)):
+    candidate = answer if stated is None else stated
+    if _plain(candidate) == _plain(expected) or normalised_text(bare(candidate)) == normalised_text(bare(expected)):
         return VerificationResult(True)
-    if _WHOLE.fullmatch(_plain(seen)) and _WHOLE.fullmatch(_plain(expected)):
-        return VerificationResult(int(_plain(seen)) == int(_plain(expected)))
-    question = {"expected": expected, "answer": answer, "stated": stated}
+    if _WHOLE.fullmatch(_plain(candidate)) and _WHOLE.fullmatch(_plain(expected)):
+        return VerificationResult(int(_plain(candidate)) == int(_plain(expected)))
+    request = {"expected": expected, "answer": answer, "stated": stated}
     try:
-        found = _WORKERS.request(question, TIMEOUT_S)
+        verified = _WORKERS.request(request, TIMEOUT_S)["verified"]
     except WorkerTimeout:
         return VerificationResult(None, f"the comparison takes more than {TIMEOUT_S:g} s")
     except WorkerFailed as error:
         return VerificationResult(None, str(error))
-    if found["verified"] is None:
+    if verified is None:
         return VerificationResult(None, f"the expected answer cannot be read as mathematics: {expected[:80]!r}")
-    return VerificationResult(found["verified"])
+    return VerificationResult(verified)
 
 
 def _plain(text: str) -> str:
-    """Without what changes a formula's looks only."""
+    """A formula without commands that only change its looks."""
     return _LATEX_NOISE.sub("", text.strip()).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")

@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 from typing import Final
 
 RELATIVE_TOLERANCE: Final = Decimal("1e-6")
-"""Largest relative difference of numbers that are not both whole; whole numbers must be equal."""
+"""Largest relative difference of two equal numbers unless both are whole."""
 
 _SEPARATOR: Final = "[,_\u00a0\u202f]"
 _MINUS: Final = "[-\u2212]"
@@ -25,7 +25,7 @@ _LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
 
 def last_number(text: str) -> Decimal | None:
     """The last number written in `text`: signed, with thousands separators, decimals, an exponent, or a fraction."""
-    # From the end, since a long answer may hold hundreds of numbers; none goes over the end of a line.
+    # From the end, since a long answer may have hundreds of numbers.
     for line in reversed(plain_digits(text).splitlines()):
         found = NUMBER.findall(line)
         if found:
@@ -42,14 +42,14 @@ def plain_digits(text: str) -> str:
 
 
 def number_of(match: str) -> Decimal:
-    """The value of something `NUMBER` matches."""
+    """The value of a match of `NUMBER`."""
     numerator, _, denominator = _SEPARATORS.sub("", match).replace("\u2212", "-").partition("/")
     below = Decimal(denominator) if denominator else Decimal(1)
     return Decimal(numerator) / below if below else Decimal(numerator)
 
 
 def plain_number(text: str) -> Decimal | None:
-    """The value of a text that is one number and nothing else."""
+    """The value of a text that is exactly one number."""
     text = text.strip()
     return number_of(text) if NUMBER.fullmatch(text) else None
 
@@ -57,9 +57,9 @@ def plain_number(text: str) -> Decimal | None:
 def same_number(
     seen: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
-    """Whether two numbers are equal, up to whichever of the tolerances given allows more.
+    """Whether two numbers are equal, up to the larger of the tolerances.
 
-    Without one, whole numbers must be equal and others may differ by `RELATIVE_TOLERANCE` of the larger.
+    By default whole numbers must be equal, and others may differ by `RELATIVE_TOLERANCE` of the larger.
     """
     with localcontext(prec=50):
         if seen == expected:

@@ -12,7 +12,7 @@ from stillhouse.verification.numbers import NUMBER, last_number, number_of, plai
 from stillhouse.verification.result import VerificationResult, expected_text
 
 _MAX_QUANTITIES: Final = 32
-"""Numbers looked at for a unit, from the last one backwards."""
+"""Most numbers examined for a unit, from the last one backwards."""
 
 
 class _Quantity(NamedTuple):
@@ -21,15 +21,14 @@ class _Quantity(NamedTuple):
 
 
 def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Compares the last number of what the answer marks as such, else of the whole answer.
+    """Compares the last number of the answer's marked part, else of the whole answer.
 
-    Where the expected answer has a unit, the last number in a unit of the same kind counts, converted: `5000 m` is
-    `5 km`, `5 kg` is not. Without any such unit the answer's last number is taken to be in the expected unit: who
-    answers `5` where kilometres are expected means kilometres, and a word that pint does not know is no unit. Where
-    the expected answer has no unit, units are ignored.
+    If the expected answer has a unit, the last number in a compatible unit counts, converted: `5000 m` is `5 km`, `5
+    kg` is not. Without such a unit the last number is taken to be in the expected unit; words unknown to pint are not
+    units. If the expected answer has no unit, units are ignored.
 
-    `metadata["tolerance"]` is the largest difference accepted, in the expected unit; `metadata["relative_tolerance"]`
-    the largest as a share of the larger number. Without either, see `same_number`.
+    `metadata["tolerance"]` is the largest accepted difference, in the expected unit; `metadata["relative_tolerance"]`
+    is relative to the larger number. Without either, see `same_number`.
     """
     wanted = _expected_quantity(expected_text(metadata))
     if wanted is None:
@@ -53,7 +52,7 @@ def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def _answered(text: str, wanted_unit: str | None) -> _Quantity | None:
-    """The quantity that counts, in the wanted unit where it can be; None without any number."""
+    """The quantity that counts, in the wanted unit if possible; None without any number."""
     if wanted_unit is None:
         number = last_number(text)
         return None if number is None else _Quantity(number, None)
@@ -82,10 +81,10 @@ def _expected_quantity(text: str) -> _Quantity | None:
 
 
 def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
-    """A tolerance of the row, which columns of text hold as text.
+    """A tolerance of the prompt, which may be text.
 
     Raises:
-        ValueError: it is no number of at least 0.
+        ValueError: it is not a number of at least 0.
     """
     value = metadata.metadata.get(key)
     if value is None or value == "":
@@ -108,14 +107,14 @@ _PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
 
 
 def plain_units(text: str) -> str:
-    """`text` with the powers of lengths written as such: `cm^2` for `cm2`."""
+    """`text` with explicit powers of lengths: `cm^2` for `cm2`."""
     return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
 
 
 def unit_after(text: str, place: int) -> str | None:
-    """The unit written at `place` of a text, right after a number; None where no unit of pint's stands there.
+    """The unit at `place` of a text, right after a number; None if pint knows none there.
 
-    The longest run of words that is a unit counts. A word of prose counts as a unit only where nothing follows it.
+    The longest run of words that is a unit counts. A word of prose is a unit only if nothing follows it.
     """
     found = _UNIT.match(text, place, place + _MAX_CHARS)
     if found is None:
@@ -135,18 +134,18 @@ def unit_after(text: str, place: int) -> str | None:
 
 @lru_cache(maxsize=4096)
 def known_unit(text: str) -> str | None:
-    """Pint's name of a unit, tried as written and in lower case; None where pint knows none."""
+    """Pint's name of a unit, as written or in lower case; None if unknown."""
     for spelling in (text, text.lower()):
         try:
             return str(_registry().parse_units(spelling.replace("·", "*").replace("⋅", "*")))
-        # Pint meets what is no unit with errors of many kinds, of its tokenizer and of arithmetic among them.
+        # Pint raises errors of many kinds, tokenizer and arithmetic errors included.
         except Exception:
             continue
     return None
 
 
 def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
-    """`number` of `unit` in the unit `wanted`; None where the two measure different things."""
+    """`number` converted from `unit` to `wanted`; None if they are incompatible."""
     from pint.errors import PintError
 
     if unit == wanted:
@@ -154,7 +153,7 @@ def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
     registry = _registry()
     try:
         magnitude = registry.Quantity(number, unit).to(wanted).magnitude
-    # Other dimensions; no difference in temperature, nor a power beyond what a decimal holds, can be converted either.
+    # Other dimensions, differences of temperature, and powers beyond a decimal cannot be converted.
     except (PintError, ArithmeticError):
         return None
     return magnitude if isinstance(magnitude, Decimal) else Decimal(str(magnitude))

@@ -1,4 +1,4 @@
-"""What verification finds: right, wrong, or unverified."""
+"""Results of verification: right, wrong, or unverified."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,29 +7,29 @@ from stillhouse.types import PromptMetadata
 
 
 class VerificationResult(NamedTuple):
-    """What one verifier says of an answer."""
+    """The result of one verifier."""
 
     verified: bool | None
-    """True: right; False: wrong; None: unverified, since nobody can say."""
+    """True: right; False: wrong; None: unverified."""
     note: str | None = None
-    """Why, where there is more to say than that."""
+    """The reason, if there is more to say."""
 
 
 VerifyFunction = Callable[[str, PromptMetadata], VerificationResult]
-"""A verifier: the final answer and what it is compared with. It never raises on any text."""
+"""A verifier: takes the final answer and what it is compared with. It never raises on any text."""
 
 
 class Verdict(NamedTuple):
-    """A `VerificationResult` and the verifier it came from."""
+    """A `VerificationResult` and its verifier."""
 
     verified: bool | None
     verifier: str | None
-    """None where the prompt came without metadata."""
+    """None if the prompt has no metadata."""
     note: str | None = None
 
 
 def expected_text(metadata: PromptMetadata) -> str:
-    """The expected answer of a prompt that has one.
+    """The expected answer of a prompt.
 
     Raises:
         ValueError: it has none.

@@ -1,4 +1,4 @@
-"""Answers of several elements: `list`, and `set` where order and repeats do not count."""
+"""Answers of several elements: `list`, and `set`, which ignores order and repeats."""
 
 import re
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ _JSON_LIST: Final = re.compile(r"\[[^\[\]]*\]")
 
 
 def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the answer has the expected elements in the expected order.
+    """Right if the answer has the expected elements in the expected order.
 
     The expected answer is a JSON list, or text separated by semicolons, lines, or commas. Elements are compared as
-    numbers where both are, else as `normalised` compares. The answer may give them in any of these forms, as bullets,
-    after a colon, or in what it marks as its answer; it is right if one of these readings is.
+    numbers if both are, else as by `normalised`. The answer may give them in any of these forms, as bullets, after a
+    colon, or in its marked part; it is right if one of these readings is.
     """
     expected = _expected(expected_text(metadata))
     if not expected:
@@ -35,7 +35,7 @@ def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 
 def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """As `list_`, but neither order nor repeats count."""
+    """As `list_`, ignoring order and repeats."""
     expected = _expected(expected_text(metadata))
     if not expected:
         return VerificationResult(None, "the expected answer holds no elements")
@@ -47,7 +47,6 @@ def _same_list(seen: list[_Element], expected: list[_Element]) -> bool:
 
 
 def _same_set(seen: list[_Element], expected: list[_Element]) -> bool:
-    # Most elements are equal as they stand; only the others are held against all.
     return _within(seen, expected) and _within(expected, seen)
 
 
@@ -113,7 +112,7 @@ def _split(text: str) -> list[str]:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """The parts between commas, those that separate thousands left alone: `1,000, 2,000`."""
+    """The parts between commas, except those between thousands: `1,000, 2,000`."""
     if ", " in text:
         return text.split(", ")
     return text.split(",")

@@ -1,4 +1,4 @@
-"""Answers compared as text: `exact`, `normalised` and `contains`."""
+"""Answers compared as text: `exact`, `normalised`, `contains` and `regex`."""
 
 import re
 import unicodedata
@@ -13,24 +13,24 @@ _QUOTES: Final = "\"'`"
 
 
 def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the answer, or the part it marks as such, is the expected one to the letter."""
+    """Right if the answer, or its marked part, is exactly the expected one."""
     expected = expected_text(metadata).strip()
     return VerificationResult(any(reading.strip() == expected for reading in whole_answers(answer)))
 
 
 def normalised(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """As `exact`, but compatibility forms, case, runs of white space, outer quotes and a full stop do not count."""
+    """As `exact`, ignoring compatibility forms, case, white space, outer quotes and a final full stop."""
     expected = _normalised_expected(expected_text(metadata))
     return VerificationResult(any(normalised_text(reading) == expected for reading in whole_answers(answer)))
 
 
 def contains(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the expected answer occurs in the answer as whole words: a `4` is not in `14`."""
+    """Right if the expected answer occurs in the answer as whole words: `4` is not in `14`."""
     return VerificationResult(_whole_words(expected_text(metadata)).search(normalised_text(answer)) is not None)
 
 
 def normalised_text(text: str) -> str:
-    """Compatibility forms, case, runs of white space, outer quotes and a closing full stop removed."""
+    """`text` without compatibility forms, case, runs of white space, outer quotes and a final full stop."""
     folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return folded.strip(_QUOTES).removesuffix(".").strip(_QUOTES + " ")
 
@@ -46,13 +46,13 @@ def _whole_words(text: str) -> re.Pattern[str]:
 
 
 _TIMEOUT_S: Final = 1.0
-"""Processor time of one search. A pattern without nested repeats needs less than a millisecond."""
+"""Limit of one search; a pattern without nested repeats needs less than a millisecond."""
 
 
 def pattern(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the expected answer, a pattern of the package `regex`, is found anywhere in the answer.
+    """Right if the expected answer, a pattern of the package `regex`, is found in the answer.
 
-    `^` and `$` are the ends of the answer; flags are written into the pattern, as in `(?i)paris`.
+    `^` and `$` match the ends of the answer; flags are part of the pattern, as in `(?i)paris`.
     """
     import regex  # type: ignore[import-untyped]
 

@@ -1,6 +1,6 @@
-"""Whether a trajectory ended with the right answer: True, False, or None where nobody can say.
+"""Whether a trajectory ended with the right answer: True, False, or None if unverified.
 
-Failures of the infrastructure are never wrong answers: neither those of the rollout nor those of a verifier.
+Failures of the infrastructure, of the rollout or of a verifier, are never wrong answers.
 """
 
 from collections.abc import Sequence
@@ -18,30 +18,30 @@ from stillhouse.verification.sets import list_, set_
 from stillhouse.verification.text import contains, exact, normalised, pattern
 
 INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
-"""Ends of a trajectory that say nothing about the model that was sampled."""
+"""Stop reasons that say nothing about the sampled model."""
 
 
 def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None) -> Verdict:
-    """Whether a conversation that stopped for `stop_reason` ended with the right answer, and why not.
+    """Whether a conversation ended with the right answer, and why not.
 
-    Unverified if there is nothing to compare with, the infrastructure failed, or a judge has to decide; wrong if the
-    model did not come to an answer. It never raises because of what a model wrote.
+    Unverified if there is nothing to compare with, the infrastructure failed, or a judge decides; wrong if the model
+    gave no answer. It never raises because of what a model wrote.
 
     Args:
-        messages: the conversation, empty where nothing was sampled.
+        messages: the conversation; empty if nothing was sampled.
         stop_reason: why it ended.
-        metadata: that of the prompt.
+        metadata: metadata of the prompt.
     """
     if metadata is None:
         return Verdict(None, None)
-    finding = _ending(messages, stop_reason, metadata)
-    return Verdict(finding.verified, metadata.verifier, finding.note)
+    result = _verify_ending(messages, stop_reason, metadata)
+    return Verdict(result.verified, metadata.verifier, result.note)
 
 
 def verify_ending(
     messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None
 ) -> bool | None:
-    """The state alone of what `examine` finds."""
+    """`examine(...).verified`."""
     return examine(messages, stop_reason, metadata).verified
 
 
@@ -56,7 +56,7 @@ def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
 
 
-def _ending(
+def _verify_ending(
     messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata
 ) -> VerificationResult:
     obstacle = _obstacle(metadata)
@@ -73,18 +73,18 @@ def _ending(
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:
-    """Why no answer to this prompt can be verified here; None where answers can be."""
+    """Why no answer to this prompt can be verified here; None if one can."""
     if metadata.verifier == JUDGE:
         return "left to the judge"
     if metadata.verifier not in VERIFIERS:
         return f"expected a verifier among {', '.join(VERIFIERS)}, saw {metadata.verifier!r}"
-    if metadata.expected_answer is None and not metadata.metadata.get(STANDS_IN.get(metadata.verifier, "")):
+    if metadata.expected_answer is None and not metadata.metadata.get(_EXPECTED_ANSWER_KEYS.get(metadata.verifier, "")):
         return "no answer is expected"
     return None
 
 
 JUDGE: Final = "judge"
-"""The verifier that is no function: a language model decides, elsewhere."""
+"""The verifier that is not a function: a language model decides, elsewhere."""
 
 VERIFIERS: Final[dict[str, VerifyFunction]] = {
     "exact": exact,
@@ -100,5 +100,5 @@ VERIFIERS: Final[dict[str, VerifyFunction]] = {
     "python": python,
 }
 
-STANDS_IN: Final = {"json": "answer_schema", "python": "test_cases"}
-"""Keys of the metadata that a verifier can do with instead of an expected answer."""
+_EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
+"""Metadata keys that replace the expected answer of a verifier."""

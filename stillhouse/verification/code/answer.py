@@ -1,4 +1,4 @@
-"""The process that runs an answer. It is sent arguments and gives values; what they are compared with is elsewhere."""
+"""The process that runs an answer: it receives arguments and returns values, and never sees expected ones."""
 
 import atexit
 import io
@@ -15,27 +15,27 @@ from stillhouse.verification.code.operations import OPERATIONS
 from stillhouse.verification.code.wire import NotEncodable, is_mutable
 
 
-def run_answer(line: MessageChannel) -> int:
-    """Runs the code that the first message holds, and gives the exit code of the process.
+def run_answer(channel: MessageChannel) -> int:
+    """Runs the code in the first message, and returns the exit code of the process.
 
-    With `script` it is run as a program, on the files 0 and 1. Else it is imported, and the tests' requests are served
-    until they hang up. What keeps it from running to its end is told as `["failed", reason]`.
+    With `script` it runs as a program on the files 0 and 1. Else it is imported, and serves the tests' requests until
+    the channel closes. An exception is reported as `["failed", reason]`.
     """
-    asked: JsonObject = line.receive()
+    request: JsonObject = channel.receive()
     try:
         atexit._clear()
         sys.path.insert(0, os.getcwd())
         sys.argv = [FILE]
-        if asked["script"]:
-            _run_script(asked["code"])
+        if request["script"]:
+            _run_script(request["code"])
         else:
-            _Service(line).run(asked["code"])
+            _Service(channel).run(request["code"])
         return 0
     except ChannelClosed:
         return 0
-    # Whatever the code raises, SystemExit and MemoryError among it, is its outcome.
+    # Whatever the code raises is its outcome, SystemExit and MemoryError included.
     except BaseException as error:
-        line.send(["failed", reason_of(error)])
+        channel.send(["failed", reason_of(error)])
         return 1
 
 
@@ -47,7 +47,7 @@ def _run_script(code: str) -> None:
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
-    # What the interpreter does at its end.
+    # As the interpreter does at its end.
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -74,30 +74,30 @@ def _execute(code: str, module: types.ModuleType) -> None:
 
 
 class _Service:
-    """Serves the tests' requests, each with one reply; in between, the answer may ask for objects of the tests'."""
+    """Serves the tests' requests, with one reply each; meanwhile the answer may use objects of the tests."""
 
-    def __init__(self, line: MessageChannel) -> None:
-        self._line = line
+    def __init__(self, channel: MessageChannel) -> None:
+        self._channel = channel
         self._objects = SolutionObjects(self._ask_tests)
         self._printed = io.StringIO()
 
     def run(self, code: str) -> None:
-        """Imports the code, says which names it defines, and serves requests until the tests hang up."""
+        """Imports the code, reports the names it defines, and serves requests until the channel closes."""
         _replace_stream("stdout", self._printed)
         _replace_stream("stdin", _Input(self._ask_tests))
         module = _module(SOLUTION)
         _execute(code, module)
         self._objects.number_of(module)
         names = [name for name in vars(module) if isinstance(name, str) and not name.startswith("__")]
-        self._line.send(["ready", names, self._take_printed()])
+        self._channel.send(["ready", names, self._take_printed()])
         while True:
-            self._serve(self._line.receive())
+            self._serve(self._channel.receive())
 
     def _ask_tests(self, request: list[Any]) -> Any:
-        """What the tests reply to a request for one of their objects."""
-        self._line.send(["ask", *request, self._take_printed()])
+        """The tests' reply to a request for one of their objects."""
+        self._channel.send(["ask", *request, self._take_printed()])
         while True:
-            message = self._line.receive()
+            message = self._channel.receive()
             if message[0] != "reply":
                 self._serve(message)
             elif message[1] == "raise":
@@ -107,24 +107,24 @@ class _Service:
 
     def _serve(self, request: list[Any]) -> None:
         try:
-            name, forms, named = request
-            given = [self._objects.decode(form) for form in forms]
-            options = {key: self._objects.decode(form) for key, form in named}
-            before = self._forms(given) if name == "call" else []
-            value = OPERATIONS[name](*given, **options)
-            changed = self._changes(before, self._forms(given)) if before else []
+            operation, encoded_args, encoded_kwargs = request
+            args = [self._objects.decode(form) for form in encoded_args]
+            kwargs = {key: self._objects.decode(form) for key, form in encoded_kwargs}
+            before = self._encoded_mutable(args) if operation == "call" else []
+            value = OPERATIONS[operation](*args, **kwargs)
+            changed = self._changes(before, self._encoded_mutable(args)) if before else []
             reply = ["return", self._objects.encode(value), changed]
-            self._line.send([*reply, self._take_printed()])
+            self._channel.send([*reply, self._take_printed()])
         except ChannelClosed:
             raise
-        # Exceptions are a function's results as much as values are.
+        # Exceptions are results of a function, too.
         except BaseException as error:
-            self._line.send(["raise", self._objects.encode_error(error), self._take_printed()])
+            self._channel.send(["raise", self._objects.encode_error(error), self._take_printed()])
 
-    def _forms(self, given: list[Any]) -> list[Any]:
-        """The mutable arguments as they are now; none where one cannot be told."""
+    def _encoded_mutable(self, args: list[Any]) -> list[Any]:
+        """The encoded mutable arguments; empty if one cannot be encoded."""
         try:
-            return [self._objects.encode(value) if is_mutable(value) else None for value in given[1:]]
+            return [self._objects.encode(value) if is_mutable(value) else None for value in args[1:]]
         except (NotEncodable, RecursionError):
             return []
 
@@ -140,7 +140,7 @@ class _Service:
 
 
 class _Input(io.TextIOBase):
-    """Standard input, which is that of the tests."""
+    """Standard input: that of the tests."""
 
     def __init__(self, ask: Any) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""The forms in which datasets write tests of code, as programs to run."""
+"""Test cases of code, in the forms that datasets use, as programs to run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ _NAMES: Final = ("fn_name", "func_name", "entry_point")
 
 
 def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject]:
-    """What to run for `test_cases`, as `run_program` takes it with what to expect.
+    """The programs of `test_cases`, as `judge` takes them.
 
     Args:
         test_cases: one of `FORMS`, or its JSON text.
-        metadata: where the name of the function under test may stand: `fn_name`, `func_name` or `entry_point`.
+        metadata: may name the function under test as `fn_name`, `func_name` or `entry_point`.
 
     Raises:
-        ValueError: they are of another form, or none.
+        ValueError: they have another form, or there are none.
     """
     value = _decoded(test_cases)
     name = function_name(value, metadata)
@@ -43,9 +43,9 @@ def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject
 
 
 def function_name(test_cases: Any, metadata: Mapping[str, Any]) -> str | None:
-    """The name of the function under test, where the test cases or the metadata give one."""
-    places = (test_cases, metadata) if isinstance(test_cases, dict) else (metadata,)
-    names = (place.get(key) for place in places for key in _NAMES)
+    """The name of the function under test, if the test cases or the metadata give one."""
+    sources = (test_cases, metadata) if isinstance(test_cases, dict) else (metadata,)
+    names = (source.get(key) for source in sources for key in _NAMES)
     return next((name for name in names if isinstance(name, str) and name), None)
 
 

@@ -14,16 +14,16 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class ChannelClosed(Exception):
-    """The other side has ended, or closed the line."""
+    """The other side has ended, or closed the channel."""
 
 
 class MessageChannel:
-    """One end of a line.
+    """One end of a channel.
 
     Args:
         end: a connected socket.
-        alarm: the end at the tests': a socket that can be read once the answer's process has ended, since others may
-            hold its end of the line open.
+        alarm: at the tests' end, a socket that becomes readable once the answer's process has ended, since processes it
+            started may keep its end open.
     """
 
     def __init__(self, end: socket.socket, alarm: socket.socket | None = None) -> None:
@@ -35,7 +35,7 @@ class MessageChannel:
 
         Raises:
             NotEncodable: it cannot be written as JSON.
-            ChannelClosed: nobody takes it.
+            ChannelClosed: the other side is gone.
         """
         data = dumps(message)
         try:
@@ -47,7 +47,7 @@ class MessageChannel:
         """The next message.
 
         Raises:
-            Malformed: it is none.
+            Malformed: it is not a message.
             ChannelClosed: there are no more.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
@@ -56,21 +56,21 @@ class MessageChannel:
         return loads(self._read(length))
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes this end."""
         self._end.close()
 
     def _read(self, length: int) -> bytes:
-        got = bytearray()
-        while len(got) < length:
+        data = bytearray()
+        while len(data) < length:
             if self._alarm is not None:
                 ready = select.select([self._end, self._alarm], [], [])[0]
                 if self._end not in ready:
                     raise ChannelClosed
             try:
-                part = self._end.recv(min(length - len(got), 1 << 20))
+                chunk = self._end.recv(min(length - len(data), 1 << 20))
             except OSError as error:
                 raise ChannelClosed from error
-            if not part:
+            if not chunk:
                 raise ChannelClosed
-            got += part
-        return bytes(got)
+            data += chunk
+        return bytes(data)

@@ -13,20 +13,19 @@ from stillhouse.verification.code.runner import CodeRunner
 from stillhouse.verification.result import VerificationResult
 
 MAX_CPU_S: Final = 10
-"""Processor time of each run of the code, in seconds, unless `metadata["time_limit_s"]` says otherwise."""
+"""Default of `metadata["time_limit_s"]`: processor time of each run of the code, in seconds."""
 _WALL_SHARE: Final = 6.0
-"""Wall time of all runs of one answer over the processor time of one: it also ends what sleeps or waits."""
+"""Wall time of all runs of one answer over the processor time of one; it ends code that sleeps or waits."""
 
 _RUNNER: Final = CodeRunner()
 _IMPORTED: Final = re.compile(r"^from solution import (\w+)", re.MULTILINE)
 
 
 def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
-    """Right where the code in the answer passes the tests; see the package for what the code is kept from.
+    """Right if the code in the answer passes the tests, in a jail as the package describes.
 
-    The tests are `metadata["test_cases"]`, else the expected answer, in one of `cases.FORMS`. Code that crashes, takes
-    too long, or wants more memory or processes than it may have is wrong. Tests that cannot be run, and a machine on
-    which there is no sandbox for the code, leave it unverified.
+    The tests are `metadata["test_cases"]`, else the expected answer, in one of `cases.FORMS`. Code that crashes or
+    exceeds a limit is wrong. Tests that cannot be run, or a machine without a sandbox, leave it unverified.
     """
     test_cases = metadata.metadata.get("test_cases") or metadata.expected_answer
     try:
@@ -41,7 +40,7 @@ def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
     if code is None:
         return VerificationResult(False, "the answer holds no Python")
     max_wall_s = max_cpu_s * _WALL_SHARE
-    return _RUNNER.on({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
+    return _RUNNER.run({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
 
 
 def _time_limit(metadata: PromptMetadata) -> int:
@@ -65,12 +64,12 @@ _PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
 
 
 def python_code(answer: str, defining: str | None) -> str | None:
-    """The last fenced block of Python, or the whole answer if that is Python; None without either.
+    """The last fenced block of Python, or the whole answer if that is Python, else None.
 
     Args:
         answer: the final answer.
-        defining: a name that the code under test must define: the last block that does comes before later ones, which
-            often show how it is used.
+        defining: a name that the code must define: the last block that does is preferred to later ones, which often
+            show its use.
     """
     blocks = [
         textwrap.dedent(found["code"])
@@ -90,6 +89,6 @@ def python_code(answer: str, defining: str | None) -> str | None:
 def _is_python(text: str) -> bool:
     try:
         return bool(ast.parse(text).body)
-    # Deep nesting ends the parser in either of the latter two.
+    # Deep nesting raises either of the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False

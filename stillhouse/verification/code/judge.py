@@ -1,4 +1,4 @@
-"""The process that knows the tests: it has the answer run in another one, and compares what comes of it."""
+"""The process that holds the tests: it has the answer run in another process, and compares the results."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final
 
 from stillhouse.sandbox.jail import drop_privileges
 from stillhouse.sandbox.limits import MAX_MEMORY_BYTES, MAX_PROCESSES
-from stillhouse.sandbox.root import import_only_what_is_shown
+from stillhouse.sandbox.root import restrict_import_path
 from stillhouse.sandbox.supervisor import describe_exit
 from stillhouse.types import JsonObject
 from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
@@ -23,90 +23,90 @@ _MAX_OUTPUT_BYTES: Final = 16 << 20
 _MAX_NOTE_CHARS: Final = 500
 
 Outcome = tuple[bool | None, str] | None
-"""What is wrong with one run, False or None and why; None if nothing is."""
+"""`verified` (False or None) and the reason of a run that did not pass; None for one that did."""
 
 
 def judge(call: socket.socket) -> bytes:
-    """What a jail's worker does: answers `verified` and `note` for the question that it reads.
+    """Runs in a jail's first process: answers the request with `verified` and `note` as JSON.
 
-    The question is a line of JSON: `code`, `max_cpu_s`, and `programs`: each has `stdin` and `stdout` of a script; or
-    `calls` of a function (objects of `name`, `args` and `expected`); or `tests`, source text, and their `entry_point`.
+    The request is a line of JSON with `code`, `max_cpu_s`, and `programs`. A program has the `stdin` and `stdout` of a
+    script; or `calls` of a function (`name`, `args`, `expected`); or `tests`, source text, and their `entry_point`.
     """
     starter = Starter()
     drop_privileges(MAX_PROCESSES)
-    import_only_what_is_shown()
+    restrict_import_path()
     with call, call.makefile("rb") as lines:
-        question: JsonObject = json.loads(lines.readline())
-    verified, note = _judge_all(starter, question)
+        request: JsonObject = json.loads(lines.readline())
+    verified, note = _judge_all(starter, request)
     return json.dumps({"verified": verified, "note": note and _printable(note)}).encode()
 
 
-def _judge_all(starter: Starter, question: JsonObject) -> tuple[bool | None, str | None]:
-    programs = question["programs"]
+def _judge_all(starter: Starter, request: JsonObject) -> tuple[bool | None, str | None]:
+    programs = request["programs"]
     for number, program in enumerate(programs, start=1):
-        run = _Run(starter, question["code"], question["max_cpu_s"])
+        run = _Run(starter, request["code"], request["max_cpu_s"])
         outcome = run.script(program) if "stdout" in program else run.module(program)
         if outcome is not None:
-            place = f"test {number} of {len(programs)}: " if len(programs) > 1 else ""
-            return outcome[0], place + outcome[1]
+            prefix = f"test {number} of {len(programs)}: " if len(programs) > 1 else ""
+            return outcome[0], prefix + outcome[1]
         if number < len(programs):
             run.end()
     return True, None
 
 
 class _Run:
-    """One run of the answer, in a process of its own."""
+    """One run of the answer in a new process."""
 
     def __init__(self, starter: Starter, code: str, max_cpu_s: int) -> None:
         self._starter = starter
         self._code = code
         self._max_cpu_s = max_cpu_s
-        self._line: MessageChannel | None = None
+        self._channel: MessageChannel | None = None
 
     def script(self, program: JsonObject) -> Outcome:
-        """What is wrong with what a script prints, or with how it ends."""
+        """Compares what a script prints and its exit code."""
         with _memory_file() as stdin, _memory_file() as stdout:
             stdin.write(program["stdin"].encode(errors="replace"))
             stdin.seek(0)
-            line = self._starter.start(stdin.fileno(), stdout.fileno())
+            channel = self._starter.start(stdin.fileno(), stdout.fileno())
             reason = ""
             try:
-                line.send({"code": self._code, "script": True})
-                reason = str(line.receive()[1])
+                channel.send({"code": self._code, "script": True})
+                reason = str(channel.receive()[1])
             except (ChannelClosed, Malformed, LookupError, TypeError):
                 pass
             code = self._starter.exit_code()
             if code != 0:
                 return False, reason or self._how_it_ended(code)
-            # The place in the file is shared with what wrote it.
+            # The file offset is shared with the process that wrote.
             stdout.seek(0)
             seen = stdout.read(_MAX_OUTPUT_BYTES).decode(errors="replace")
         expected = program["stdout"]
         return None if same_output(seen, expected) else (False, f"printed {seen[:100]!r}, expected {expected[:100]!r}")
 
     def module(self, program: JsonObject) -> Outcome:
-        """What is wrong with what the answer's functions and classes give."""
-        self._line = self._starter.start()
+        """Runs calls or tests against the answer's functions and classes."""
+        self._channel = self._starter.start()
         suite = None
         try:
             if "calls" in program:
-                reach = SolutionClient(self._line)
-                reach.load(self._code)
-                return _wrong_call(reach, program["calls"])
+                client = SolutionClient(self._channel)
+                client.load(self._code)
+                return _wrong_call(client, program["calls"])
             suite = Suite(program["tests"], program["entry_point"])
-            reach = SolutionClient(self._line, suite.names)
-            outcome = suite.run(reach, self._code)
+            client = SolutionClient(self._channel, suite.names)
+            outcome = suite.run(client, self._code)
         except TestsStopped:
             outcome = None
-        if reach.verdict is None:
+        if client.verdict is None:
             return outcome
-        verified, note = reach.verdict
+        verified, note = client.verdict
         return verified, note or self._how_it_ended(self._starter.exit_code())
 
     def end(self) -> None:
-        """Lets the answer's process end, where it has not yet."""
-        if self._line is not None:
-            self._line.close()
+        """Waits for the answer's process to end."""
+        if self._channel is not None:
+            self._channel.close()
             self._starter.exit_code()
 
     def _how_it_ended(self, code: int) -> str:
@@ -114,13 +114,13 @@ class _Run:
         return f"the code {describe_exit(code, self._max_cpu_s)}{memory}"
 
 
-def _wrong_call(reach: SolutionClient, calls: list[JsonObject]) -> Outcome:
+def _wrong_call(client: SolutionClient, calls: list[JsonObject]) -> Outcome:
     for call in calls:
         try:
-            value = _as_json(function_of(reach, call["name"])(*call["args"]))
+            value = _as_json(function_of(client, call["name"])(*call["args"]))
         except TestsStopped:
             raise
-        # What the answer raises is its outcome, SystemExit among it.
+        # What the answer raises is its outcome, SystemExit included.
         except BaseException as error:
             return False, getattr(error, "_reason", None) or str(error)
         if not same_value(value, call["expected"]):
@@ -130,7 +130,7 @@ def _wrong_call(reach: SolutionClient, calls: list[JsonObject]) -> Outcome:
 
 
 def _as_json(value: Any) -> Any:
-    """A value as JSON has it, for tests that are written in JSON."""
+    """A value as JSON, for expected values written in JSON."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else json.dumps(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
@@ -146,10 +146,10 @@ def _as_json(value: Any) -> Any:
 
 
 def _memory_file() -> BinaryIO:
-    # Apart from the folder, which the code may fill.
+    # Not in the scratch folder, which the code may fill.
     return os.fdopen(os.memfd_create("stillhouse"), "w+b")
 
 
 def _printable(note: str) -> str:
-    """A note that fits a cell of a table: short, in one line, without control characters."""
+    """A note that fits a table cell: short, one line, no control characters."""
     return "".join(char if char.isprintable() else " " for char in note)[:_MAX_NOTE_CHARS]

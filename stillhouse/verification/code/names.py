@@ -1,4 +1,4 @@
-"""Which names of the tests' stand for the answer's objects, and which for a library's."""
+"""Which names in the tests refer to the answer's objects, and which to a library's."""
 
 import ast
 import builtins
@@ -29,20 +29,19 @@ class TestNames:
         self._used = set(loaded)
         self._modules = {name for name in based if loaded.count(name) == based.count(name)}
         self.classes = frozenset(_class_names(tree, set(based)))
-        """Names in capitals whose calls' results the tests use the attributes of."""
+        """Capitalised names that are called and whose results have their attributes used."""
 
     def of_answer(self, names: Iterable[str]) -> set[str]:
-        """Those names of the answer's that the tests use without importing them.
+        """The names defined by the answer that the tests use without importing them.
 
-        A name that Python itself has is not among them: an answer that defines `abs` is not asked what it is, but where
-        the tests use nothing else of the answer's.
+        Builtins are left out: an answer that redefines `abs` must not replace it, unless the tests use nothing else.
         """
         used = {name for name in names if name in self._used and not name.startswith("__")}
-        own = {name for name in used if not hasattr(builtins, name)}
-        return own or {name for name in used if name in _RARE_BUILTINS}
+        defined = {name for name in used if not hasattr(builtins, name)}
+        return defined or {name for name in used if name in _RARE_BUILTINS}
 
     def library(self, name: str) -> Any:
-        """The library's object that a name of the answer's has to be, None where it can be the answer's own."""
+        """The library's object that a name must refer to; None if it may be the answer's own."""
         module = _USUAL.get(name, name)
         if name in self._modules and (name in _USUAL or module in sys.stdlib_module_names):
             return _imported(module)
@@ -50,7 +49,7 @@ class TestNames:
 
 
 def from_library(module: str, name: str, wanted: str) -> Any:
-    """What the answer says to have from the standard library, under its own name there; None for anything else."""
+    """An object of the standard library that the answer claims to have under its own name; None for anything else."""
     top = module.partition(".")[0]
     if name != wanted or top not in sys.stdlib_module_names or top in ("builtins", "unittest"):
         return None

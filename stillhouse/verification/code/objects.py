@@ -1,4 +1,4 @@
-"""Objects that one side has and the other refers to, as the answer's process sees them."""
+"""Objects that one side holds and the other refers to by number, in the process of the answer."""
 
 import builtins
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, Final
 from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, encode
 
 SOLUTION: Final = "solution"
-"""Name of the module that the answer is imported as."""
+"""Name of the module the answer is imported as."""
 FILE: Final = f"{SOLUTION}.py"
 
 _MAX_REASON_CHARS: Final = 300
@@ -30,10 +30,10 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 class SolutionObjects:
-    """The answer's objects by number, and stand-ins for those of the tests.
+    """The answer's objects by number, and proxies of those of the tests.
 
     Args:
-        ask: what the tests reply to a request, `[operation, number, encoded arguments]`.
+        ask: sends the tests a request, `[operation, number, encoded arguments]`, and returns their reply.
     """
 
     def __init__(self, ask: Callable[[list[Any]], Any]) -> None:
@@ -42,7 +42,7 @@ class SolutionObjects:
         self._numbers: dict[int, int] = {}
 
     def number_of(self, value: object) -> int:
-        """The number of an object, the next one where it has none."""
+        """The number of an object; new objects get the next one."""
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._objects)
@@ -50,18 +50,18 @@ class SolutionObjects:
         return number
 
     def encode(self, value: Any) -> Any:
-        """A value's form; raises NotEncodable."""
+        """The encoded value; raises NotEncodable."""
         try:
             return encode(value, self._encode_object, DEEP)
         except RecursionError as error:
             raise NotEncodable("a value contains itself") from error
 
     def decode(self, form: Any) -> Any:
-        """The value of a form that the tests sent."""
+        """The value of an encoded form from the tests."""
         return decode(form, self._decode_object, 3 * DEEP)
 
     def encode_error(self, error: BaseException) -> Any:
-        """An exception: numbers of it and its class, the class's family, its arguments, its text, and its reason."""
+        """An exception: its number and that of its class, the bases, the arguments, the text, and the reason."""
         number = getattr(error, "_of_tests", None)
         if number is not None:
             return ["tests", number]
@@ -74,7 +74,7 @@ class SolutionObjects:
         return ["answer", *numbers, _family(kind), args, str(error), reason_of(error)]
 
     def error_of_tests(self, form: list[Any]) -> BaseException:
-        """The exception that the tests raised, as one of Python's own types."""
+        """An exception raised by the tests, as a subclass of a builtin."""
         number, name, args = form
         base = getattr(builtins, name, Exception)
         error: BaseException = type(name, (base,), {})()
@@ -121,7 +121,7 @@ class SolutionObjects:
 
 
 class TestsProxy:
-    """Stands for an object of the tests': a function to call back, or an instance of a class that they define."""
+    """Proxy of an object of the tests: a callback, or an instance of a class that they define."""
 
     def __init__(self, ask: Callable[..., Any], number: int) -> None:
         object.__setattr__(self, "_ask", ask)
@@ -167,6 +167,6 @@ def _family(kind: type) -> list[list[str]]:
 def reason_of(error: BaseException) -> str:
     """Where the answer's code raised the error, its type, and the first line of what it says."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
-    place = f"{FILE}, line {lines[-1]}: " if lines else ""
-    said = str(error).strip().partition("\n")[0]
-    return f"{place}{type(error).__name__}: {said}"[:_MAX_REASON_CHARS]
+    location = f"{FILE}, line {lines[-1]}: " if lines else ""
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{location}{type(error).__name__}: {first_line}"[:_MAX_REASON_CHARS]

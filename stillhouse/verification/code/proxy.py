@@ -1,9 +1,9 @@
-"""What stands for the answer's objects where the tests run.
+"""Proxies of the answer's objects and exceptions in the process of the tests.
 
-The operators of an object are the answer's code, and what they say is a claim. An object that the answer handed out is
-never shown a value of the tests' that it could be compared with: it equals none, and cannot be calculated with. Two
-objects of the answer's may be compared by it, and an object that the tests constructed from a class of the answer's
-may calculate with what they give it, since that is what such tests are about.
+The operators of an object are the answer's code, so their results prove nothing. An object returned by the answer is
+never shown a value of the tests to compare or calculate with: it equals none. Two objects of the answer may be compared
+by it, and an object that the tests constructed from a class of the answer may calculate with operands of the tests,
+since that is what such tests are about.
 """
 
 import builtins
@@ -16,36 +16,36 @@ from stillhouse.verification.code.operations import BINARY, UNARY
 _READABLE: Final = frozenset({"__name__", "__doc__", "__qualname__", "__dict__", "__annotations__"})
 
 
-class Asking(Protocol):
-    """The answer's process, as the tests reach it."""
+class ProxyHost(Protocol):
+    """The process of the answer, where the objects are."""
 
     def ask(self, operation: str, *args: Any) -> Any:
         """The result of the operation; raises what it raises."""
 
     def call(self, target: "SolutionProxy", args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What calling the object gives; raises what it raises."""
+        """The result of calling the object; raises what the call raises."""
 
     def give_up(self, reason: str) -> NoReturn:
         """Leaves the answer unverified."""
 
 
 class SolutionProxy:
-    """Stands for one object of the answer's.
+    """Proxy of one object of the answer.
 
     Args:
         answer: where the object is.
         number: its number there.
-        is_class: whether what calling it gives is an object that the tests construct.
+        is_class: whether calling it constructs an object for the tests.
     """
 
     __slots__ = ("__weakref__", "_answer", "_is_class", "_is_constructed", "_number")
 
-    _answer: Asking
+    _answer: ProxyHost
     _number: int
     _is_class: bool
     _is_constructed: bool
 
-    def __init__(self, answer: Asking, number: int, *, is_class: bool = False) -> None:
+    def __init__(self, answer: ProxyHost, number: int, *, is_class: bool = False) -> None:
         object.__setattr__(self, "_answer", answer)
         object.__setattr__(self, "_number", number)
         object.__setattr__(self, "_is_class", is_class)
@@ -146,7 +146,7 @@ class SolutionProxy:
 
 
 def plain(value: Any, kind: type) -> Any:
-    """The value, which an operator has to give as one of `kind`; raises TypeError where the answer gave another."""
+    """The value of an operator; raises TypeError if it is not of `kind`."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, the answer gave {type(value).__name__}")
     return value
@@ -190,54 +190,54 @@ Family = list[list[str]]
 """Module and name of a class and of its bases, nearest first."""
 
 
-class _OfAnswer:
-    """What an exception of the answer's own class says and has."""
+class _SolutionError:
+    """Text and attributes of an exception of the answer's own class."""
 
     def __str__(self) -> str:
         return str(vars(self).get("_text") or super().__str__())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "_stand_in" not in vars(self):
+        if name.startswith("_") or "_proxy" not in vars(self):
             raise AttributeError(name)
-        return getattr(vars(self)["_stand_in"], name)
+        return getattr(vars(self)["_proxy"], name)
 
 
-class AnswerErrors:
-    """Classes of the answer's exceptions by number, each derived from the nearest class that the tests have, too."""
+class SolutionErrors:
+    """Classes of the answer's exceptions by number, each derived from the nearest base that the tests have, too."""
 
     def __init__(self) -> None:
         self._classes: dict[int, type[BaseException]] = {}
 
     def kind(self, number: int, family: Family) -> type[BaseException]:
-        """The class of this number and family."""
+        """The class with this number and these bases."""
         known = _known(*family[0])
         if known is not None:
             return known
         if number not in self._classes:
-            base = next((one for one in (_known(*entry) for entry in family[1:]) if one is not None), Exception)
-            self._classes[number] = type(family[0][1], (_OfAnswer, base), {"_number": number})
+            base = next((base for base in (_known(*entry) for entry in family[1:]) if base is not None), Exception)
+            self._classes[number] = type(family[0][1], (_SolutionError, base), {"_number": number})
         return self._classes[number]
 
     def error(
-        self, form: list[Any], decode: Callable[[Any], Any], stand_in: Callable[[int], SolutionProxy]
+        self, form: list[Any], decode: Callable[[Any], Any], proxy: Callable[[int], SolutionProxy]
     ) -> BaseException:
-        """The exception of an encoded form; raises ValueError and its like where it is none."""
+        """The exception of an encoded form; raises ValueError and the like if it is malformed."""
         _, number, class_number, family, args, text, reason = form
         kind = self.kind(int(class_number), family)
-        given = [decode(arg) for arg in args]
+        decoded = [decode(arg) for arg in args]
         try:
-            error = kind(*given)
+            error = kind(*decoded)
         except TypeError:
             error = kind.__new__(kind)
-            error.args = tuple(given)
-        vars(error).update(_text=str(text), _reason=str(reason), _stand_in=stand_in(int(number)))
+            error.args = tuple(decoded)
+        vars(error).update(_text=str(text), _reason=str(reason), _proxy=proxy(int(number)))
         return error
 
 
 def _known(module: str, name: str) -> type[BaseException] | None:
-    """A class of Python's own that the tests can have by name."""
+    """An exception class of the standard library."""
     top = module.partition(".")[0]
-    # What unittest raises to skip a test would skip it.
+    # The exception by which unittest skips a test would skip it.
     if top not in sys.stdlib_module_names or top == "unittest":
         return None
     found = getattr(builtins if module == "builtins" else sys.modules.get(module), name, None)

@@ -32,27 +32,27 @@ _ENVIRONMENT: Final = {
 
 
 class CodeRunner:
-    """Runs answers, as many at a time as there are processors; the server starts with the first."""
+    """Runs answers, at most one per processor at a time; the server starts with the first."""
 
     def __init__(self) -> None:
         self._server: SandboxServer | None = None
-        self._forget()
-        # After a fork it is the parent's.
-        os.register_at_fork(after_in_child=self._forget)
+        self._reset()
+        # After a fork the server is the parent's.
+        os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.close)
 
-    def on(self, question: JsonObject, max_wall_s: float) -> VerificationResult:
-        """The finding on an answer.
+    def run(self, request: JsonObject, max_wall_s: float) -> VerificationResult:
+        """Runs an answer and compares its results.
 
         Args:
-            question: as `judge` takes it.
-            max_wall_s: time of all runs of the answer.
+            request: as `judge` takes it.
+            max_wall_s: wall time of all runs of the answer.
         """
-        limits = CallLimits(max_wall_s, question["max_cpu_s"], Permissions())
+        limits = CallLimits(max_wall_s, request["max_cpu_s"], Permissions())
         try:
-            with self._places, self._running().open_call(limits) as call:
-                answer = exchange(call, json.dumps(question).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
-            found = read_answer(answer)
+            with self._slots, self._running().open_call(limits) as call:
+                answer = exchange(call, json.dumps(request).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
+            verdict = read_answer(answer)
         except ServerUnavailable as error:
             return VerificationResult(None, f"the code was not run: {error}")
         except JailFailed as error:
@@ -63,10 +63,10 @@ class CodeRunner:
             if error.kind == "lost":
                 return VerificationResult(None, f"the code was not run to its end: the sandbox {error}")
             return VerificationResult(False, f"the code {error}")
-        return VerificationResult(found["verified"], found["note"])
+        return VerificationResult(verdict["verified"], verdict["note"])
 
     def close(self) -> None:
-        """Ends the server; a later question starts another."""
+        """Ends the server; a later run starts another."""
         with self._lock:
             server, self._server = self._server, None
         if server is not None:
@@ -80,8 +80,8 @@ class CodeRunner:
                 self._server = SandboxServer(_MODULE, [], _ENVIRONMENT)
             return self._server
 
-    def _forget(self) -> None:
-        # Kept alive: dropped, its process object would warn of a process that is not ours.
-        self._forgotten, self._server = self._server, None
+    def _reset(self) -> None:
+        # Kept alive: dropped, its Popen object would warn of a process that is not ours.
+        self._inherited, self._server = self._server, None
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)

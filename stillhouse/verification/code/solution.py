@@ -1,4 +1,4 @@
-"""The answer's process as the tests reach it: requests go out, plain values and stand-ins come back."""
+"""The answer's process as the tests see it: requests go out, plain values and proxies come back."""
 
 import builtins
 import threading
@@ -8,40 +8,40 @@ from typing import Any, NoReturn
 from stillhouse.types import JsonObject
 from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.names import TestNames, from_library
-from stillhouse.verification.code.proxy import AnswerErrors, SolutionProxy
+from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy
 from stillhouse.verification.code.tests_objects import TestsObjects, show
 from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, is_mutable
 
 
 class TestsStopped(BaseException):
-    """Ends the tests. `SolutionClient.verdict` holds what came of it, whatever the tests make of this exception."""
+    """Ends the tests; `SolutionClient.verdict` says why, even if the tests catch this exception."""
 
 
 class SolutionClient:
-    """What the tests can do with an answer.
+    """Operations of the tests on an answer.
 
     Args:
-        line: leads to the answer's process.
-        names: the names of the tests; None where they are only calls.
+        channel: connects to the answer's process.
+        names: the names in the tests; None for calls alone.
     """
 
-    def __init__(self, line: MessageChannel, names: TestNames | None = None) -> None:
-        self._line = line
+    def __init__(self, channel: MessageChannel, names: TestNames | None = None) -> None:
+        self._channel = channel
         self._names = names
         self._lock = threading.RLock()
         self._classes: dict[str, SolutionProxy] = {}
-        self._stand_ins: dict[int, SolutionProxy] = {}
-        self._errors = AnswerErrors()
+        self._proxies: dict[int, SolutionProxy] = {}
+        self._errors = SolutionErrors()
         self._own = TestsObjects(self._decode)
         self._wanted: str | None = None
         self.verdict: tuple[bool | None, str] | None = None
-        """What is known before the tests end: False and why, or None and why; None where nothing is."""
+        """`verified` (False or None) and the reason, if decided before the tests end."""
 
     def load(self, code: str) -> list[str]:
-        """Has the answer imported; gives the names that it defines.
+        """Has the answer imported; returns the names it defines.
 
         Raises:
-            TestsStopped: it could not be.
+            TestsStopped: the import failed.
         """
         reply = self._exchange({"code": code, "script": False})
         try:
@@ -52,45 +52,45 @@ class SolutionClient:
             self._stop(False, "the answer's process gave no names", error)
 
     def name(self, name: str) -> Any:
-        """What a name of the answer's stands for; raises AttributeError where there is none."""
-        found = self.ask("get", self._stand_in(0), name)
+        """The value of a global name of the answer; raises AttributeError if there is none."""
+        found = self.ask("get", self._proxy(0), name)
         if self._names is None or name not in self._names.classes or type(found) is not SolutionProxy:
             return found
-        # Apart from what else may lead to the same object: only what is called by this name constructs.
+        # A proxy of its own: only calls by this name construct, not other references to the same object.
         if name not in self._classes or self._classes[name]._number != found._number:
             self._classes[name] = SolutionProxy(self, found._number, is_class=True)
         return self._classes[name]
 
     def global_name(self, name: str) -> Any:
-        """As `name`, for a name that the tests do not import: a library's object is the tests' own copy of it."""
+        """As `name`, for a name that the tests do not import: objects of a library are the tests' own copies."""
         own = None if self._names is None else self._names.library(name)
         if own is not None:
             return own
         self._wanted = name
         try:
-            found = self.ask("get", self._stand_in(0), name)
+            found = self.ask("get", self._proxy(0), name)
         finally:
             self._wanted = None
         return self.name(name) if type(found) is SolutionProxy else found
 
     def set_name(self, name: str, value: Any) -> None:
-        """Replaces what a name of the answer's stands for."""
-        self.ask("set", self._stand_in(0), name, value)
+        """Sets a global name of the answer."""
+        self.ask("set", self._proxy(0), name, value)
 
     def delete_name(self, name: str) -> None:
-        """Takes a name of the answer's away."""
-        self.ask("delete", self._stand_in(0), name)
+        """Deletes a global name of the answer."""
+        self.ask("delete", self._proxy(0), name)
 
     def give_up(self, reason: str) -> NoReturn:
-        """Leaves the answer unverified: what the tests do cannot be done from here."""
+        """Leaves the answer unverified: the tests need something that cannot be done across processes."""
         self._stop(None, reason)
 
     def ask(self, operation: str, *args: Any) -> Any:
-        """What the operation gives in the answer's process; raises what it raises there."""
+        """The result of an operation in the answer's process; raises what it raises."""
         return self._request(operation, args, {}, self._decode)
 
     def call(self, target: SolutionProxy, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What calling the object gives; raises what it raises there."""
+        """The result of calling an object; raises what the call raises."""
         return self._request("call", (target, *args), named, self._constructed if target._is_class else self._decode)
 
     def _request(
@@ -99,7 +99,7 @@ class SolutionClient:
         if self.verdict is not None:
             raise TestsStopped
         options = [[key, self._encode(value)] for key, value in named.items()]
-        # Held by one thread of the tests' at a time, also while a function of theirs is called back.
+        # One thread of the tests at a time, also during callbacks.
         with self._lock:
             reply = self._exchange([operation, [self._encode(arg) for arg in args], options])
         try:
@@ -111,14 +111,14 @@ class SolutionClient:
                 return decode_result(result)
             error = self._error(result)
             if isinstance(error, StopIteration) and operation != "next":
-                # As in a generator: it would end a loop of the tests' early.
+                # As in a generator: it would end a loop of the tests early.
                 error = RuntimeError("the answer raised StopIteration")
         except (ValueError, TypeError, LookupError, Malformed, RecursionError, MemoryError) as problem:
             self._stop(False, "the answer's process gave something that is no value", problem)
         raise error
 
     def _constructed(self, form: Any) -> Any:
-        """What a class gave that the tests use as one: an object that may see what the tests calculate with."""
+        """The result of calling a class: an object that may see the operands of the tests."""
         if isinstance(form, list) and form[0] == "derived" and is_mutable(self._decode(form[1])):
             form = ["answer", form[2]]
         found = self._decode(form)
@@ -127,18 +127,18 @@ class SolutionClient:
         return found
 
     def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
-        """The reply to a request; meanwhile the answer may ask for objects of the tests'."""
+        """The reply to a request; meanwhile the answer may use objects of the tests."""
         try:
-            self._line.send(request)
+            self._channel.send(request)
             while True:
-                message = self._line.receive()
+                message = self._channel.receive()
                 if not isinstance(message, list) or not message:
                     raise Malformed("a message is no list")
                 if message[0] == "failed":
                     self._stop(False, str(message[1]))
                 if message[0] != "ask":
                     return message
-                self._line.send(self._own.serve(message[1:]))
+                self._channel.send(self._own.serve(message[1:]))
         except ChannelClosed as error:
             self._stop(False, "", error)
         except Malformed as error:
@@ -151,11 +151,11 @@ class SolutionClient:
             self.verdict = (verified, note)
         raise TestsStopped from cause
 
-    def _stand_in(self, number: int) -> SolutionProxy:
-        if number not in self._stand_ins:
-            self._stand_ins[number] = SolutionProxy(self, number)
-        found = self._stand_ins[number]
-        # It came from the answer now, whoever constructed it.
+    def _proxy(self, number: int) -> SolutionProxy:
+        if number not in self._proxies:
+            self._proxies[number] = SolutionProxy(self, number)
+        found = self._proxies[number]
+        # The answer returned it now, whoever constructed it.
         object.__setattr__(found, "_is_constructed", False)
         return found
 
@@ -169,16 +169,16 @@ class SolutionClient:
         if kind == "type" and isinstance(getattr(builtins, rest[0]), type):
             return getattr(builtins, rest[0])
         if kind == "derived":
-            return _derived(self._decode(rest[0]), self._stand_in(int(rest[1])))
+            return _derived(self._decode(rest[0]), self._proxy(int(rest[1])))
         if kind == "error":
             return self._errors.kind(int(rest[0]), rest[1])
         if kind == "coroutine":
-            return self._wait_for(self._stand_in(int(rest[0])))
+            return self._wait_for(self._proxy(int(rest[0])))
         if kind == "imported" and self._wanted is not None:
             library = from_library(str(rest[0]), rest[1], self._wanted)
-            return self._stand_in(int(rest[2])) if library is None else library
+            return self._proxy(int(rest[2])) if library is None else library
         if kind in ("answer", "module", "imported"):
-            return self._stand_in(int(rest[-1]))
+            return self._proxy(int(rest[-1]))
         raise Malformed(f"no value is of kind {kind!r}")
 
     async def _wait_for(self, coroutine: SolutionProxy) -> Any:
@@ -186,7 +186,7 @@ class SolutionClient:
 
     def _error(self, form: list[Any]) -> BaseException:
         if form[0] != "tests":
-            return self._errors.error(form, self._decode, self._stand_in)
+            return self._errors.error(form, self._decode, self._proxy)
         found = self._own[form[1]]
         if not isinstance(found, BaseException):
             raise Malformed("the answer raised no exception")
@@ -201,18 +201,18 @@ class SolutionClient:
             self.give_up("the tests give a value that contains itself")
 
 
-def _derived(value: Any, stand_in: SolutionProxy) -> Any:
-    """A plain value of a class of the answer's, with that class's methods; compared as the plain value that it is."""
+def _derived(value: Any, proxy: SolutionProxy) -> Any:
+    """A plain value of a class of the answer, with the methods of that class; compared as the plain value."""
     members: JsonObject = {
-        "__getattr__": lambda _, name: getattr(stand_in, name),
-        "_number_of_answer": stand_in._number,
+        "__getattr__": lambda _, name: getattr(proxy, name),
+        "_number_of_answer": proxy._number,
     }
     base: Callable[..., Any] = type(type(value).__name__, (type(value),), members)
     return base(value)
 
 
 def _refresh(old: Any, new: Any) -> None:
-    """Makes a mutable argument what the answer made of it."""
+    """Applies the answer's changes to a mutable argument."""
     if not is_mutable(old):
         raise Malformed("the answer changed what cannot be changed")
     if isinstance(old, dict):

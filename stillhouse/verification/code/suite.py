@@ -1,4 +1,4 @@
-"""Tests in Python, run where the answer is not: among stand-ins for what the answer defines."""
+"""Tests in Python, run apart from the answer: on proxies of what the answer defines."""
 
 import ast
 import asyncio
@@ -21,11 +21,11 @@ _FILE: Final = f"{TESTS}.py"
 
 
 class _BadTests(Exception):
-    """The tests themselves cannot be run here, which says nothing of the answer."""
+    """The tests cannot be run here, which says nothing about the answer."""
 
 
 class _Failed(Exception):
-    """A test failed; the message is fit for a note."""
+    """A test failed; the message becomes the note."""
 
 
 class Suite:
@@ -33,7 +33,7 @@ class Suite:
 
     Args:
         source: the tests.
-        entry_point: the function that `check` is called with, where they define it.
+        entry_point: the function that `check` is called with, if they define it.
     """
 
     def __init__(self, source: str, entry_point: str | None) -> None:
@@ -49,43 +49,43 @@ class Suite:
         self.names = TestNames(self._tree or ast.Module([], []))
         """The names in the tests."""
 
-    def run(self, reach: SolutionClient, code: str) -> tuple[bool | None, str] | None:
-        """What is wrong with the answer `code`: False or None, and why; None where it passes.
+    def run(self, client: SolutionClient, code: str) -> tuple[bool | None, str] | None:
+        """`verified` (False or None) and the reason if the answer `code` does not pass; None if it does.
 
         Raises:
-            TestsStopped: as `reach` does.
+            TestsStopped: as `client` does.
         """
-        names = reach.load(code)
+        names = client.load(code)
         if self._tree is None:
             return None, self._problem
         try:
-            self._run(reach, names)
+            self._run(client, names)
         except TestsStopped:
             raise
         except _BadTests as error:
             return None, str(error)
         except _Failed as error:
             return False, str(error)
-        # Whatever ends the tests before their end is a failure, SystemExit among it.
+        # Whatever ends the tests early is a failure, SystemExit included.
         except BaseException as error:
             if isinstance(error, ModuleNotFoundError) and _raised_in(error) == _FILE and error.name != _SOLUTION:
                 return None, f"the tests need a module that is not installed: {error.name}"
-            return False, _told(error)
+            return False, _reason(error)
         return None
 
-    def _run(self, reach: SolutionClient, names: list[str]) -> None:
+    def _run(self, client: SolutionClient, names: list[str]) -> None:
         assert self._tree is not None
-        sys.modules[_SOLUTION] = _Solution(reach, names)
-        before = {name: reach.global_name(name) for name in self.names.of_answer(names)}
+        sys.modules[_SOLUTION] = _SolutionModule(client, names)
+        before = {name: client.global_name(name) for name in self.names.of_answer(names)}
         module = types.ModuleType(TESTS)
         sys.modules[TESTS] = module
         namespace = vars(module)
         namespace.update(before)
-        _share_seeds(reach)
+        _share_seeds(client)
         exec(compile(self._tree, _FILE, "exec", dont_inherit=True), namespace)
         defined = {name: value for name, value in namespace.items() if before.get(name) is not value}
         if self._entry_point and callable(defined.get("check")):
-            defined["check"](function_of(reach, self._entry_point))
+            defined["check"](function_of(client, self._entry_point))
         for name, value in defined.items():
             if isinstance(value, type) and issubclass(value, unittest.TestCase):
                 _run_case(value)
@@ -93,62 +93,63 @@ class Suite:
                 _call_test(name, value)
 
 
-class _Solution(types.ModuleType):
+class _SolutionModule(types.ModuleType):
     """The module that tests import the answer's names from."""
 
-    def __init__(self, reach: SolutionClient, names: list[str]) -> None:
+    def __init__(self, client: SolutionClient, names: list[str]) -> None:
         super().__init__(_SOLUTION)
         public = [name for name in names if not name.startswith("_") and not hasattr(builtins, name)]
-        vars(self).update(_reach=reach, __all__=public)
+        vars(self).update(_client=client, __all__=public)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._reach.name(name)
+        return self._client.name(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._reach.set_name(name, value)
+        self._client.set_name(name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._reach.delete_name(name)
+        self._client.delete_name(name)
 
 
-def function_of(reach: SolutionClient, name: str) -> Callable[..., Any]:
-    """A function of the answer's, or a method of its class `Solution`, as LeetCode has it."""
+def function_of(client: SolutionClient, name: str) -> Callable[..., Any]:
+    """A function of the answer, or a method of its class `Solution`, as on LeetCode."""
     try:
-        found: Callable[..., Any] = reach.name(name)
+        function: Callable[..., Any] = client.name(name)
     except AttributeError:
         try:
-            found = getattr(reach.name("Solution")(), name)
+            function = getattr(client.name("Solution")(), name)
         except AttributeError:
             raise _Failed(f"the answer defines no function {name}") from None
-    return found
+    return function
 
 
-def _share_seeds(reach: SolutionClient) -> None:
-    """Seeds the answer's random numbers where the tests seed their own."""
-    own = random.seed
+def _share_seeds(client: SolutionClient) -> None:
+    """Has the answer's random numbers seeded together with those of the tests."""
+    original = random.seed
 
     def seed(value: Any = None, *more: Any) -> None:
-        own(value, *more)
-        reach.ask("seed", value)
+        original(value, *more)
+        client.ask("seed", value)
 
     random.seed = seed  # type: ignore[assignment]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        own_of_numpy = numpy.random.seed
+        original_numpy = numpy.random.seed
 
         def seed_numpy(value: Any = None) -> None:
-            own_of_numpy(value)
-            reach.ask("seed_numpy", value)
+            original_numpy(value)
+            client.ask("seed_numpy", value)
 
         numpy.random.seed = seed_numpy
 
 
 def _call_test(name: str, test: Callable[..., Any]) -> None:
-    needed = [one.name for one in inspect.signature(test).parameters.values() if one.default is one.empty]
-    if needed:
-        raise _BadTests(f"{name} takes arguments ({', '.join(needed)}); tests without any can be run")
+    parameters = inspect.signature(test).parameters.values()
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    if required:
+        raise _BadTests(f"{name} takes arguments ({', '.join(required)}); tests without any can be run")
     result = test()
     if inspect.iscoroutine(result):
         asyncio.run(result)
@@ -157,16 +158,16 @@ def _call_test(name: str, test: Callable[..., Any]) -> None:
 def _run_case(case: type[unittest.TestCase]) -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
-    for _, told in (*result.failures, *result.errors):
-        raise _Failed(told.strip().splitlines()[-1])
+    for _, report in (*result.failures, *result.errors):
+        raise _Failed(report.strip().splitlines()[-1])
 
 
 def _raised_in(error: BaseException) -> str:
     return traceback.extract_tb(error.__traceback__)[-1].filename
 
 
-def _told(error: BaseException) -> str:
-    """The error with the line of the answer or the tests that it comes from."""
+def _reason(error: BaseException) -> str:
+    """The error with the line of the answer or the tests that raised it."""
     reason = getattr(error, "_reason", None)
     if isinstance(reason, str):
         return reason

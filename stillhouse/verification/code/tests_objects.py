@@ -1,4 +1,4 @@
-"""Objects of the tests' that the answer may use: functions to call back, instances of the classes that they define."""
+"""Objects of the tests that the answer may use: callbacks, and instances of classes that the tests define."""
 
 import io
 import sys
@@ -28,7 +28,7 @@ class TestsObjects:
     """The tests' objects by number.
 
     Args:
-        decode: gives the value of a form that the answer sent.
+        decode: decodes a value sent by the answer.
     """
 
     def __init__(self, decode: Callable[[Any], Any]) -> None:
@@ -40,15 +40,15 @@ class TestsObjects:
         return self._objects[number]
 
     def encode(self, value: Any) -> Any:
-        """The form of a value for the answer.
+        """The encoded value for the answer.
 
         Raises:
-            NotEncodable: the answer's process cannot be given such a value.
+            NotEncodable: the answer's process cannot have such a value.
         """
         return encode(value, self._encode_object, 2 * DEEP)
 
     def serve(self, request: list[Any]) -> list[Any]:
-        """The reply to the answer's request, `[operation, number, encoded arguments, named ones, what it printed]`."""
+        """The reply to a request of the answer, `[operation, number, encoded args, encoded kwargs, printed text]`."""
         operation = request[0]
         show(request[-1])
         try:
@@ -56,15 +56,15 @@ class TestsObjects:
                 return ["reply", "return", _input_line()]
             target = self._objects[request[1]]
             args = [self._decode(form) for form in request[2]]
-            named = {str(key): self._decode(form) for key, form in request[3]}
-            if not _may(operation, target, args):
+            kwargs = {str(key): self._decode(form) for key, form in request[3]}
+            if not _is_allowed(operation, target, args):
                 raise AttributeError(f"{operation} is not for the answer")
-            return ["reply", "return", self.encode(OPERATIONS[operation](target, *args, **named))]
-        # What a function of the tests' raises is for the answer, which called it.
+            return ["reply", "return", self.encode(OPERATIONS[operation](target, *args, **kwargs))]
+        # What a callback raises is for the answer, which called it.
         except Exception as error:
             name = next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins")
-            given = [arg if isinstance(arg, str | int | float) else str(arg) for arg in error.args]
-            return ["reply", "raise", [self._number_of(error), name, given]]
+            plain_args = [arg if isinstance(arg, str | int | float) else str(arg) for arg in error.args]
+            return ["reply", "raise", [self._number_of(error), name, plain_args]]
 
     def _encode_object(self, value: Any) -> Any:
         if type(value) is SolutionProxy:
@@ -90,15 +90,15 @@ class TestsObjects:
         return self._numbers[id(value)]
 
 
-def _may(operation: str, target: Any, args: list[Any]) -> bool:
-    """Whether the answer may do this to an object of the tests'."""
+def _is_allowed(operation: str, target: Any, args: list[Any]) -> bool:
+    """Whether the answer may do this to an object of the tests."""
     if operation in ("get", "set", "delete") and (type(args[0]) is not str or args[0].startswith(_CLOSED)):
         return False
     return operation in _operations_on(target)
 
 
 def _operations_on(value: Any) -> frozenset[str]:
-    """As little as the usual uses of such an object take."""
+    """The operations that the usual uses of such an object need, and no others."""
     if isinstance(value, unittest.TestCase):
         return frozenset()
     if type(value).__module__ == TESTS or isinstance(value, io.StringIO | io.BytesIO):
@@ -111,7 +111,7 @@ def _operations_on(value: Any) -> frozenset[str]:
 
 
 def show(text: Any) -> None:
-    """Prints what the answer printed, to wherever the tests have it go."""
+    """Prints the answer's output to the standard output of the tests."""
     if text and sys.stdout is not None:
         sys.stdout.write(str(text).encode(errors="replace").decode())
 

@@ -1,7 +1,7 @@
-"""Values as they cross between tests and answer: plain ones of exact types, and numbers of others.
+"""Encoding of values between tests and answer: plain values of exact types, and numbers for other objects.
 
-An encoded value is null, a boolean, an integer, a float, a string, or a list `[kind, ...]`. What comes from the
-answer's process can claim any value, but nothing else: decoding makes only objects of Python's own types.
+An encoded value is null, a boolean, an integer, a float, a string, or a list `[kind, ...]`. The answer's process can
+claim any value, but decoding makes only objects of builtin and standard types.
 """
 
 import datetime
@@ -30,32 +30,32 @@ _TEXTS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 DEEP: Final = 100
-"""How deeply what the answer gives may be nested; what the tests give may be nested twice as deeply."""
+"""Nesting limit of values from the answer; those from the tests may be nested twice as deeply."""
 
 Encode = Callable[[Any], Any]
-"""Encodes what is no plain value as `[kind, ...]`; raises `NotEncodable` where that cannot be."""
+"""Encodes an object that is not plain as `[kind, ...]`; raises `NotEncodable`."""
 Decode = Callable[[list[Any]], Any]
-"""The object for such a list; raises `Malformed` for a kind it does not know."""
+"""The object of such a list; raises `Malformed` for an unknown kind."""
 
 
 class NotEncodable(Exception):
-    """A value cannot be carried; the message says why."""
+    """A value cannot be encoded; the message says why."""
 
 
 class Malformed(Exception):
-    """A message is not of the form that it should have."""
+    """A message has an invalid form."""
 
 
 def encode(value: Any, other: Encode, depth: int) -> Any:
-    """The form of a value that `dumps` takes.
+    """The encoded value, for `dumps`.
 
     Args:
-        value: a plain value, or one that `other` can carry. A subclass of a plain type is not plain.
-        other: carries the rest.
-        depth: how deeply the value may be nested.
+        value: a plain value, or one that `other` encodes. A subclass of a plain type is not plain.
+        other: encodes all other objects.
+        depth: nesting limit.
 
     Raises:
-        NotEncodable: it is nested too deeply or in itself, or `other` cannot carry what is in it.
+        NotEncodable: it is nested too deeply or contains itself, or `other` refuses an object in it.
     """
     kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
@@ -105,12 +105,12 @@ def decode(form: Any, other: Decode, depth: int) -> Any:
     """The value of an encoded form.
 
     Args:
-        form: what `loads` gave.
-        other: gives the object for a kind that is not plain.
-        depth: how deeply the value may be nested.
+        form: from `loads`.
+        other: decodes kinds that are not plain.
+        depth: nesting limit.
 
     Raises:
-        Malformed: it is no such form.
+        Malformed: the form is invalid.
     """
     try:
         return _decode(form, other, depth)
@@ -164,7 +164,7 @@ def is_mutable(value: Any) -> bool:
 
 
 def dumps(message: Any) -> bytes:
-    """A message as bytes; raises NotEncodable where a number in it is too long."""
+    """A message as bytes; raises NotEncodable if a number in it is too long."""
     try:
         return json.dumps(message).encode()
     except ValueError as error:
@@ -172,10 +172,10 @@ def dumps(message: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The message of bytes that may be anything.
+    """The message in untrusted bytes.
 
     Raises:
-        Malformed: they are no message.
+        Malformed: they are not a message.
     """
     try:
         return json.loads(data)

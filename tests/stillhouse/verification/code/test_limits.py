@@ -171,7 +171,7 @@ def test_answers_are_judged_in_a_run_that_writes_for_its_owner_alone() -> None:
     }
     umask = os.umask(0o077)
     try:
-        finding = CodeRunner().on(question, 60.0)
+        finding = CodeRunner().run(question, 60.0)
     finally:
         os.umask(umask)
     assert finding == VerificationResult(True, None)
