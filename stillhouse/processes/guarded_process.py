@@ -9,6 +9,7 @@ whose imports may take seconds. This needs no signal from the kernel and no thre
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -101,6 +102,32 @@ class GuardedProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def start_isolated(
+    module: str, args: Sequence[str], env: Mapping[str, str], connection: socket.socket
+) -> GuardedProcess:
+    """Starts a module that sees this process's import path, and no environment variables but PATH, LANG and `env`.
+
+    Args:
+        module: the module to run.
+        args: its arguments, which the file number of the connection follows.
+        env: its environment variables.
+        connection: the child's end of a socket pair; closed here.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    number = connection.fileno()
+    with connection:
+        return GuardedProcess(
+            module,
+            [*args, str(number)],
+            {**inherited, **env, "PYTHONPATH": os.pathsep.join(sys.path)},
+            inherit_env=False,
+            pass_fds=[number],
+        )
 
 
 def _kill_group_at_end_of_input() -> None:

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.processes.guarded_process import start_isolated
 from stillhouse.types import JsonObject
 
-_INHERITED_VARIABLES: Final = ("PATH", "LANG")
 _START_TIMEOUT_S: Final = 60.0
 _CHUNK_BYTES: Final = 1 << 16
 
@@ -84,16 +83,9 @@ class WorkerPool:
 class _Worker:
     def __init__(self, module: str) -> None:
         self._socket, theirs = socket.socketpair()
-        environment = {
-            **{name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            # Equal requests get equal answers, also where sets are iterated over.
-            "PYTHONHASHSEED": "0",
-        }
-        number = theirs.fileno()
         try:
-            with theirs:
-                self._process = GuardedProcess(module, [str(number)], environment, inherit_env=False, pass_fds=[number])
+            # Equal requests get equal answers, also where sets are iterated over.
+            self._process = start_isolated(module, [], {"PYTHONHASHSEED": "0"}, theirs)
         except OSError as error:
             self._socket.close()
             raise WorkerFailed(f"a worker process cannot be started: {error}") from error

@@ -1,22 +1,19 @@
 """The caller's side of a fork server."""
 
 import json
-import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.processes.guarded_process import start_isolated
 from stillhouse.sandbox.supervisor import CallLimits, FailureKind
 
 ANSWER_GRACE_S: Final = 15.0
 """Seconds beyond a call's time limit that its supervisor has to answer."""
 
 _LOAD_TIMEOUT_S: Final = 60.0
-_INHERITED_VARIABLES: Final = ("PATH", "LANG")
 _CHUNK_BYTES: Final = 1 << 16
 
 
@@ -47,17 +44,8 @@ class SandboxServer:
     def __init__(self, module: str, args: Sequence[str], environment: Mapping[str, str]) -> None:
         self._has_ended = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables = {
-            **{name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
-            **environment,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        number = theirs.fileno()
         try:
-            with theirs:
-                self._process = GuardedProcess(
-                    module, [*args, str(number)], variables, inherit_env=False, pass_fds=[number]
-                )
+            self._process = start_isolated(module, args, environment, theirs)
         except OSError as error:
             self._control.close()
             raise ServerUnavailable(f"its process cannot be started: {error}") from error

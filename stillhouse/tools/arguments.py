@@ -1,7 +1,7 @@
-"""The arguments a model writes, read against the schema it was shown.
+"""Reads the arguments written by a model against the schema it was shown.
 
-Models write `"3"` for 3, `"true"` for true and a list as a string of JSON. Such values are taken for what the schema
-asks for where that is certain: where it takes no string. What the schema does not name is refused, at any depth.
+Models write `"3"` for 3, `"true"` for true and a list as a string of JSON. Such values are converted if the schema
+takes no string there. Names that are not in the schema are refused, at any depth.
 """
 
 import json
@@ -19,7 +19,7 @@ from referencing.exceptions import Unresolvable
 from stillhouse.types import JsonObject
 
 ReadArguments = Callable[[JsonObject], JsonObject]
-"""From the object the model wrote to the function's keyword arguments; raises `ArgumentsRefused`."""
+"""Converts the object written by the model to keyword arguments; raises `ArgumentsRefused`."""
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "null": (type(None),),
@@ -33,39 +33,39 @@ _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 class ArgumentsRefused(Exception):
-    """The arguments do not fit the schema; the message tells the model which and why."""
+    """The arguments do not fit the schema; the message is for the model."""
 
 
 def reader_of_model(model: type[BaseModel], schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a pydantic model, whose lax mode decides what else counts as a number or a boolean.
+    """Reads arguments by a pydantic model in lax mode.
 
     Args:
         model: one field for each argument.
-        schema: the parameters as the model was shown them.
+        schema: the parameters as shown to the model.
     """
 
-    def read(written: JsonObject) -> JsonObject:
+    def read(raw_arguments: JsonObject) -> JsonObject:
         try:
-            arguments = model.model_validate(fitted(written, schema, schema))
+            arguments = model.model_validate(converted(raw_arguments, schema, schema))
         except ValidationError as error:
             reasons = [f"{_path(item['loc'])}: {item['msg']}" for item in error.errors()]
             raise ArgumentsRefused("; ".join(reasons)) from error
-        # Not model_dump: a nested model reaches the function as the model it asked for.
+        # Not model_dump: nested models must reach the function as models.
         return {name: getattr(arguments, name) for name in model.model_fields}
 
     return read
 
 
 def reader_of_schema(schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a JSON schema that somebody else wrote; they stay JSON, under the one name `arguments`."""
+    """Reads arguments by a foreign JSON schema; they stay JSON, as the keyword argument `arguments`."""
     # An empty registry: a reference to an address on the network must not be followed.
     validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
-    def read(written: JsonObject) -> JsonObject:
-        arguments = fitted(written, schema, schema)
+    def read(raw_arguments: JsonObject) -> JsonObject:
+        arguments = converted(raw_arguments, schema, schema)
         try:
             error = best_match(validator.iter_errors(arguments))
-        # A schema we cannot follow (an address as a reference, a pattern of another dialect): its owner decides.
+        # A schema we cannot evaluate (a remote reference, a pattern of another dialect): its owner validates.
         except (Unresolvable, re.error):
             error = None
         if error is not None:
@@ -75,17 +75,17 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
     return read
 
 
-def fitted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
-    """`value` with strings read as what `schema` asks for instead, where it takes no string.
+def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
+    """`value` with strings parsed as the type that `schema` requires, if it takes no string.
 
     Args:
         value: JSON as the model wrote it.
-        schema: what the value should be.
+        schema: schema of the value.
         root: the schema that references point into.
-        path: where the value is in the arguments.
+        path: path of the value in the arguments.
 
     Raises:
-        ArgumentsRefused: an object has a key that a schema without additional properties does not name.
+        ArgumentsRefused: an object has a key that its schema does not allow.
     """
     branches = _branches(schema, root)
     types = {name for branch in branches for name in _types(branch)}
@@ -95,60 +95,62 @@ def fitted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...
         value = json.dumps(value)
     if isinstance(value, dict):
         shape = _only(branches, "object")
-        return value if shape is None else _fitted_object(value, shape, root, path)
+        return value if shape is None else _converted_object(value, shape, root, path)
     if isinstance(value, list):
         items = (_only(branches, "array") or {}).get("items")
-        return [fitted(item, items, root, (*path, index)) for index, item in enumerate(value)]
+        return [converted(item, items, root, (*path, index)) for index, item in enumerate(value)]
     return value
 
 
-def _fitted_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: tuple[str | int, ...]) -> JsonObject:
+def _converted_object(
+    value: JsonObject, schema: JsonObject, root: JsonObject, path: tuple[str | int, ...]
+) -> JsonObject:
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties", True)
     unknown = [key for key in value if key not in properties]
     if unknown and others is False and "patternProperties" not in schema:
         expected = ", ".join(properties) or "none"
         raise ArgumentsRefused(f"{_path((*path, unknown[0]))}: there is no such argument; expected are: {expected}")
-    return {key: fitted(item, properties.get(key, others), root, (*path, key)) for key, item in value.items()}
+    return {key: converted(item, properties.get(key, others), root, (*path, key)) for key, item in value.items()}
 
 
 def _branches(schema: Any, root: JsonObject) -> list[JsonObject]:
-    """The schemas of which a value satisfies one, references resolved; none where anything goes."""
-    seen: set[str] = set()
-    waiting, found = [schema], []
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, dict):
+    """The alternatives of a schema, with references resolved; empty if anything is allowed."""
+    visited: set[str] = set()
+    queue, branches = [schema], []
+    while queue:
+        branch = queue.pop()
+        if not isinstance(branch, dict):
             continue
-        reference = one.get("$ref")
+        reference = branch.get("$ref")
         if isinstance(reference, str):
-            if reference not in seen:
-                seen.add(reference)
-                waiting.append(_resolved(reference, root))
-        elif alternatives := one.get("anyOf") or one.get("oneOf"):
-            waiting.extend(alternatives)
+            if reference not in visited:
+                visited.add(reference)
+                queue.append(_resolved(reference, root))
+        elif alternatives := branch.get("anyOf") or branch.get("oneOf"):
+            queue.extend(alternatives)
         else:
-            found.append(one)
-    return found
+            branches.append(branch)
+    return branches
 
 
 def _resolved(reference: str, root: JsonObject) -> Any:
-    found: Any = root
+    schema: Any = root
     for part in reference.removeprefix("#").strip("/").split("/"):
         if part:
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return found
+            schema = schema.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
+    return schema
 
 
 def _types(schema: JsonObject) -> set[str]:
-    """The JSON types a schema takes; a schema that names none takes a string, as far as reading goes."""
-    named = schema.get("type")
-    if named is None:
+    """The JSON types a schema takes; one that names none counts as taking a string."""
+    type_name = schema.get("type")
+    if type_name is None:
         values = schema.get("enum", [schema["const"]] if "const" in schema else [""])
         return {name for name, kinds in _TYPES.items() if any(_is(value, name, kinds) for value in values)} | (
             {"string"} if any(isinstance(value, str) for value in values) else set()
         )
-    return {named} if isinstance(named, str) else set(named)
+    return {type_name} if isinstance(type_name, str) else set(type_name)
 
 
 def _only(branches: list[JsonObject], kind: str) -> JsonObject | None:

@@ -1,7 +1,7 @@
 """The built-in `calculator`: arithmetic without `eval`.
 
-The expression is parsed by `ast` and only numbers, the seven operators and parentheses are walked. Lengths and sizes
-are bounded, so that no expression can hold up a rollout or fill the memory.
+The expression is parsed by `ast`, and only numbers, the seven operators and parentheses are evaluated. Lengths and
+sizes are bounded, so that no expression can block a rollout or fill the memory.
 """
 
 import ast
@@ -37,7 +37,7 @@ def evaluate(expression: str) -> str:
     """The value of an expression of numbers, `+ - * / // % **` and parentheses; whole results without `.0`.
 
     Raises:
-        ValueError: something else is in it, it divides by zero, or a number outgrows the bounds.
+        ValueError: it has anything else, divides by zero, or a number exceeds the bounds.
     """
     if len(expression) > _MAX_CHARACTERS:
         raise ValueError(f"the expression has {len(expression)} characters; at most {_MAX_CHARACTERS} are allowed")

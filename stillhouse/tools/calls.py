@@ -39,52 +39,36 @@ class CallFailed(Exception):
         self.kind: ToolErrorKind = kind
 
 
+@dataclass(frozen=True, slots=True)
 class Caller:
-    """Runs the calls of a set of tools.
+    """Runs the calls of a set of tools."""
 
-    Args:
-        tools: the tools by name.
-        timeout_s: longest run of one call in seconds, for tools that set none of their own.
-        environment: the environment variables that `ToolArgs` holds.
-        sandbox: where sandboxed tools run.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        tools: Mapping[str, Tool],
-        timeout_s: float,
-        environment: Mapping[str, str],
-        sandbox: Sandbox,
-        clock: Callable[[], float],
-    ) -> None:
-        self._tools = tools
-        self._timeout_s = timeout_s
-        self._environment = environment
-        self._sandbox = sandbox
-        self._clock = clock
-
-    def with_tools(self, tools: Mapping[str, Tool]) -> "Caller":
-        """A caller of other tools with the same settings."""
-        return Caller(tools, self._timeout_s, self._environment, self._sandbox, self._clock)
+    tools: Mapping[str, Tool]
+    timeout_s: float
+    """Time limit of one call in seconds, for tools that set none."""
+    environment: Mapping[str, str]
+    """The environment variables that `ToolArgs` holds."""
+    sandbox: Sandbox
+    clock: Callable[[], float]
+    """Monotonic seconds."""
 
     async def call(self, name: str, arguments_json: str, scope: RolloutScope) -> ToolResult:
         """The result of one call, whatever happens in it."""
-        started = self._clock()
+        started = self.clock()
         try:
             tool = self._find(name)
             raw_arguments = read_object(arguments_json)
             arguments = tool.read_arguments(raw_arguments)
             async with tool.concurrency.slot():
-                started = self._clock()
+                started = self.clock()
                 content = utf8(await self._run(tool, raw_arguments, arguments, scope))
-            return ToolResult(content, None, self._clock() - started)
+            return ToolResult(content, None, self.clock() - started)
         except CallFailed as error:
             kind, message = error.kind, str(error)
         except ArgumentsRefused as error:
             kind, message = "invalid_arguments", str(error)
         except TimeLimitReached:
-            kind, message = "timeout", f"{name} did not return within {self._timeout(self._tools[name]):g} s"
+            kind, message = "timeout", f"{name} did not return within {self._timeout(self.tools[name]):g} s"
         except SandboxFailed as error:
             kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
         except ToolError as error:
@@ -92,7 +76,7 @@ class Caller:
         except (Exception, SystemExit) as error:
             kind, message = "exception", f"{type(error).__name__}: {error}"
         content = json.dumps({"error": utf8(message)}, ensure_ascii=False)
-        return ToolResult(content, kind, self._clock() - started)
+        return ToolResult(content, kind, self.clock() - started)
 
     def _find(self, name: str) -> Tool:
         if name == MALFORMED_TOOL_CALL:
@@ -100,15 +84,15 @@ class Caller:
                 "malformed_arguments",
                 'the tool call could not be read; write one JSON object: {"name": ..., "arguments": {...}}',
             )
-        if name not in self._tools:
-            listed = ", ".join(self._tools) or "none"
+        if name not in self.tools:
+            listed = ", ".join(self.tools) or "none"
             raise CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {listed}")
-        return self._tools[name]
+        return self.tools[name]
 
     async def _run(self, tool: Tool, raw_arguments: JsonObject, arguments: JsonObject, scope: RolloutScope) -> str:
         if tool.sandboxed is not None:
             payload = {"arguments": raw_arguments, "tool_args": asdict(self._tool_args(scope))}
-            return await self._sandbox.call(tool.sandboxed, payload, self._timeout(tool))
+            return await self.sandbox.call(tool.sandboxed, payload, self._timeout(tool))
         kwargs: JsonObject = dict(arguments)
         if tool.args_parameter is not None:
             kwargs[tool.args_parameter] = self._tool_args(scope)
@@ -119,11 +103,11 @@ class Caller:
     def _tool_args(self, scope: RolloutScope) -> ToolArgs:
         context = scope.context
         return ToolArgs(
-            context.metadata, self._environment, context.rollout_key, context.prompt_id, context.sample_index
+            context.metadata, self.environment, context.rollout_key, context.prompt_id, context.sample_index
         )
 
     def _timeout(self, tool: Tool) -> float:
-        return tool.timeout_s or self._timeout_s
+        return tool.timeout_s or self.timeout_s
 
 
 def read_object(arguments_json: str) -> JsonObject:

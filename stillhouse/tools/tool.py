@@ -70,7 +70,7 @@ class Tool:
 
     @property
     def is_async(self) -> bool:
-        """True where the function is a coroutine function."""
+        """True if the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -120,7 +121,7 @@ class Toolbox:
                 "Add it to tools.builtin or define it in tools.file"
             )
         selected = Toolbox([self._tools[name] for name in names])
-        selected._caller = self._caller.with_tools(selected._tools)
+        selected._caller = replace(self._caller, tools=selected._tools)
         return selected
 
     def schemas(self, names: Sequence[str] | None = None) -> list[ToolSchema]:

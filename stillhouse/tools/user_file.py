@@ -28,13 +28,13 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
     Raises:
         ConfigError: the file does not load, or has no such object; the message names the file, and the line if known.
     """
-    found = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
-    if not found:
+    decorated = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
+    if not decorated:
         raise ConfigError(
             f"{path}: has no function under @{decorator}. Write `from stillhouse.tools import {decorator}` and put "
             f"@{decorator} above each function that {purpose}"
         )
-    return found
+    return decorated
 
 
 def load_module(path: Path, setting: str) -> ModuleType:

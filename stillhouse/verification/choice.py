@@ -57,24 +57,24 @@ def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
 def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
     for reading in (stated_answer(answer), spoken_answer(answer)):
         if reading is not None:
-            letter = _leading_letter(reading, options) or _option_named(reading, options, whole=True)
+            letter = _leading_letter(reading, options) or _option_named(reading, options, exact=True)
             if letter is not None:
                 return letter
     return (
-        _option_named(answer, options, whole=True)
+        _option_named(answer, options, exact=True)
         or _last_letter(answer, (_CHOSEN,), options)
         or _last_letter(answer, (_SET_APART, _NAMED_LETTER), options)
         or _leading_letter(answer, options)
-        or _option_named(answer, options, whole=False)
+        or _option_named(answer, options, exact=False)
     )
 
 
 def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
     """The letter that a text consists of, or begins with as a label."""
-    found = _LEADING.match(text)
-    if found is None:
+    match = _LEADING.match(text)
+    if match is None:
         return None
-    letter, rest = found["letter"], found["rest"]
+    letter, rest = match["letter"], match["rest"]
     if not rest.strip(" \t\n.*_)]}$:'\""):
         return _known(letter, options)
     if letter.islower() and rest[0] not in ").":
@@ -88,26 +88,26 @@ def _is_text_of(letter: str, rest: str, options: Mapping[str, str]) -> bool:
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
-    found = [match for pattern in patterns for match in pattern.finditer(text)]
-    for match in sorted(found, key=lambda match: match.end(), reverse=True):
+    matches = [match for pattern in patterns for match in pattern.finditer(text)]
+    for match in sorted(matches, key=lambda match: match.end(), reverse=True):
         letter = _known(next(group for group in match.groups() if group), options)
         if letter is not None:
             return letter
     return None
 
 
-def _option_named(text: str, options: Mapping[str, str], *, whole: bool) -> str | None:
-    """The option whose text this is or, if not `whole`, the only one whose text it contains."""
-    seen = normalised_text(text)
-    if whole:
-        named = [letter for letter, option in options.items() if normalised_text(option) == seen]
+def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str | None:
+    """The option whose text this is or, if not `exact`, the only one whose text it contains."""
+    normalised = normalised_text(text)
+    if exact:
+        matching = [letter for letter, option in options.items() if normalised_text(option) == normalised]
     else:
-        named = [
+        matching = [
             letter
             for letter, option in options.items()
-            if re.search(rf"(?<!\w){re.escape(normalised_text(option))}(?!\w)", seen)
+            if re.search(rf"(?<!\w){re.escape(normalised_text(option))}(?!\w)", normalised)
         ]
-    return named[0] if len(named) == 1 else None
+    return matching[0] if len(matching) == 1 else None
 
 
 def _known(letter: str, options: Mapping[str, str]) -> str | None:
@@ -117,14 +117,14 @@ def _known(letter: str, options: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _letter_alone(text: str) -> str | None:
-    found = _LEADING.match(text)
-    return found["letter"].upper() if found and not found["rest"].strip(" \t\n.*_)]}:") else None
+    match = _LEADING.match(text)
+    return match["letter"].upper() if match and not match["rest"].strip(" \t\n.*_)]}:") else None
 
 
 def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
-    named = _option_named(expected, options, whole=True)
-    if named is not None:
-        return named
+    letter = _option_named(expected, options, exact=True)
+    if letter is not None:
+        return letter
     letter = _letter_alone(expected)
     if letter is not None:
         return _known(letter, options)

@@ -32,13 +32,13 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
             expected = _parsed(metadata.expected_answer)
         except ValueError as error:
             return VerificationResult(None, f"the expected answer is no JSON: {error}")
-    seen = next(_values(answer), None)
-    if seen is None:
+    actual = next(_values(answer), None)
+    if actual is None:
         return VerificationResult(False, "the answer holds no JSON")
-    if metadata.expected_answer is not None and not _equal(seen[0], expected):
+    if metadata.expected_answer is not None and not _equal(actual[0], expected):
         return VerificationResult(False)
     schema = metadata.metadata.get("answer_schema")
-    return VerificationResult(True) if schema is None else _meets(seen[0], schema)
+    return VerificationResult(True) if schema is None else _meets(actual[0], schema)
 
 
 def _values(answer: str) -> Iterator[tuple[Any]]:
@@ -97,13 +97,13 @@ def _parsed(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _equal(seen: Any, expected: Any) -> bool:
-    if isinstance(seen, dict) and isinstance(expected, dict):
-        return seen.keys() == expected.keys() and all(_equal(seen[key], expected[key]) for key in seen)
-    if isinstance(seen, list) and isinstance(expected, list):
-        return len(seen) == len(expected) and all(map(_equal, seen, expected))
+def _equal(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        return actual.keys() == expected.keys() and all(_equal(actual[key], expected[key]) for key in actual)
+    if isinstance(actual, list) and isinstance(expected, list):
+        return len(actual) == len(expected) and all(map(_equal, actual, expected))
     # In Python True is a number.
-    return isinstance(seen, bool) == isinstance(expected, bool) and bool(seen == expected)
+    return isinstance(actual, bool) == isinstance(expected, bool) and bool(actual == expected)
 
 
 def _meets(value: Any, schema: Any) -> VerificationResult:

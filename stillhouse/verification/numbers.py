@@ -55,21 +55,21 @@ def plain_number(text: str) -> Decimal | None:
 
 
 def same_number(
-    seen: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
+    actual: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
     """Whether two numbers are equal, up to the larger of the tolerances.
 
     By default whole numbers must be equal, and others may differ by `RELATIVE_TOLERANCE` of the larger.
     """
     with localcontext(prec=50):
-        if seen == expected:
+        if actual == expected:
             return True
         if tolerance is None and relative_tolerance is None:
-            if _is_whole(seen) and _is_whole(expected):
+            if _is_whole(actual) and _is_whole(expected):
                 return False
             relative_tolerance = RELATIVE_TOLERANCE
-        allowed = (relative_tolerance or Decimal(0)) * max(abs(seen), abs(expected))
-        return abs(seen - expected) <= max(allowed, tolerance or Decimal(0))
+        allowed = (relative_tolerance or Decimal(0)) * max(abs(actual), abs(expected))
+        return abs(actual - expected) <= max(allowed, tolerance or Decimal(0))
 
 
 def _is_whole(number: Decimal) -> bool:

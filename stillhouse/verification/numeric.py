@@ -13,6 +13,12 @@ from stillhouse.verification.result import VerificationResult, expected_text
 
 _MAX_QUANTITIES: Final = 32
 """Most numbers examined for a unit, from the last one backwards."""
+_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
+_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
+_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
+_MAX_CHARS: Final = 80
+# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
+_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
 
 
 class _Quantity(NamedTuple):
@@ -30,8 +36,8 @@ def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
     `metadata["tolerance"]` is the largest accepted difference, in the expected unit; `metadata["relative_tolerance"]`
     is relative to the larger number. Without either, see `same_number`.
     """
-    wanted = _expected_quantity(expected_text(metadata))
-    if wanted is None:
+    expected = _expected_quantity(expected_text(metadata))
+    if expected is None:
         return VerificationResult(None, f"the expected answer holds no number: {expected_text(metadata)[:80]!r}")
     try:
         tolerance, relative = _tolerance(metadata, "tolerance"), _tolerance(metadata, "relative_tolerance")
@@ -39,40 +45,40 @@ def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
         return VerificationResult(None, str(error))
     stated = stated_answer(answer)
     for text in (stated, answer):
-        seen = None if text is None else _answered(text, wanted.unit)
-        if seen is not None:
+        actual = None if text is None else _answered(text, expected.unit)
+        if actual is not None:
             break
     else:
         return VerificationResult(False, "the answer holds no number")
-    if seen.unit != wanted.unit:
+    if actual.unit != expected.unit:
         return VerificationResult(
-            False, f"the answer is in {seen.unit}, which does not measure what {wanted.unit} does"
+            False, f"the answer is in {actual.unit}, which does not measure what {expected.unit} does"
         )
-    return VerificationResult(same_number(seen.number, wanted.number, tolerance, relative))
+    return VerificationResult(same_number(actual.number, expected.number, tolerance, relative))
 
 
-def _answered(text: str, wanted_unit: str | None) -> _Quantity | None:
-    """The quantity that counts, in the wanted unit if possible; None without any number."""
-    if wanted_unit is None:
+def _answered(text: str, expected_unit: str | None) -> _Quantity | None:
+    """The quantity that counts, in the expected unit if possible; None without any number."""
+    if expected_unit is None:
         number = last_number(text)
         return None if number is None else _Quantity(number, None)
     last = None
-    for seen in _quantities(text):
-        if seen.unit is None:
-            last = last or seen._replace(unit=wanted_unit)
+    for actual in _quantities(text):
+        if actual.unit is None:
+            last = last or actual._replace(unit=expected_unit)
             continue
-        number = converted(seen.number, seen.unit, wanted_unit)
+        number = converted(actual.number, actual.unit, expected_unit)
         if number is not None:
-            return _Quantity(number, wanted_unit)
-        last = last or seen
+            return _Quantity(number, expected_unit)
+        last = last or actual
     return last
 
 
 def _quantities(text: str) -> Iterator[_Quantity]:
     """The numbers of a text with their units, the last one first."""
     plain = plain_units(plain_digits(text))
-    for found in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
-        yield _Quantity(number_of(found[0]), unit_after(plain, found.end()))
+    for number in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
+        yield _Quantity(number_of(number[0]), unit_after(plain, number.end()))
 
 
 @lru_cache(maxsize=1024)
@@ -98,14 +104,6 @@ def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
     return tolerance
 
 
-_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
-_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
-_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
-_MAX_CHARS: Final = 80
-# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
-_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
-
-
 def plain_units(text: str) -> str:
     """`text` with explicit powers of lengths: `cm^2` for `cm2`."""
     return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
@@ -116,13 +114,13 @@ def unit_after(text: str, place: int) -> str | None:
 
     The longest run of words that is a unit counts. A word of prose is a unit only if nothing follows it.
     """
-    found = _UNIT.match(text, place, place + _MAX_CHARS)
-    if found is None:
+    match = _UNIT.match(text, place, place + _MAX_CHARS)
+    if match is None:
         return None
-    words = found[1]
+    words = match[1]
     while True:
         prose = not _PROSE.isdisjoint(words.casefold().replace(" per ", " ").split())
-        if not prose or words == found[1].casefold() in _PROSE:
+        if not prose or words == match[1].casefold() in _PROSE:
             unit = known_unit(words)
             if unit is not None:
                 return unit
@@ -144,15 +142,15 @@ def known_unit(text: str) -> str | None:
     return None
 
 
-def converted(number: Decimal, unit: str, wanted: str) -> Decimal | None:
-    """`number` converted from `unit` to `wanted`; None if they are incompatible."""
+def converted(number: Decimal, unit: str, target_unit: str) -> Decimal | None:
+    """`number` converted from `unit` to `target_unit`; None if they are incompatible."""
     from pint.errors import PintError
 
-    if unit == wanted:
+    if unit == target_unit:
         return number
     registry = _registry()
     try:
-        magnitude = registry.Quantity(number, unit).to(wanted).magnitude
+        magnitude = registry.Quantity(number, unit).to(target_unit).magnitude
     # Other dimensions, differences of temperature, and powers beyond a decimal cannot be converted.
     except (PintError, ArithmeticError):
         return None

@@ -42,12 +42,12 @@ def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     return VerificationResult(any(_same_set(reading, expected) for reading in _readings(answer, expected)))
 
 
-def _same_list(seen: list[_Element], expected: list[_Element]) -> bool:
-    return len(seen) == len(expected) and all(map(_same, seen, expected))
+def _same_list(actual: list[_Element], expected: list[_Element]) -> bool:
+    return len(actual) == len(expected) and all(map(_same, actual, expected))
 
 
-def _same_set(seen: list[_Element], expected: list[_Element]) -> bool:
-    return _within(seen, expected) and _within(expected, seen)
+def _same_set(actual: list[_Element], expected: list[_Element]) -> bool:
+    return _within(actual, expected) and _within(expected, actual)
 
 
 def _within(elements: list[_Element], others: list[_Element]) -> bool:
@@ -55,10 +55,10 @@ def _within(elements: list[_Element], others: list[_Element]) -> bool:
     return all(element in known or any(_same(element, other) for other in others) for element in elements)
 
 
-def _same(seen: _Element, expected: _Element) -> bool:
-    if isinstance(seen, Decimal) and isinstance(expected, Decimal):
-        return same_number(seen, expected)
-    return seen == expected
+def _same(actual: _Element, expected: _Element) -> bool:
+    if isinstance(actual, Decimal) and isinstance(expected, Decimal):
+        return same_number(actual, expected)
+    return actual == expected
 
 
 @lru_cache(maxsize=1024)
@@ -71,9 +71,9 @@ def _readings(answer: str, expected: list[_Element]) -> Iterator[list[_Element]]
     stated = stated_answer(answer)
     texts = [answer] if stated is None else [stated, answer]
     for text in texts:
-        whole = _json_list(text)
-        if whole is not None:
-            yield _elements(whole)
+        json_list = _json_list(text)
+        if json_list is not None:
+            yield _elements(json_list)
     for found in reversed(_JSON_LIST.findall(answer)):
         yield _elements(_json_list(found) or _split(found))
         break

@@ -10,6 +10,8 @@ from stillhouse.verification.answers import whole_answers
 from stillhouse.verification.result import VerificationResult, expected_text
 
 _QUOTES: Final = "\"'`"
+_TIMEOUT_S: Final = 1.0
+"""Limit of one search; a pattern without nested repeats needs less than a millisecond."""
 
 
 def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -43,10 +45,6 @@ def _normalised_expected(text: str) -> str:
 @lru_cache(maxsize=1024)
 def _whole_words(text: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(normalised_text(text))}(?!\w)")
-
-
-_TIMEOUT_S: Final = 1.0
-"""Limit of one search; a pattern without nested repeats needs less than a millisecond."""
 
 
 def pattern(answer: str, metadata: PromptMetadata) -> VerificationResult:

@@ -19,6 +19,23 @@ from stillhouse.verification.text import contains, exact, normalised, pattern
 
 INFRASTRUCTURE_STOPS: Final = frozenset({StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER})
 """Stop reasons that say nothing about the sampled model."""
+JUDGE: Final = "judge"
+"""The verifier that is not a function: a language model decides, elsewhere."""
+VERIFIERS: Final[dict[str, VerifyFunction]] = {
+    "exact": exact,
+    "normalised": normalised,
+    "contains": contains,
+    "numeric": numeric,
+    "math": mathematics,
+    "choice": choice,
+    "set": set_,
+    "list": list_,
+    "regex": pattern,
+    "json": json_value,
+    "python": python,
+}
+_EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
+"""Metadata keys that replace the expected answer of a verifier."""
 
 
 def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None) -> Verdict:
@@ -81,24 +98,3 @@ def _obstacle(metadata: PromptMetadata) -> str | None:
     if metadata.expected_answer is None and not metadata.metadata.get(_EXPECTED_ANSWER_KEYS.get(metadata.verifier, "")):
         return "no answer is expected"
     return None
-
-
-JUDGE: Final = "judge"
-"""The verifier that is not a function: a language model decides, elsewhere."""
-
-VERIFIERS: Final[dict[str, VerifyFunction]] = {
-    "exact": exact,
-    "normalised": normalised,
-    "contains": contains,
-    "numeric": numeric,
-    "math": mathematics,
-    "choice": choice,
-    "set": set_,
-    "list": list_,
-    "regex": pattern,
-    "json": json_value,
-    "python": python,
-}
-
-_EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
-"""Metadata keys that replace the expected answer of a verifier."""

@@ -1,4 +1,4 @@
-"""How a server is reached: over the pipes of a process that is started, or over streamable HTTP."""
+"""Connections to an MCP server: over the pipes of a process started here, or over streamable HTTP."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ from stillhouse.http.hooks import guard_answers
 from stillhouse.http.keys import KeyRedactor
 
 _log = logging.getLogger(__name__)
-# A connection that breaks is told to the model and counted; mcp would add a traceback to the log for each.
+# A broken connection is reported to the model and counted; mcp would log a traceback for each.
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
-# These tell of every request, the second one of headers as they came.
+# These log every request, the second one with its headers.
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 Mode = Literal["legacy", "auto"]
-"""Revision of the protocol: `legacy` shakes hands and has sessions, `auto` asks for the one of 2026-07-28 first."""
+"""Protocol revision: `legacy` has a handshake and sessions, `auto` tries the revision of 2026-07-28 first."""
 
 _SUPERVISOR: Final = Path(__file__).with_name("process_supervisor.py")
 _ALWAYS: Final = ("PATH", "HOME")
@@ -40,20 +40,20 @@ _STDERR_LINES: Final = 20
 
 
 class ConnectionState:
-    """What is known of a connection beside its messages."""
+    """The state of a connection, apart from its messages."""
 
     def __init__(self) -> None:
         self.is_gone = False
-        """True once the session cannot be used any more: its server ended, or does not know it."""
+        """True once the session is unusable: its server ended, or does not know it."""
         self.was_refused = False
-        """True once the server said that it does not know the session; it did not carry out what it says so to."""
+        """True once the server rejected a request as of an unknown session, without executing it."""
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         """The last lines a started server wrote to standard error."""
 
 
 @asynccontextmanager
 async def connected(config: McpServerConfig, mode: Mode, state: ConnectionState) -> AsyncIterator[Client]:
-    """A session with the server; left in the task that entered it, as its cancel scopes demand."""
+    """A session with the server; must be left in the task that entered it, because of its cancel scopes."""
     async with AsyncExitStack() as stack:
         if config.url is not None:
             http = await stack.enter_async_context(_http_client(config, state))
@@ -63,13 +63,13 @@ async def connected(config: McpServerConfig, mode: Mode, state: ConnectionState)
             errors = await stack.enter_async_context(_stderr(config.name, state))
             transport = stdio_client(_process(config), errlog=errors)
             client = await stack.enter_async_context(Client(transport, mode=mode, cache=None))
-            # Held open here, the pipe would not end with the server.
+            # Held open here, the pipe would outlive the server.
             errors.close()
             yield client
 
 
 def check_environment(config: McpServerConfig) -> None:
-    """Returns where the variables the server's config names are set.
+    """Validates that the environment variables named in the server's config are set.
 
     Raises:
         ConfigError: one is not.
@@ -83,9 +83,9 @@ def check_environment(config: McpServerConfig) -> None:
 
 
 def redactor_of(config: McpServerConfig) -> KeyRedactor:
-    """Takes what the server is sent in headers out of what it says."""
+    """Redacts the header values sent to the server from its answers."""
     sent = [os.environ.get(variable, "") for variable in config.headers_env.values()]
-    # It may repeat the key alone of `Bearer KEY`.
+    # It may repeat KEY alone of `Bearer KEY`.
     return KeyRedactor(*sent, *(value.partition(" ")[2] for value in sent))
 
 
@@ -108,9 +108,9 @@ def _http_client(config: McpServerConfig, state: ConnectionState) -> httpx2.Asyn
     sent = {header: os.environ[variable] for header, variable in config.headers_env.items()}
     return httpx2.AsyncClient(
         headers={"Accept-Encoding": ACCEPT_ENCODING, **sent},
-        # The caller limits each call; a stream of events may be silent for as long as that.
+        # Calls have time limits of their own; an event stream may be silent meanwhile.
         timeout=httpx2.Timeout(30.0, read=None),
-        # All rollouts may share the session of a stateless server; a pool of 100 would silently queue the rest.
+        # All rollouts may share the session of a stateless server, and a pool would silently queue them.
         limits=httpx2.Limits(max_connections=None),
         verify=_certificates(),
         event_hooks={"response": [note_lost_session, guard_answers(redactor_of(config), is_stream=_is_event_stream)]},
@@ -118,13 +118,13 @@ def _http_client(config: McpServerConfig, state: ConnectionState) -> httpx2.Asyn
 
 
 def _is_event_stream(response: httpx2.Response) -> bool:
-    """Whether it is one of events, each of which mcp bounds."""
+    """Whether it is an event stream, of which mcp bounds each event."""
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
 @asynccontextmanager
 async def _stderr(name: str, state: ConnectionState) -> AsyncIterator[TextIO]:
-    """The file a started server writes its errors to; its end tells that the server is gone."""
+    """The standard error of a started server; its end means that the server is gone."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -133,8 +133,8 @@ async def _stderr(name: str, state: ConnectionState) -> AsyncIterator[TextIO]:
 
     async def follow() -> None:
         with suppress(ValueError):  # a line of more than 64 kB
-            while written := await stream.readline():
-                state.stderr.append(written.decode(errors="replace").rstrip())
+            while stderr_line := await stream.readline():
+                state.stderr.append(stderr_line.decode(errors="replace").rstrip())
                 _log.debug("MCP server %s: %s", name, state.stderr[-1])
             state.is_gone = True
 
@@ -152,5 +152,5 @@ async def _stderr(name: str, state: ConnectionState) -> AsyncIterator[TextIO]:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    # Reading the certificates takes 20 ms; there is a client a session.
+    # Cached: reading the certificates takes 20 ms, and every session has a client.
     return httpx2.create_ssl_context()

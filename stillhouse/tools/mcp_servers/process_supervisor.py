@@ -1,11 +1,10 @@
-"""Runs an MCP server so that it sees a bare environment and does not outlive the run.
+"""Runs an MCP server in a bare environment and ends it with the run.
 
     python -I -S process_supervisor.py NAME,NAME COMMAND [ARGUMENT ...]
 
-The process that starts this one gives it a session of its own. The server inherits standard input and output; of the
-environment it gets the named variables only (the mcp package passes on a few more). When the server ends, or when the
-run is gone, however it went, the whole process group is killed. A script of the standard library alone: it is started
-once a session and should cost milliseconds.
+Started in a session of its own. The server inherits standard input and output, and only the named environment variables
+(the mcp package passes more). When the server or the run ends, in whatever way, the whole process group is killed. Uses
+the standard library alone, since it is started for every session and should cost milliseconds.
 """
 
 import os

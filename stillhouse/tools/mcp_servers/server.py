@@ -1,4 +1,4 @@
-"""One MCP server of the config: its frozen tools, its sessions, and what happens when one breaks."""
+"""One MCP server of the config: its frozen tools, its sessions, and the recovery of lost ones."""
 
 import asyncio
 import json
@@ -23,22 +23,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class SessionSlot:
-    """Where a session stands: the one of a rollout, or the one of all rollouts."""
+    """Holds the session of one rollout, or the one shared by all rollouts."""
 
     session: Session | None = None
     has_state: bool = False
-    """True once a call may have left something in the session that a new one would lack."""
+    """True once a call may have changed state in the session, which a new one would lack."""
     changed: frozenset[str] = frozenset()
-    """Tools whose schema the server has changed since it was frozen."""
+    """Tools whose schema the server has changed since `freeze`."""
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class McpServer:
-    """A server's tools and sessions; everything runs in the one event loop it is used in.
+    """A server's tools and sessions, used in a single event loop.
 
-    A session is opened by the first call of a rollout (of any rollout, where the server is declared stateless). A call
-    whose session broke is repeated once, in a new session, if nothing was lost with the old one and the call was not
-    carried out or may be repeated (`readOnlyHint`, `idempotentHint`). Else the model is told what is known.
+    A session is opened by the first call of a rollout (of any rollout, if the server is declared stateless). A call
+    whose session was lost is repeated once in a new session, if the old one had no state and the call was not executed
+    or may be repeated (`readOnlyHint`, `idempotentHint`). Else the model gets an error.
     """
 
     def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
@@ -48,26 +48,26 @@ class McpServer:
         self._pooled = SessionSlot()
 
     async def freeze(self) -> list[mcp_types.Tool]:
-        """The tools to offer, as the server describes them now; they stay so for the run.
+        """The tools to offer, as the server describes them now; frozen for the run.
 
         Raises:
             ConfigError: the server cannot be reached, a variable it needs is not set, or it lacks an allowed tool.
         """
         check_environment(self._config)
         try:
-            session, listed = await self._opener.open_first()
+            session, current_tools = await self._opener.open_first()
         except ServerUnreachable as error:
             where = self._config.url or " ".join(self._config.command)
             wrote = f"; it wrote:\n{error.stderr}" if error.stderr else ""
             raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}{wrote}") from error
-        missing = [name for name in self._config.allow if name not in listed]
+        missing = [name for name in self._config.allow if name not in current_tools]
         if missing:
             raise ConfigError(
                 f"MCP server {self._config.name!r} has no tool {missing[0]!r}, which its allow-list names; it has: "
-                f"{', '.join(listed) or 'none'}"
+                f"{', '.join(current_tools) or 'none'}"
             )
         self._tools = {
-            name: tool for name, tool in listed.items() if not self._config.allow or name in self._config.allow
+            name: tool for name, tool in current_tools.items() if not self._config.allow or name in self._config.allow
         }
         if self._config.stateless:
             self._pooled.session = session
@@ -76,14 +76,14 @@ class McpServer:
         return list(self._tools.values())
 
     def slot(self) -> SessionSlot:
-        """Where a new rollout's calls go."""
+        """The session slot of a new rollout."""
         return self._pooled if self._config.stateless else SessionSlot()
 
     async def call(self, slot: SessionSlot, name: str, arguments: dict[str, Any]) -> str:
-        """What a tool answered, as text.
+        """A tool's answer as text.
 
         Raises:
-            ToolError: the tool failed, or could not be called; the message is fit for the model.
+            ToolError: the tool failed, or could not be called; the message is for the model.
             CallFailed: it did not return in time.
         """
         session = await self._session(slot, name)
@@ -104,12 +104,12 @@ class McpServer:
         return text
 
     async def leave(self, slot: SessionSlot) -> None:
-        """Closes the session of a rollout that has ended; the one of all rollouts stays."""
+        """Closes the session of a rollout at its end, unless it is shared."""
         if slot is not self._pooled and slot.session is not None:
             await self._drop(slot, slot.session)
 
     async def close(self) -> None:
-        """Closes the session of all rollouts; after it, calls may come from another event loop."""
+        """Closes the shared session; later calls may come from another event loop."""
         pooled, self._pooled = self._pooled, SessionSlot()
         self._opener.reset()
         if pooled.session is not None:
@@ -124,7 +124,7 @@ class McpServer:
         except MCPError as error:
             raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
         except TimeoutError as error:
-            # The server may be at it still.
+            # The server may still be executing it.
             self._note_state(slot, name)
             message = f"{name} did not return within {self._config.timeout_s:g} s"
             raise CallFailed("timeout", message) from error
@@ -145,7 +145,7 @@ class McpServer:
             slot.has_state = True
 
     async def _session(self, slot: SessionSlot, name: str) -> Session:
-        """An open session in which the tool is what the model was told."""
+        """An open session in which the tool still has the schema shown to the model."""
         async with slot.connecting:
             if slot.session is not None and not slot.session.is_open:
                 await self._drop(slot, slot.session)
@@ -157,12 +157,12 @@ class McpServer:
                         "next call begins a new one"
                     )
                 try:
-                    slot.session, listed = await self._opener.open()
+                    slot.session, current_tools = await self._opener.open()
                 except ServerUnreachable as error:
-                    # What it wrote is for the user's eyes: it may name paths and secrets of the machine.
+                    # Its output is for the log only: it may hold paths and secrets of this machine.
                     _log.warning("MCP server %s cannot be reached: %s\n%s", self._config.name, error, error.stderr)
                     raise ToolError(f"{self._config.name} cannot be reached: {error}") from error
-                slot.changed = self._changed(listed)
+                slot.changed = self._changed(current_tools)
             if name in slot.changed:
                 raise ToolError(f"{self._config.name} has changed {name} since it was described to you; do without it")
             return slot.session
@@ -172,11 +172,11 @@ class McpServer:
             slot.session = None
         await session.close()
 
-    def _changed(self, listed: Mapping[str, mcp_types.Tool]) -> frozenset[str]:
+    def _changed(self, current_tools: Mapping[str, mcp_types.Tool]) -> frozenset[str]:
         changed = frozenset(
             name
             for name, tool in self._tools.items()
-            if name not in listed or listed[name].input_schema != tool.input_schema
+            if name not in current_tools or current_tools[name].input_schema != tool.input_schema
         )
         for name in sorted(changed):
             _log.warning(
@@ -196,9 +196,9 @@ def _may_be_repeated(tool: mcp_types.Tool) -> bool:
 
 
 def as_text(result: mcp_types.CallToolResult) -> str:
-    """The texts of a result, one below the other; of what is no text, a line that says what it is.
+    """The texts of a result, one per line; a placeholder for content that is not text.
 
-    Structured content is the same answer for programs; it is written out only where no content came with it.
+    Structured content is the same answer for programs; it is used only if there is no other content.
     """
     if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""One session with an MCP server."""
+"""Sessions with an MCP server: opened with retries in a protocol revision that it speaks, used, and closed."""
 
 import asyncio
 import random
@@ -18,6 +18,12 @@ from stillhouse.tools.mcp_servers.connection import ConnectionState, Mode, conne
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 OpenClient = Callable[[ConnectionState], AbstractAsyncContextManager[Client]]
+MAX_CONNECTS: Final = 8
+"""Most simultaneous connects to one server, however many rollouts start together."""
+_CONNECT_TIMEOUT_S: Final = 30.0
+_CONNECT_ATTEMPTS: Final = 3
+_RETRY_WITHIN_S: Final = 1.0
+_MAX_PAGES: Final = 100
 
 
 class SessionLost(Exception):
@@ -26,42 +32,38 @@ class SessionLost(Exception):
     def __init__(self, *, was_not_executed: bool) -> None:
         super().__init__("the session ended")
         self.was_not_executed = was_not_executed
-        """True where it is sure that the server did not carry the call out."""
+        """True if the server certainly did not execute the call."""
 
 
 class Session:
-    """A session that lives in a task of its own.
-
-    The cancel scopes of a session must be left in the task that entered them, while the calls of a rollout, its end and
-    the end of the run come from many. So one task enters, waits and leaves, and the others only send requests.
-    """
+    """A session that lives in a task of its own, since its cancel scopes must be left in the task that entered them."""
 
     def __init__(self, open_client: OpenClient) -> None:
         self._open_client = open_client
-        self._line = ConnectionState()
+        self._state = ConnectionState()
         self._leave = asyncio.Event()
         self._entered: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live())
 
     @property
     def is_open(self) -> bool:
-        """False from the moment it is known that no call can get through any more."""
-        return not self._task.done() and not self._line.is_gone
+        """False once it is known that calls cannot succeed."""
+        return not self._task.done() and not self._state.is_gone
 
     @property
     def stderr(self) -> str:
-        """The last lines the server wrote to standard error, where it is a process that was started here."""
-        return "\n".join(self._line.stderr)
+        """The last lines of standard error of a server started here."""
+        return "\n".join(self._state.stderr)
 
     async def entered(self) -> Client:
-        """The client, when the handshake is done; raises what the handshake failed with."""
+        """The client after the handshake; raises the error of a failed handshake."""
         return await asyncio.shield(self._entered)
 
     async def call(self, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
-        """What the tool answered.
+        """The tool's answer.
 
         Raises:
-            SessionLost: the session ended before an answer came.
+            SessionLost: the session ended before the answer.
             MCPError: the server refused the call.
         """
         client = await self.entered()
@@ -79,12 +81,12 @@ class Session:
         if isinstance(error, MCPError):
             if error.code == mcp_types.CONNECTION_CLOSED:
                 raise SessionLost(was_not_executed=False) from error
-            if self._line.was_refused:
+            if self._state.was_refused:
                 raise SessionLost(was_not_executed=True) from error
         raise error
 
     async def close(self) -> None:
-        """Leaves the session and waits until it is left."""
+        """Ends the session and waits for its end."""
         self._leave.set()
         if not self._entered.done():
             self._task.cancel()
@@ -95,7 +97,7 @@ class Session:
 
     async def _live(self) -> None:
         try:
-            async with self._open_client(self._line) as client:
+            async with self._open_client(self._state) as client:
                 self._entered.set_result(client)
                 await self._leave.wait()
         except Exception as error:
@@ -104,15 +106,6 @@ class Session:
         finally:
             if not self._entered.done():
                 self._entered.cancel()
-
-
-MAX_CONNECTS: Final = 8
-"""Connects to one server at the same time; hundreds of rollouts that begin together wait for each other."""
-
-_CONNECT_TIMEOUT_S: Final = 30.0
-_CONNECT_ATTEMPTS: Final = 3
-_RETRY_WITHIN_S: Final = 1.0
-_MAX_PAGES: Final = 100
 
 
 class ServerUnreachable(Exception):
@@ -128,7 +121,7 @@ class ServerUnreachable(Exception):
         )
         super().__init__(reason or type(error).__name__)
         self.stderr = stderr
-        """The last lines of a server that was started here."""
+        """The last lines of standard error of a server started here."""
         self.speaks_another_revision = (
             isinstance(error, MCPError) and error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION
         )
@@ -139,7 +132,7 @@ class SessionOpener:
 
     Args:
         config: the server.
-        rng: spreads connects that are tried again.
+        rng: randomises the delay of retries.
     """
 
     def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
@@ -149,13 +142,13 @@ class SessionOpener:
         self._connects = asyncio.Semaphore(MAX_CONNECTS)
 
     def reset(self) -> None:
-        """Lets the next session be opened in another event loop."""
+        """Allows the next session to be opened in another event loop."""
         self._connects = asyncio.Semaphore(MAX_CONNECTS)
 
     async def open_first(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """As `open`, and finds out which revision of the protocol the server speaks.
+        """As `open`; also determines the protocol revision that the server speaks.
 
-        Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know only its own.
+        Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know only a newer one.
 
         Raises:
             ServerUnreachable: no session could be opened.
@@ -175,7 +168,7 @@ class SessionOpener:
         return await self.open()
 
     async def open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """A new session and the tools the server has in it. Nothing was asked of it yet, so this is tried again.
+        """A new session and its tools; retried, since nothing was requested in it yet.
 
         Raises:
             ServerUnreachable: no session could be opened.
@@ -186,7 +179,7 @@ class SessionOpener:
                 try:
                     async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                         return session, await _listed(await session.entered())
-                # The transports of mcp raise whatever their libraries do, in groups; each is a failed connect.
+                # The transports of mcp raise any error of their libraries, in groups; each is a failed connect.
                 except Exception as error:
                     await session.close()
                     unreachable = ServerUnreachable(error, session.stderr, redactor_of(self._config))

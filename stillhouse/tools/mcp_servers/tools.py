@@ -18,19 +18,19 @@ from stillhouse.types import JsonObject, ToolSchema
 
 # https://platform.openai.com/docs/api-reference/chat/create: the name of a function.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Beyond the call's own limit, which the server's config sets: waiting for a connect, and connecting.
+# For connecting, beyond the time limit of the call.
 _CONNECT_ALLOWANCE_S: Final = 120.0
 
 
 class McpTools:
-    """The servers' tools and what their calls share. Making it connects to every server once, to list its tools.
+    """The servers' tools and their sessions. The constructor connects to every server to list its tools.
 
-    Names, descriptions and input schemas are those of that moment for the whole run, as they are part of every prompt.
-    A tool whose input schema a server has changed since, or that it has taken away, is not called any more.
+    Names, descriptions and input schemas are frozen for the run, as they are part of every prompt. Calls to a tool that
+    a server has since removed or changed are refused.
 
     Args:
         servers: the config's servers, in the order their tools are offered.
-        rng: spreads connects that are tried again.
+        rng: randomises the delay of retries.
 
     Raises:
         ConfigError: a server cannot be used, lacks an allowed tool, or has one whose name cannot be offered; two
@@ -66,8 +66,8 @@ class McpTools:
 
     def _make_tool(self, config: McpServerConfig, server: McpServer, tool: mcp_types.Tool) -> Tool:
         async def call(arguments: JsonObject, scope: RolloutScope) -> str:
-            held = scope.keep(server, lambda: _Held(self._thread, server))
-            return await self._thread.run(server.call(held.slot, tool.name, arguments))
+            session = scope.keep(server, lambda: _RolloutSession(self._thread, server))
+            return await self._thread.run(server.call(session.slot, tool.name, arguments))
 
         schema: ToolSchema = {
             "type": "function",
@@ -80,8 +80,8 @@ class McpTools:
         return Tool.of_schema(schema, call, timeout_s=config.timeout_s + _CONNECT_ALLOWANCE_S)
 
 
-class _Held:
-    """What a rollout holds of a server."""
+class _RolloutSession:
+    """A rollout's session with a server."""
 
     def __init__(self, thread: LoopThread, server: McpServer) -> None:
         self._thread = thread

@@ -1,8 +1,8 @@
 """The built-in `browse`: a web page as markdown.
 
-Pages come from one shared Chromium, or over plain HTTP where there is none or the config says so. `robots.txt` is not
-consulted: the tool reads single pages that a model asks for, as a person's browser does, and `Politeness` keeps it from
-being a burden to a host.
+Pages come from one shared Chromium, or over plain HTTP if there is none or the config says so. `robots.txt` is not
+consulted: the tool reads single pages that a model requests, as a browser does, and `Politeness` limits the load on a
+host.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MAX_CALLS_AT_ONCE: Final = 32
 
 
 class Browse:
-    """The tool `browse` and what its calls share; nothing is started before the first call.
+    """The tool `browse` and the resources of its calls, which are started by the first one.
 
     Raises:
         ConfigError: crawl4ai is not installed, or `tools.browse_with` asks for a browser and there is none.
@@ -41,7 +41,7 @@ class Browse:
         self._guard = Guard(config.allowed_hosts)
         self._thread = LoopThread("browse")
         self._politeness = Politeness()
-        self._pages: PageFetcher | None = None
+        self._fetcher: PageFetcher | None = None
         self._may_fall_back = config.browse_with == "auto"
         self._with_browser = config.browse_with != "http" and self._finds_chromium()
         if config.browse_with == "browser" and not self._with_browser:
@@ -54,18 +54,18 @@ class Browse:
     async def close(self) -> None:
         """Ends the browser; a later call starts another."""
         if self._thread.is_running:
-            await self._thread.run(self._close_pages())
+            await self._thread.run(self._close_fetcher())
             await asyncio.to_thread(self._thread.close)
             # Its locks belong to the loop that ended.
             self._politeness = Politeness()
 
     def _finds_chromium(self) -> bool:
-        found = self._thread.run_blocking(is_installed())
+        is_found = self._thread.run_blocking(is_installed())
         self._thread.close()
-        return found
+        return is_found
 
     def _make_tool(self) -> Tool:
-        # Waiting for a place here is not part of a call's time, as waiting for a page or for a host's turn would be.
+        # Waiting for a slot here does not count into the timeout, unlike waiting for a page or a host.
         @tool(max_concurrency=_MAX_CALLS_AT_ONCE)
         async def browse(url: str) -> str:
             """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
@@ -78,7 +78,7 @@ class Browse:
             page = await self._get(url)
         except (PageUnavailable, BrowserUnavailable, AddressRefused, HostUnknown) as error:
             raise ToolError(str(error)) from error
-        # Conversion is work for the processor, up to seconds for a large page.
+        # Conversion may take seconds of processor time.
         text = await asyncio.to_thread(to_markdown, page)
         return cut(text or "(the page has no text)", self._max_characters)
 
@@ -90,28 +90,28 @@ class Browse:
             return await self._fetch(url)
 
     async def _fetch(self, url: str) -> WebPage:
-        if self._pages is None:
-            way = ChromiumFetcher if self._with_browser else HttpFetcher
-            self._pages = way(self._guard, self._timeout_s)
+        if self._fetcher is None:
+            fetcher = ChromiumFetcher if self._with_browser else HttpFetcher
+            self._fetcher = fetcher(self._guard, self._timeout_s)
         try:
-            return await self._pages.get(url)
+            return await self._fetcher.get(url)
         except BrowserUnavailable as error:
             if not self._may_fall_back:
                 raise
             if self._with_browser:
                 _log.warning("browse: %s; pages are fetched without a browser from now on", error)
                 self._with_browser = False
-                await self._close_pages()
+                await self._close_fetcher()
             return await self._fetch(url)
 
-    async def _close_pages(self) -> None:
-        pages, self._pages = self._pages, None
-        if pages is not None:
-            await pages.close()
+    async def _close_fetcher(self) -> None:
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            await fetcher.close()
 
 
 def cut(text: str, max_characters: int) -> str:
-    """The text, or its beginning with a note that says so."""
+    """The text, cut to `max_characters` with a note."""
     if len(text) <= max_characters:
         return text
     note = f"[cut here: these are the first {max_characters} of {len(text)} characters]"

@@ -1,4 +1,4 @@
-"""Where a Chromium is installed."""
+"""The Chromium to start, and the limit of its memory."""
 
 import asyncio
 import logging
@@ -12,15 +12,19 @@ from typing import Any, Final
 import psutil
 
 _SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+_log = logging.getLogger(__name__)
+MAX_RENDERER_BYTES: Final = 1 << 30
+"""Memory of one renderer; a large page without images takes a few hundred MB."""
+_CHECK_EVERY_S: Final = 0.2
 
 
 def system_chromium() -> str | None:
-    """Path of the system's Chromium, or of a browser made of it; None where there is none."""
+    """Path of the system's Chromium, or of a browser based on it, if any."""
     return next((path for name in _SYSTEM_NAMES if (path := shutil.which(name))), None)
 
 
 def own_chromium(driver: Any) -> str | None:
-    """Path of the browser that `playwright install` has put; None where it has put none.
+    """Path of the browser that `playwright install` installed, if any.
 
     Args:
         driver: Playwright, started.
@@ -30,7 +34,7 @@ def own_chromium(driver: Any) -> str | None:
 
 
 async def is_installed() -> bool:
-    """True where one is found, the system's or Playwright's own; starts Playwright only to look for the latter."""
+    """True if there is a browser of the system or, which takes starting Playwright, of Playwright."""
     if system_chromium() is not None:
         return True
     from playwright.async_api import async_playwright
@@ -39,31 +43,25 @@ async def is_installed() -> bool:
         return own_chromium(driver) is not None
 
 
-_log = logging.getLogger(__name__)
-
-MAX_RENDERER_BYTES: Final = 1 << 30
-"""Memory of one renderer; without images a large page takes a few hundred MB."""
-_LOOK_EVERY_S: Final = 0.2
-
-
 async def limit_memory(browser: Any) -> None:
-    """Ends renderers of Playwright's `browser` that hold too much, until it is cancelled or the browser is gone.
+    """Kills renderers of Playwright's `browser` that exceed the limit, until cancelled or the browser is gone.
 
-    The page that loses its renderer fails with "Page crashed"; the others go on.
+    Chromium has no such limit: a page of a few hundred bytes, compressed more than once, can take 4 GiB before its
+    timeout. A page whose renderer is killed fails with "Page crashed"; the others go on.
     """
     from playwright.async_api import Error
 
     with suppress(Error):
         session = await browser.new_browser_cdp_session()
         while browser.is_connected():
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
             processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
             for process in processes:
                 if process["type"] == "renderer":
-                    _end_if_large(int(process["id"]))
+                    _kill_if_large(int(process["id"]))
 
 
-def _end_if_large(pid: int) -> None:
+def _kill_if_large(pid: int) -> None:
     with suppress(psutil.Error, ProcessLookupError):
         used = psutil.Process(pid).memory_info().rss
         if used > MAX_RENDERER_BYTES:

@@ -1,10 +1,9 @@
 """Pages as a person sees them: rendered by one Chromium that all rollouts share.
 
-Playwright, which crawl4ai brings, drives the browser here directly. crawl4ai 0.9's own browser manager gives all pages
-of a run one context (cookies of one rollout reach the next), starts Chromium without its sandbox, and takes no path of
-an installed browser; its issues 943, 980, 1256, 1608 and 1640 tell of pages that were never released. Here a page has a
-context of its own that is closed with it, and the browser is replaced after a number of pages, as its memory grows with
-every one.
+Playwright, a dependency of crawl4ai, drives the browser directly. crawl4ai 0.9's browser manager gives all pages of a
+run one context (cookies of one rollout reach the next), starts Chromium without its sandbox, takes no path of an
+installed browser, and leaks pages (its issues 943, 980, 1256, 1608 and 1640). Here every page has a context of its own,
+and the browser is replaced after a number of pages, as its memory grows with each.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ _READ_TIMEOUT_S: Final = 5.0
 _STOP_TIMEOUT_S: Final = 5.0
 _SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
 _ARGUMENTS: Final = (
-    # The text is wanted; images are most of a page's bytes.
+    # Only text is needed; images are most of a page's bytes.
     "--blink-settings=imagesEnabled=false",
-    # WebRTC is the one thing that would leave without the proxy, over UDP. A build of Chromium knows one of the names.
+    # WebRTC would bypass the proxy over UDP. A build of Chromium knows one of these names.
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",
@@ -44,7 +43,7 @@ class BrowserUnavailable(Exception):
 class _Browser:
     handle: Any
     memory: asyncio.Task[None]
-    """Limits its memory as long as it runs."""
+    """Limits its memory while it runs."""
     num_served: int = 0
     num_open: int = 0
 
@@ -53,10 +52,10 @@ class ChromiumFetcher:
     """Renders pages in a shared Chromium, which is started by the first one.
 
     Args:
-        guard: what every connection of the browser passes.
-        timeout_s: longest time for a page to load.
-        max_at_once: pages open at the same time; more wait.
-        pages_per_browser: pages after which a fresh browser takes over.
+        guard: checks every connection of the browser.
+        timeout_s: time limit for a page to load.
+        max_at_once: most pages open at the same time.
+        pages_per_browser: pages after which the browser is replaced.
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class ChromiumFetcher:
         """As `PageFetcher.get`.
 
         Raises:
-            BrowserUnavailable: Chromium does not start at all. One that started before and does not now is a page less.
+            BrowserUnavailable: Chromium has never started; if it did before, that is a PageUnavailable.
         """
-        # The browser would open what is no web address (file:) without asking its proxy.
+        # The browser would open other addresses (file:) without its proxy.
         await self._guard.check(url)
         async with self._slots:
             browser = await self._lease()
@@ -103,7 +102,7 @@ class ChromiumFetcher:
             self._proxy_url = None
 
     async def _lease(self) -> _Browser:
-        # Shielded: a caller that gives up meanwhile must not lose track of a browser that is starting.
+        # Shielded: a cancelled caller must not lose track of a browser that is starting.
         browser = await asyncio.shield(asyncio.ensure_future(self._ready()))
         browser.num_served += 1
         browser.num_open += 1
@@ -114,7 +113,7 @@ class ChromiumFetcher:
             current = self._current
             if current is None or current.num_served >= self._pages_per_browser or not current.handle.is_connected():
                 self._current = None
-                # One that still has pages open is closed by the last of them.
+                # A browser with open pages is closed with the last of them.
                 if current is not None and current.num_open == 0:
                     await _end(current)
                 handle = await self._launch()
@@ -152,7 +151,7 @@ class ChromiumFetcher:
                 handle_sighup=False,
             )
         except Error as error:
-            # It may be the driver that ended; the next page gets another.
+            # The driver may have ended; the next page gets another.
             await self._stop_driver()
             reason = f"{path} does not start: {error.message.splitlines()[0]}"
             raise (PageUnavailable(reason) if self._has_started else BrowserUnavailable(reason)) from error
@@ -180,7 +179,7 @@ class ChromiumFetcher:
         except TimeoutError as error:
             raise PageUnavailable(f"{url} did not load within {self._timeout_s:g} s") from error
         except Error as error:
-            # An https page that the proxy refused is only a failed tunnel here; the guard knows the reason.
+            # Of an https page that the proxy refused Playwright only sees a failed tunnel; the guard knows the reason.
             await self._guard.check(visit.url)
             if visit.response is not None:
                 await self._kind(visit, visit.response)
@@ -197,22 +196,22 @@ class ChromiumFetcher:
         if response is None:
             raise PageUnavailable(f"{visit.url} could not be loaded: there was no answer")
         kind = await self._kind(visit, response)
-        # Scripts that build the page, or lead on to another, get a moment. A page that never rests is taken as it is.
+        # Scripts that build the page, or redirect, get some time. A page that never settles is read as it is.
         with suppress(TimeoutError):
             await page.wait_for_load_state("networkidle", timeout=_SETTLE_S * 1000)
         if visit.response is not None:
             kind = await self._kind(visit, visit.response)
-        # Chromium shows text that is no HTML in a page of its own making.
+        # Chromium wraps text that is not HTML in a page of its own.
         reading = page.content() if kind in HTML_TYPES else page.evaluate(_SHOWN_TEXT)
         try:
-            # Playwright sets no limit here, and a script that never returns keeps the page from answering.
+            # Playwright has no time limit here, and a script that never returns blocks the page.
             text = await asyncio.wait_for(reading, _READ_TIMEOUT_S)
         except builtins.TimeoutError as error:
             raise PageUnavailable(f"{page.url} cannot be read: its scripts do not come to rest") from error
         return WebPage(page.url, kind, text[:MAX_PAGE_CHARACTERS])
 
     async def _kind(self, visit: "_Visit", response: Any) -> str:
-        """The content type of a text that was found."""
+        """The content type of a text response."""
         reason = response.headers.get(REASON_HEADER)
         if reason is not None:
             await self._guard.check(visit.url)
@@ -222,7 +221,7 @@ class ChromiumFetcher:
 
 @dataclass(slots=True)
 class _Visit:
-    """Where a page's own navigation has come to; Playwright's errors do not say."""
+    """The state of a page's navigation, which Playwright's errors do not report."""
 
     url: str
     response: Any = None
@@ -237,7 +236,7 @@ class _Visit:
 
 
 def _reason(message: str) -> str:
-    """`net::ERR_...` out of Playwright's report, which goes on with a call log."""
+    """`net::ERR_...` out of a Playwright error, which continues with a call log."""
     first = message.splitlines()[0]
     return first.removeprefix("Page.goto: ").partition(" at ")[0]
 

@@ -1,4 +1,4 @@
-"""What both ways of fetching a page give, and the ways in which there is none."""
+"""Web pages, and how they are fetched over plain HTTP, without running their scripts."""
 
 import asyncio
 import re
@@ -13,33 +13,35 @@ from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.pinned import REQUEST_FAILED, guarded_client
 
 MAX_PAGE_CHARACTERS: Final = 5_000_000
-"""Longest page that is converted; what lies behind is dropped, far beyond any length that is shown to a model."""
+"""Longest page that is converted; the rest is dropped."""
 
 HTML_TYPES: Final = ("", "text/html", "application/xhtml+xml")
-"""Content types of HTML; a page that names none is taken for it."""
+"""Content types of HTML; a page without a content type counts as HTML."""
 
 _TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/xhtml+xml", "application/rss+xml")
+_HEADERS: Final = {"User-Agent": "Mozilla/5.0 (compatible; Stillhouse)", "Accept": "text/html,text/*;q=0.9,*/*;q=0.5"}
+_META_CHARSET: Final = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page as it was fetched."""
+    """A fetched page."""
 
     url: str
-    """Where it was found, after redirects."""
+    """Its URL after redirects."""
     content_type: str
-    """Without parameters, in lower case; empty where none was given."""
+    """Without parameters, in lower case; empty if there is none."""
     text: str
     """HTML, or the body of another text type."""
 
     @property
     def is_html(self) -> bool:
-        """True where `text` is HTML."""
+        """True if `text` is HTML."""
         return self.content_type in HTML_TYPES
 
 
 class PageUnavailable(Exception):
-    """There is no page to show; the message is fit for the model."""
+    """A page cannot be fetched; the message is for the model."""
 
 
 class PageFetcher(Protocol):
@@ -49,7 +51,7 @@ class PageFetcher(Protocol):
         """The page at an http or https URL.
 
         Raises:
-            PageUnavailable: it cannot be had, or is not text.
+            PageUnavailable: it cannot be loaded, or is not text.
             AddressRefused, HostUnknown: as `Guard.addresses`.
         """
         ...
@@ -80,12 +82,8 @@ def _phrase(status: int) -> str:
         return ""
 
 
-_HEADERS: Final = {"User-Agent": "Mozilla/5.0 (compatible; Stillhouse)", "Accept": "text/html,text/*;q=0.9,*/*;q=0.5"}
-_META_CHARSET: Final = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
-
-
 class HttpFetcher:
-    """Fetches pages with httpx under the guard; a body is read and decoded up to a bound, however long it is."""
+    """Fetches pages with httpx under the guard; bodies are read and decoded up to a bound."""
 
     def __init__(self, guard: Guard, timeout_s: float) -> None:
         self._guard = guard
@@ -94,14 +92,14 @@ class HttpFetcher:
     async def get(self, url: str) -> WebPage:
         """As `PageFetcher.get`."""
         try:
-            # A client a page: its cookies are no other page's, and connections are not kept anyway.
+            # A client per page: pages must not share cookies, and connections are not kept anyway.
             async with (
                 asyncio.timeout(self._timeout_s),
                 guarded_client(self._guard, self._timeout_s) as client,
                 client.stream("GET", url, headers=_HEADERS) as response,
             ):
-                found = str(response.url)
-                kind = require_text(found, response.status_code, response.headers.get("content-type", ""))
+                final_url = str(response.url)
+                content_type = require_text(final_url, response.status_code, response.headers.get("content-type", ""))
                 body = await _read(response)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise PageUnavailable(f"{url} did not answer within {self._timeout_s:g} s") from error
@@ -111,7 +109,7 @@ class HttpFetcher:
             raise PageUnavailable(f"{url} redirects without end") from error
         except REQUEST_FAILED as error:
             raise PageUnavailable(f"{url} could not be loaded: {error or type(error).__name__}") from error
-        return WebPage(found, kind, _decode(body, response.charset_encoding))
+        return WebPage(final_url, content_type, _decode(body, response.charset_encoding))
 
     async def close(self) -> None:
         """As `PageFetcher.close`; nothing is open."""

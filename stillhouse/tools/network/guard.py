@@ -1,12 +1,12 @@
 """Which addresses a network tool may reach.
 
-A model writes the URLs, and pages it read may have told it which. So no tool connects to what only this machine or its
-network can see: loopback, private, link-local and shared (CGNAT) ranges, multicast, reserved ranges, and the metadata
-services of clouds. The check is made on the addresses a name resolves to, and the connection goes to a checked address
-and not to the name, so that a second answer of the DNS cannot swap it (rebinding). Spellings such as `0x7f.1` or
-`2130706433` need no case of their own: the resolver turns them into the address that is checked.
+A model writes the URLs, possibly as told by pages it read. So no tool connects to what only this machine or its network
+can see: loopback, private, link-local and shared (CGNAT) ranges, multicast, reserved ranges, and the metadata services
+of clouds. The addresses a name resolves to are checked, and the connection goes to a checked address and not to the
+name, so that a second DNS answer cannot swap it (rebinding). Spellings such as `0x7f.1` or `2130706433` need no case of
+their own: the resolver turns them into the address that is checked.
 
-Left out: a proxy configured for the machine (`HTTPS_PROXY`) is not used, as nothing could be checked behind it.
+A proxy configured for the machine (`HTTPS_PROXY`) is not used, as nothing could be checked behind it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Addresses of a host name, as text; raises OSError where there are none."""
+"""Addresses of a host name, as text; raises OSError if there are none."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 # Ranges that `ipaddress` of some Python counts as global, and that are not reached over the internet. The registries:
@@ -43,11 +43,11 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class AddressRefused(Exception):
-    """The URL leads to where a tool may not go; the message is fit for the model."""
+    """The URL leads to an address that tools may not reach; the message is for the model."""
 
 
 class HostUnknown(Exception):
-    """The host's name has no address; the message is fit for the model."""
+    """The host's name has no address; the message is for the model."""
 
 
 class Guard:
@@ -55,7 +55,7 @@ class Guard:
 
     Args:
         allowed_hosts: hosts that may be reached whatever their addresses are, as `name` or `name:port`.
-        resolve: how names become addresses; the system's resolver unless a test injects another.
+        resolve: resolves names; None takes the system's resolver.
     """
 
     def __init__(self, allowed_hosts: Iterable[str], resolve: Resolve | None = None) -> None:
@@ -63,32 +63,32 @@ class Guard:
         self._resolve = resolve or _system_resolve
 
     def allows(self, host: str, port: int) -> bool:
-        """True where the config names this host, with this port or with none."""
+        """True if the config names this host, with this port or without any."""
         name = _normal(host)
         return name in self._allowed or f"{name}:{port}" in self._allowed
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Addresses of the host, all of them checked; a connection is made to one of these and to nothing else.
+        """The checked addresses of a host; connections are made to these and to nothing else.
 
         Raises:
             AddressRefused: an address of the host is not public, and the config does not name the host.
             HostUnknown: the host has no address.
         """
         try:
-            found = await self._resolve(host, port)
+            addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
             raise HostUnknown(f"there is no host {host!r}: check the spelling of the URL") from error
         if not self.allows(host, port):
-            for address in found:
+            for address in addresses:
                 if not is_public(address):
                     raise AddressRefused(f"{host} is not on the public internet ({address}); it may not be reached")
-        return found
+        return addresses
 
     async def check(self, url: str) -> None:
-        """Returns where `url` may be requested.
+        """Validates that `url` may be requested.
 
         Raises:
-            AddressRefused: as in `addresses`, or the URL is none, or not one of http or https.
+            AddressRefused: as in `addresses`, or it is not an http or https URL.
             HostUnknown: the host has no address.
         """
         host, port = host_and_port(url)
@@ -99,7 +99,7 @@ def host_and_port(url: str) -> tuple[str, int]:
     """Host and port of an http or https URL.
 
     Raises:
-        AddressRefused: it is no such URL.
+        AddressRefused: it is not such a URL.
     """
     try:
         parts = urlsplit(url)
@@ -112,9 +112,9 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def is_public(address: str) -> bool:
-    """True where the address, and one embedded in it, is globally reachable and no cloud's metadata service."""
+    """True if the address, and any embedded in it, is globally reachable and not a cloud's metadata service."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    return all(_is_public(one) for one in (ip, *_embedded(ip)))
+    return all(_is_public(part) for part in (ip, *_embedded(ip)))
 
 
 def _is_public(ip: IpAddress) -> bool:
@@ -148,5 +148,5 @@ def _normal(name: str) -> str:
 
 
 async def _system_resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))

@@ -14,7 +14,7 @@ _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": 
 
 
 def require_crawl4ai() -> None:
-    """Returns where crawl4ai is installed.
+    """Validates that crawl4ai is installed.
 
     Raises:
         ConfigError: it is not.
@@ -27,7 +27,7 @@ def require_crawl4ai() -> None:
 
 
 def to_markdown(page: WebPage) -> str:
-    """The page's text with absolute links and without images, scripts and styles; takes a second for a megabyte."""
+    """The page as markdown with absolute links, without images, scripts and styles; takes a second per megabyte."""
     if not page.is_html:
         return page.text
     scrape, generate = _crawl4ai()
@@ -40,8 +40,7 @@ def to_markdown(page: WebPage) -> str:
 
 @cache
 def _crawl4ai() -> tuple[Any, Any]:
-    # crawl4ai makes folders for a cache when it is imported, in the home folder unless told otherwise. The cache itself
-    # belongs to its crawler, which is not used.
+    # On import crawl4ai makes cache folders, in the home folder by default; its crawler, which uses them, is not used.
     os.environ.setdefault("CRAWL4_AI_BASE_DIRECTORY", str(Path(tempfile.gettempdir(), f"crawl4ai-{os.getuid()}")))
     from crawl4ai.content_scraping_strategy import LXMLWebScrapingStrategy
     from crawl4ai.markdown_generation_strategy import DefaultMarkdownGenerator

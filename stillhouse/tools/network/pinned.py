@@ -1,4 +1,4 @@
-"""httpx under the guard: every request, also one that follows a redirect, connects to an address that was checked."""
+"""httpx under the guard: every request, redirects included, connects to a checked address."""
 
 import ssl
 from functools import cache
@@ -10,14 +10,13 @@ from stillhouse.http.bodies import ACCEPT_ENCODING
 from stillhouse.tools.network.guard import Guard, host_and_port
 
 REQUEST_FAILED: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
-"""What requests raise; the last one where a page sets a cookie that no header can carry, and leads on."""
+"""Errors of requests; UnicodeError if a redirect sets a cookie that no header can carry."""
 
 
 class PinnedTransport(httpx.AsyncBaseTransport):
     """Sends a request to a checked address of its host; TLS and the Host header still name the host.
 
-    Connections are not kept: httpx would find them by address, and two hosts may share one while their certificates
-    differ.
+    Connections are not reused: httpx would find them by address, which hosts with different certificates may share.
 
     Raises, from requests:
         AddressRefused, HostUnknown: as `Guard.addresses`.
@@ -30,7 +29,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer of the first checked address that takes the connection."""
+        """The response of the first checked address that accepts the connection."""
         host, port = host_and_port(str(request.url))
         failure: httpx.TransportError | None = None
         for address in await self._guard.addresses(host, port):
@@ -53,7 +52,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
 
 
 def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
-    """A client whose every connection passes the guard; proxies named in the environment are not used."""
+    """A client whose connections pass the guard; proxies of the environment are not used."""
     return httpx.AsyncClient(
         transport=PinnedTransport(guard),
         headers={"Accept-Encoding": ACCEPT_ENCODING},
@@ -66,5 +65,5 @@ def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """The authorities trusted for TLS; kept, as reading them takes 20 ms and a client is made for one call."""
+    """The trusted certificates; cached, as reading them takes 20 ms and every call makes a client."""
     return httpx.create_ssl_context()

@@ -1,4 +1,4 @@
-"""How hard a host is asked: a few requests at once, and a pause between their starts."""
+"""Rate limits of requests to one host: a few at a time, and a pause between their starts."""
 
 import asyncio
 import time
@@ -13,19 +13,19 @@ _MAX_REMEMBERED: Final = 1000
 
 
 @dataclass(slots=True)
-class _Lane:
+class _HostState:
     free: asyncio.Semaphore
     next_start: float = 0.0
     num_users: int = field(default=0)
 
 
 class Politeness:
-    """Turns at hosts. A host that hundreds of rollouts name at the same time sees a calm visitor.
+    """Limits requests per host, however many rollouts name it at the same time.
 
     Args:
-        max_at_once: requests a host sees at the same time.
-        spacing_s: seconds between the starts of two requests to one host.
-        clock: seconds that never go back.
+        max_at_once: most simultaneous requests to a host.
+        spacing_s: seconds between the starts of two requests to a host.
+        clock: monotonic seconds.
         sleep: waits that many seconds.
     """
 
@@ -40,28 +40,28 @@ class Politeness:
         self._spacing_s = spacing_s
         self._clock = clock
         self._sleep = sleep
-        self._lanes: dict[str, _Lane] = {}
+        self._hosts: dict[str, _HostState] = {}
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        """Entered when it is this request's turn at the host, first come, first served."""
-        lane = self._lanes.setdefault(host, _Lane(asyncio.Semaphore(self._max_at_once)))
-        lane.num_users += 1
+        """Waits for this request's turn at the host, first come, first served."""
+        state = self._hosts.setdefault(host, _HostState(asyncio.Semaphore(self._max_at_once)))
+        state.num_users += 1
         try:
-            async with lane.free:
+            async with state.free:
                 now = self._clock()
-                start = max(now, lane.next_start)
-                lane.next_start = start + self._spacing_s
+                start = max(now, state.next_start)
+                state.next_start = start + self._spacing_s
                 if start > now:
                     await self._sleep(start - now)
                 yield
         finally:
-            lane.num_users -= 1
-            if len(self._lanes) > _MAX_REMEMBERED:
+            state.num_users -= 1
+            if len(self._hosts) > _MAX_REMEMBERED:
                 self._forget_idle()
 
     def _forget_idle(self) -> None:
         now = self._clock()
-        for host, lane in list(self._lanes.items()):
-            if lane.num_users == 0 and lane.next_start <= now:
-                del self._lanes[host]
+        for host, state in list(self._hosts.items()):
+            if state.num_users == 0 and state.next_start <= now:
+                del self._hosts[host]

@@ -35,10 +35,10 @@ class _Answer(BaseModel):
 
 
 def search_tool(config: ToolsConfig) -> Tool:
-    """The tool `search`. Its endpoint is the user's choice and may be private; where that redirects to may not.
+    """The tool `search`. Its endpoint may be private, as the user chose it; redirects of it may not.
 
     Raises:
-        ConfigError: `tools.search_url` is not set, or is no http or https URL.
+        ConfigError: `tools.search_url` is not set, or is not an http or https URL.
     """
     if config.search_url is None:
         raise ConfigError("tools.search_url is not set: name a SearXNG endpoint")
@@ -54,10 +54,10 @@ def search_tool(config: ToolsConfig) -> Tool:
     async def search(query: str) -> str:
         """Searches the web and returns the first results: title, URL and a snippet of each."""
         try:
-            # A client a call: connections are not kept anyway, and rollouts run in more than one event loop.
+            # A client per call: connections are not kept anyway, and rollouts run in several event loops.
             async with asyncio.timeout(timeout_s), guarded_client(guard, timeout_s) as client:
-                asked = {"q": query, "format": "json"}
-                async with client.stream("GET", endpoint, params=asked) as response:
+                params = {"q": query, "format": "json"}
+                async with client.stream("GET", endpoint, params=params) as response:
                     body = await aread_within(adecoded(response.headers, response.aiter_raw()), _MAX_BYTES)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise ToolError(f"the search engine did not answer within {timeout_s:g} s") from error
@@ -65,12 +65,12 @@ def search_tool(config: ToolsConfig) -> Tool:
             raise ToolError(f"the search engine cannot be read: the answer {error}") from error
         except (*REQUEST_FAILED, AddressRefused, HostUnknown) as error:
             raise ToolError(f"the search engine cannot be reached: {error or type(error).__name__}") from error
-        return _listed(query, response, body)
+        return _format_results(query, response, body)
 
     return search
 
 
-def _listed(query: str, response: httpx.Response, body: bytes) -> str:
+def _format_results(query: str, response: httpx.Response, body: bytes) -> str:
     if response.status_code == httpx.codes.FORBIDDEN:
         raise ToolError("the search engine answered HTTP 403: its settings must list json under search.formats")
     if response.is_error:

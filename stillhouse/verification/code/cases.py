@@ -66,7 +66,7 @@ def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
     if value.get("fn_name"):
         calls = [_call(str(name), args, expected) for args, expected in zip(inputs, outputs, strict=True)]
         return [{"calls": calls}] if calls else []
-    return [_script(given, expected) for given, expected in zip(inputs, outputs, strict=True)]
+    return [_script(stdin, expected) for stdin, expected in zip(inputs, outputs, strict=True)]
 
 
 def _of_item(item: Any, name: str | None) -> JsonObject:
@@ -76,15 +76,15 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
         source = _first(item, _SOURCE)
         if isinstance(source, str):
             return _tests(source, name)
-        given, expected = _first(item, _STDIN), _first(item, _STDOUT)
+        stdin, expected = _first(item, _STDIN), _first(item, _STDOUT)
         if expected is not None:
             if item.get("fn_name"):
-                return {"calls": [_call(item["fn_name"], given, expected)]}
+                return {"calls": [_call(item["fn_name"], stdin, expected)]}
             if item.get("testtype") == "functional" and name:
                 # LiveCodeBench (https://arxiv.org/abs/2403.07974) writes each argument as a line of JSON.
-                args = [json.loads(line) for line in str(given).splitlines()]
+                args = [json.loads(line) for line in str(stdin).splitlines()]
                 return {"calls": [_call(name, args, json.loads(str(expected)))]}
-            return _script(given, expected)
+            return _script(stdin, expected)
     raise ValueError(
         f"expected each of test_cases to be an assert or an object with input and output; saw {_brief(item)}"
     )
@@ -98,8 +98,8 @@ def _call(name: str, args: Any, expected: Any) -> JsonObject:
     return {"name": name, "args": args if isinstance(args, list) else [args], "expected": expected}
 
 
-def _script(given: Any, expected: Any) -> JsonObject:
-    return {"stdin": _lines(given), "stdout": _lines(expected)}
+def _script(stdin: Any, expected: Any) -> JsonObject:
+    return {"stdin": _lines(stdin), "stdout": _lines(expected)}
 
 
 def _lines(value: Any) -> str:

@@ -19,6 +19,11 @@ _WALL_SHARE: Final = 6.0
 
 _RUNNER: Final = CodeRunner()
 _IMPORTED: Final = re.compile(r"^from solution import (\w+)", re.MULTILINE)
+_FENCED: Final = re.compile(
+    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
 
 
 def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
@@ -35,8 +40,8 @@ def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
         return VerificationResult(None, str(error))
     imported = _IMPORTED.search("\n".join(program.get("tests", "") for program in programs))
     calls = next((program["calls"] for program in programs if "calls" in program), None)
-    named = calls[0]["name"] if calls else imported[1] if imported else function_name(test_cases, metadata.metadata)
-    code = python_code(answer, named)
+    tested = calls[0]["name"] if calls else imported[1] if imported else function_name(test_cases, metadata.metadata)
+    code = python_code(answer, tested)
     if code is None:
         return VerificationResult(False, "the answer holds no Python")
     max_wall_s = max_cpu_s * _WALL_SHARE
@@ -56,13 +61,6 @@ def _time_limit(metadata: PromptMetadata) -> int:
     return math.ceil(limit)
 
 
-_FENCED: Final = re.compile(
-    r"^[ \t]*(?P<fence>```+|~~~+)[ \t]*(?P<language>[\w+.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-_PYTHON: Final = frozenset({"python", "python3", "py", "py3"})
-
-
 def python_code(answer: str, defining: str | None) -> str | None:
     """The last fenced block of Python, or the whole answer if that is Python, else None.
 
@@ -72,9 +70,9 @@ def python_code(answer: str, defining: str | None) -> str | None:
             show its use.
     """
     blocks = [
-        textwrap.dedent(found["code"])
-        for found in _FENCED.finditer(answer)
-        if found["language"].lower() in _PYTHON or not found["language"]
+        textwrap.dedent(block["code"])
+        for block in _FENCED.finditer(answer)
+        if block["language"].lower() in _PYTHON or not block["language"]
     ]
     if defining:
         definition = re.compile(

@@ -80,9 +80,13 @@ class _Run:
                 return False, reason or self._how_it_ended(code)
             # The file offset is shared with the process that wrote.
             stdout.seek(0)
-            seen = stdout.read(_MAX_OUTPUT_BYTES).decode(errors="replace")
+            printed = stdout.read(_MAX_OUTPUT_BYTES).decode(errors="replace")
         expected = program["stdout"]
-        return None if same_output(seen, expected) else (False, f"printed {seen[:100]!r}, expected {expected[:100]!r}")
+        return (
+            None
+            if same_output(printed, expected)
+            else (False, f"printed {printed[:100]!r}, expected {expected[:100]!r}")
+        )
 
     def module(self, program: JsonObject) -> Outcome:
         """Runs calls or tests against the answer's functions and classes."""

@@ -48,10 +48,10 @@ class TestNames:
         return getattr(_imported(_COMPARING[name]), name, None) if name in _COMPARING else None
 
 
-def from_library(module: str, name: str, wanted: str) -> Any:
+def from_library(module: str, name: str, requested: str) -> Any:
     """An object of the standard library that the answer claims to have under its own name; None for anything else."""
     top = module.partition(".")[0]
-    if name != wanted or top not in sys.stdlib_module_names or top in ("builtins", "unittest"):
+    if name != requested or top not in sys.stdlib_module_names or top in ("builtins", "unittest"):
         return None
     return getattr(_imported(module), name, None)
 

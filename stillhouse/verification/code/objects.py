@@ -115,9 +115,9 @@ class SolutionObjects:
             return operator.attrgetter(name)(importlib.import_module(module))
         raise Malformed(f"no value is of kind {kind!r}")
 
-    def _ask_for(self, operation: str, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _ask_for(self, operation: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forms = [self.encode(arg) for arg in args]
-        return self._ask([operation, number, forms, [[key, self.encode(value)] for key, value in named.items()]])
+        return self._ask([operation, number, forms, [[key, self.encode(value)] for key, value in kwargs.items()]])
 
 
 class TestsProxy:
@@ -127,8 +127,8 @@ class TestsProxy:
         object.__setattr__(self, "_ask", ask)
         object.__setattr__(self, "_number", number)
 
-    def __call__(self, /, *args: Any, **named: Any) -> Any:
-        return self._ask("call", self._number, args, named)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._ask("call", self._number, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return self._ask("get", self._number, (name,), {})

@@ -44,7 +44,7 @@ OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "dir": dir,
     "isinstance": isinstance,
     "issubclass": issubclass,
-    "call": lambda target, /, *args, **named: target(*args, **named),
+    "call": lambda target, /, *args, **kwargs: target(*args, **kwargs),
     "get": getattr,
     "set": setattr,
     "delete": delattr,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
-from stillhouse.verification.code.operations import BINARY, UNARY
+from stillhouse.verification.code.operations import BINARY, COMPARISONS, UNARY
 
 _READABLE: Final = frozenset({"__name__", "__doc__", "__qualname__", "__dict__", "__annotations__"})
 
@@ -22,7 +22,7 @@ class ProxyHost(Protocol):
     def ask(self, operation: str, *args: Any) -> Any:
         """The result of the operation; raises what it raises."""
 
-    def call(self, target: "SolutionProxy", args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call(self, target: "SolutionProxy", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of calling the object; raises what the call raises."""
 
     def give_up(self, reason: str) -> NoReturn:
@@ -51,8 +51,8 @@ class SolutionProxy:
         object.__setattr__(self, "_is_class", is_class)
         object.__setattr__(self, "_is_constructed", False)
 
-    def __call__(self, /, *args: Any, **named: Any) -> Any:
-        return self._answer.call(self, args, named)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._answer.call(self, args, kwargs)
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
         self._answer.give_up("the tests derive a class from one of the answer's")
@@ -68,29 +68,14 @@ class SolutionProxy:
     def __delattr__(self, name: str) -> None:
         self._answer.ask("delete", self, name)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._answer.ask("getitem", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._answer.ask("setitem", self, key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self._answer.ask("delitem", self, key)
-
     def __iter__(self) -> Iterator[Any]:
         each = self._answer.ask("iter", self)
         return each if type(each) is SolutionProxy else iter(each)
 
-    def __next__(self) -> Any:
-        return self._answer.ask("next", self)
-
-    def __reversed__(self) -> Any:
-        return self._answer.ask("reversed", self)
-
     def __contains__(self, item: Any) -> bool:
         if self._may_see(item):
             return bool(self._answer.ask("contains", self, item))
-        return any(own == item for own in self)
+        return any(element == item for element in self)
 
     def __enter__(self) -> Any:
         return self._answer.ask("enter", self)
@@ -113,33 +98,8 @@ class SolutionProxy:
     def __dir__(self) -> list[str]:
         return plain(self._answer.ask("dir", self), list)
 
-    def __eq__(self, other: object) -> Any:
-        return self._compare("eq", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("ne", other)
-
-    def __lt__(self, other: object) -> Any:
-        return self._compare("lt", other)
-
-    def __le__(self, other: object) -> Any:
-        return self._compare("le", other)
-
-    def __gt__(self, other: object) -> Any:
-        return self._compare("gt", other)
-
-    def __ge__(self, other: object) -> Any:
-        return self._compare("ge", other)
-
     def __hash__(self) -> int:
         return plain(self._answer.ask("hash", self), int)
-
-    def _compare(self, operation: str, other: object) -> Any:
-        if type(other) is SolutionProxy:
-            return self._answer.ask(operation, self, other)
-        if self._is_constructed:
-            self._answer.give_up("the tests compare a value of theirs with an object of the answer's own class")
-        return NotImplemented
 
     def _may_see(self, other: object) -> bool:
         return type(other) is SolutionProxy or self._is_constructed
@@ -150,6 +110,24 @@ def plain(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, the answer gave {type(value).__name__}")
     return value
+
+
+def _forwarded(operation: str) -> Callable[..., Any]:
+    def method(self: SolutionProxy, *args: Any) -> Any:
+        return self._answer.ask(operation, self, *args)
+
+    return method
+
+
+def _comparison(operation: str) -> Callable[[SolutionProxy, object], Any]:
+    def method(self: SolutionProxy, other: object) -> Any:
+        if type(other) is SolutionProxy:
+            return self._answer.ask(operation, self, other)
+        if self._is_constructed:
+            self._answer.give_up("the tests compare a value of theirs with an object of the answer's own class")
+        return NotImplemented
+
+    return method
 
 
 def _binary(name: str, *, is_reflected: bool) -> Callable[[SolutionProxy, Any], Any]:
@@ -177,6 +155,10 @@ _RESULTS: Final[dict[str, type]] = {
     "int": int,
     "float": float,
 }
+for _name in ("getitem", "setitem", "delitem", "next", "reversed"):
+    setattr(SolutionProxy, f"__{_name}__", _forwarded(_name))
+for _name in COMPARISONS:
+    setattr(SolutionProxy, f"__{_name}__", _comparison(_name))
 for _name in (*BINARY, "divmod"):
     _method = _name.rstrip("_")
     setattr(SolutionProxy, f"__{_method}__", _binary(_name, is_reflected=False))
@@ -240,5 +222,5 @@ def _known(module: str, name: str) -> type[BaseException] | None:
     # The exception by which unittest skips a test would skip it.
     if top not in sys.stdlib_module_names or top == "unittest":
         return None
-    found = getattr(builtins if module == "builtins" else sys.modules.get(module), name, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    error_class = getattr(builtins if module == "builtins" else sys.modules.get(module), name, None)
+    return error_class if isinstance(error_class, type) and issubclass(error_class, BaseException) else None

@@ -53,25 +53,25 @@ class SolutionClient:
 
     def name(self, name: str) -> Any:
         """The value of a global name of the answer; raises AttributeError if there is none."""
-        found = self.ask("get", self._proxy(0), name)
-        if self._names is None or name not in self._names.classes or type(found) is not SolutionProxy:
-            return found
+        value = self.ask("get", self._proxy(0), name)
+        if self._names is None or name not in self._names.classes or type(value) is not SolutionProxy:
+            return value
         # A proxy of its own: only calls by this name construct, not other references to the same object.
-        if name not in self._classes or self._classes[name]._number != found._number:
-            self._classes[name] = SolutionProxy(self, found._number, is_class=True)
+        if name not in self._classes or self._classes[name]._number != value._number:
+            self._classes[name] = SolutionProxy(self, value._number, is_class=True)
         return self._classes[name]
 
     def global_name(self, name: str) -> Any:
         """As `name`, for a name that the tests do not import: objects of a library are the tests' own copies."""
-        own = None if self._names is None else self._names.library(name)
-        if own is not None:
-            return own
+        library_object = None if self._names is None else self._names.library(name)
+        if library_object is not None:
+            return library_object
         self._wanted = name
         try:
-            found = self.ask("get", self._proxy(0), name)
+            value = self.ask("get", self._proxy(0), name)
         finally:
             self._wanted = None
-        return self.name(name) if type(found) is SolutionProxy else found
+        return self.name(name) if type(value) is SolutionProxy else value
 
     def set_name(self, name: str, value: Any) -> None:
         """Sets a global name of the answer."""
@@ -89,24 +89,24 @@ class SolutionClient:
         """The result of an operation in the answer's process; raises what it raises."""
         return self._request(operation, args, {}, self._decode)
 
-    def call(self, target: SolutionProxy, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call(self, target: SolutionProxy, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of calling an object; raises what the call raises."""
-        return self._request("call", (target, *args), named, self._constructed if target._is_class else self._decode)
+        return self._request("call", (target, *args), kwargs, self._constructed if target._is_class else self._decode)
 
     def _request(
-        self, operation: str, args: Sequence[Any], named: Mapping[str, Any], decode_result: Callable[[Any], Any]
+        self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any], decode_result: Callable[[Any], Any]
     ) -> Any:
         if self.verdict is not None:
             raise TestsStopped
-        options = [[key, self._encode(value)] for key, value in named.items()]
+        options = [[key, self._encode(value)] for key, value in kwargs.items()]
         # One thread of the tests at a time, also during callbacks.
         with self._lock:
             reply = self._exchange([operation, [self._encode(arg) for arg in args], options])
         try:
-            outcome, result, *more, printed = reply
+            outcome, result, *changes, printed = reply
             show(printed)
             if outcome == "return":
-                for number, form in more[0]:
+                for number, form in changes[0]:
                     _refresh(args[number + 1], self._decode(form))
                 return decode_result(result)
             error = self._error(result)
@@ -121,10 +121,10 @@ class SolutionClient:
         """The result of calling a class: an object that may see the operands of the tests."""
         if isinstance(form, list) and form[0] == "derived" and is_mutable(self._decode(form[1])):
             form = ["answer", form[2]]
-        found = self._decode(form)
-        if type(found) is SolutionProxy:
-            object.__setattr__(found, "_is_constructed", True)
-        return found
+        value = self._decode(form)
+        if type(value) is SolutionProxy:
+            object.__setattr__(value, "_is_constructed", True)
+        return value
 
     def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
         """The reply to a request; meanwhile the answer may use objects of the tests."""
@@ -154,10 +154,10 @@ class SolutionClient:
     def _proxy(self, number: int) -> SolutionProxy:
         if number not in self._proxies:
             self._proxies[number] = SolutionProxy(self, number)
-        found = self._proxies[number]
+        value = self._proxies[number]
         # The answer returned it now, whoever constructed it.
-        object.__setattr__(found, "_is_constructed", False)
-        return found
+        object.__setattr__(value, "_is_constructed", False)
+        return value
 
     def _decode(self, form: Any) -> Any:
         return decode(form, self._decode_object, DEEP)
@@ -187,10 +187,10 @@ class SolutionClient:
     def _error(self, form: list[Any]) -> BaseException:
         if form[0] != "tests":
             return self._errors.error(form, self._decode, self._proxy)
-        found = self._own[form[1]]
-        if not isinstance(found, BaseException):
+        value = self._own[form[1]]
+        if not isinstance(value, BaseException):
             raise Malformed("the answer raised no exception")
-        return found
+        return value
 
     def _encode(self, value: Any) -> Any:
         try:

@@ -96,9 +96,9 @@ def _encode_rest(value: Any, kind: type) -> Any:
 def _encode_array(numpy: Any, value: Any) -> Any:
     if value.dtype.kind not in _ARRAY_KINDS:
         return None
-    whole = numpy.ascontiguousarray(value)
+    contiguous = numpy.ascontiguousarray(value)
     form = "array" if type(value) is numpy.ndarray else "number"
-    return [form, value.dtype.str, list(value.shape), whole.tobytes().hex()]
+    return [form, value.dtype.str, list(value.shape), contiguous.tobytes().hex()]
 
 
 def decode(form: Any, other: Decode, depth: int) -> Any:
@@ -148,10 +148,10 @@ def _decode(form: Any, other: Decode, depth: int) -> Any:
 def _decode_array(kind: str, dtype: str, shape: list[int], data: str) -> Any:
     import numpy
 
-    wanted = numpy.dtype(dtype)
-    if wanted.kind not in _ARRAY_KINDS:
+    array_dtype = numpy.dtype(dtype)
+    if array_dtype.kind not in _ARRAY_KINDS:
         raise Malformed("an array is not of numbers")
-    array = numpy.frombuffer(bytearray.fromhex(data), wanted).reshape(shape)
+    array = numpy.frombuffer(bytearray.fromhex(data), array_dtype).reshape(shape)
     return array if kind == "array" else array.reshape(())[()]
 
 
