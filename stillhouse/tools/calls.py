@@ -26,7 +26,7 @@ class ToolResult:
     content: str
     """What the model reads."""
     error_kind: ToolErrorKind | None
-    """None where the tool returned."""
+    """None if the tool returned."""
     latency_s: float
     """Seconds the call ran, without waiting for a free slot."""
 

@@ -1,4 +1,4 @@
-"""Answers compared as numbers, with their units where the expected answer has one: `numeric`."""
+"""Answers compared as numbers, with their units if the expected answer has one: `numeric`."""
 
 import re
 from collections.abc import Iterator

@@ -6,7 +6,6 @@ folder, its HOME, which is deleted at its end. It reaches the network and files 
 (`network=True`, `files=[...]`). What a call prints is dropped. Arguments and result are passed as JSON.
 """
 
-from stillhouse.tools.sandbox.client import Sandbox, SandboxFailed
-from stillhouse.tools.sandbox.source import SandboxedFunction, sandboxed_function
+from stillhouse.tools.sandbox.client import Sandbox, SandboxedFunction, SandboxFailed, sandboxed_function
 
 __all__ = ["Sandbox", "SandboxFailed", "SandboxedFunction", "sandboxed_function"]

@@ -1,21 +1,69 @@
-"""The caller's end of the sandbox."""
+"""Functions of users' files that run in a sandbox, and the calls of them."""
 
 import asyncio
+import inspect
 import json
 import math
 import socket
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, read_answer
+from stillhouse.sandbox.jail import Permissions
 from stillhouse.sandbox.root import SCRATCH
 from stillhouse.sandbox.supervisor import CallLimits
-from stillhouse.tools.sandbox.source import SandboxedFunction
 from stillhouse.types import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxedFunction:
+    """A function at the top level of a Python file, and what its calls may access."""
+
+    file: Path
+    name: str
+    permissions: Permissions
+
+
+def sandboxed_function(
+    function: Callable[..., Any], *, sandbox: bool, network: bool = False, files: Sequence[str] = ()
+) -> SandboxedFunction | None:
+    """The function as a sandbox finds it; None if it runs in this process.
+
+    Args:
+        function: the decorated function.
+        sandbox: whether its calls run in a jail.
+        network: see `Permissions`.
+        files: what its calls may read; relative paths start at the folder of its Python file.
+
+    Raises:
+        ValueError: it is not at the top level of a Python file, a file is missing, network or files are given without a
+            sandbox, or this is not Linux; the message says what to do.
+    """
+    if not sandbox:
+        if network or files:
+            raise ValueError("network and files are what a sandbox lets through; write sandbox=True beside them")
+        return None
+    if sys.platform != "linux":
+        raise ValueError(f"sandbox=True needs Linux, this is {sys.platform}; leave it out, or run it in a container")
+    file = Path(inspect.unwrap(function).__code__.co_filename)
+    if function.__qualname__ != function.__name__ or not file.is_file():
+        raise ValueError("sandbox=True needs a function at the top of a Python file, not inside another one")
+    file = file.absolute()
+    return SandboxedFunction(file, function.__name__, Permissions(network, _existing(file.parent, files)))
+
+
+def _existing(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
+    paths = [folder / Path(name).expanduser() for name in files]
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"files names {path}, which does not exist; create it, or take it out")
+    return tuple(str(path) for path in paths)
 
 
 class SandboxFailed(Exception):
