@@ -58,14 +58,14 @@ def _values(answer: str) -> Iterator[tuple[Any]]:
 def _amid_prose(text: str) -> tuple[Any] | None:
     """The last outermost object or list."""
     found = None
-    place = 0
+    position = 0
     for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(text, place)
+        opening = _OPENING.search(text, position)
         if opening is None:
             break
-        place = opening.end()
+        position = opening.end()
         try:
-            value, place = _DECODER.raw_decode(text, opening.start())
+            value, position = _DECODER.raw_decode(text, opening.start())
         except (ValueError, RecursionError):
             continue
         found = (value,)

@@ -109,12 +109,12 @@ def plain_units(text: str) -> str:
     return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
 
 
-def unit_after(text: str, place: int) -> str | None:
-    """The unit at `place` of a text, right after a number; None if pint knows none there.
+def unit_after(text: str, position: int) -> str | None:
+    """The unit at `position` of a text, right after a number; None if pint knows none there.
 
     The longest run of words that is a unit counts. A word of prose is a unit only if nothing follows it.
     """
-    match = _UNIT.match(text, place, place + _MAX_CHARS)
+    match = _UNIT.match(text, position, position + _MAX_CHARS)
     if match is None:
         return None
     words = match[1]

@@ -120,13 +120,15 @@ def test_a_body_is_decoded_within_a_bound(
     stranger.headers = {"Content-Encoding": coding, "Content-Type": kind}
     before_kb, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     try:
-        told = WAYS[way](stranger.url("/v1"))
+        outcome = WAYS[way](stranger.url("/v1"))
     except (RequestFailed, ToolError, ConfigError) as error:
-        told = str(error)
+        outcome = str(error)
     assert time.monotonic() - started < 15
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < MAX_GROWTH_KB
     # Of a page the beginning is kept.
-    assert way == "browse" or "is longer than" in told or "is encoded as" in told or "DecodingError" in told, told
+    assert way == "browse" or "is longer than" in outcome or "is encoded as" in outcome or "DecodingError" in outcome, (
+        outcome
+    )
 
 
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(stranger: Any) -> None:

@@ -52,15 +52,15 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def finding_of(code: str, **metadata: Any) -> VerificationResult:
+def verify_code(code: str, **metadata: Any) -> VerificationResult:
     answer = f"```python\n{textwrap.dedent(code).strip()}\n```"
     return VERIFIERS["python"](answer, PromptMetadata("p", None, None, "python", {"time_limit_s": 1, **metadata}))
 
 
 def not_wrong(code: str, *forms: str) -> dict[str, VerificationResult]:
     with ThreadPoolExecutor() as threads:
-        found = threads.map(lambda form: finding_of(code, **FORMS[form]), forms)
-        return {form: one for form, one in zip(forms, found, strict=True) if one.verified is not False}
+        results = threads.map(lambda form: verify_code(code, **FORMS[form]), forms)
+        return {form: result for form, result in zip(forms, results, strict=True) if result.verified is not False}
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -83,13 +83,13 @@ def test_no_forgery_is_verified_in_any_form(name: str) -> None:
 @pytest.mark.parametrize("name", ENDLESS)
 def test_no_forgery_that_never_ends_is_verified(name: str) -> None:
     for form in ("calls", "asserts"):
-        assert finding_of(ENDLESS[name], **FORMS[form]).verified is False
+        assert verify_code(ENDLESS[name], **FORMS[form]).verified is False
 
 
 def test_the_tests_that_forgeries_fail_can_be_passed() -> None:
     right = f"import math\ndef f(x): return {SECRET}\nclass Solution:\n    def f(self, x): return f(x)"
     for form, metadata in FORMS.items():
-        assert (form, finding_of(right, **metadata)) == (form, VerificationResult(True))
+        assert (form, verify_code(right, **metadata)) == (form, VerificationResult(True))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_tests_that_forgeries_fail_can_be_passed() -> None:
     ],
 )
 def test_no_script_is_verified_without_printing_what_is_expected(code: str) -> None:
-    assert finding_of(code, test_cases=[{"input": "7\n", "output": str(SECRET)}]).verified is False
+    assert verify_code(code, test_cases=[{"input": "7\n", "output": str(SECRET)}]).verified is False
 
 
 CLASS_TESTS: Final = (
@@ -137,7 +137,7 @@ EVIL: Final = """
 )
 def test_objects_of_a_tested_class_equal_no_value_of_the_tests(members: str) -> None:
     stack = f"class Stack:\n    def push(self, x): pass\n    def __len__(self): return 1\n    {members}"
-    assert finding_of(textwrap.dedent(EVIL) + stack, test_cases=CLASS_TESTS).verified is False
+    assert verify_code(textwrap.dedent(EVIL) + stack, test_cases=CLASS_TESTS).verified is False
 
 
 def test_the_tests_import_nothing_that_the_answer_wrote() -> None:
@@ -156,26 +156,26 @@ def test_the_tests_import_nothing_that_the_answer_wrote() -> None:
     )
     answer = f"```python\n{textwrap.dedent(code).strip()}\n```"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["/tmp", "/tmp/scratch", *sys.path])}
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", asking, json.dumps([answer, tests])],
         capture_output=True,
         text=True,
         check=True,
         env=environment,
     )
-    assert "False" in asked.stdout
-    assert "True" not in asked.stdout
+    assert "False" in process.stdout
+    assert "True" not in process.stdout
 
 
 @pytest.mark.parametrize("tests", CORPUS["comparisons"]["tests"])
 def test_an_object_that_equals_everything_passes_no_comparison(tests: str) -> None:
-    assert finding_of(CORPUS["comparisons"]["answer"], test_cases=tests).verified is False
+    assert verify_code(CORPUS["comparisons"]["answer"], test_cases=tests).verified is False
 
 
 def test_a_test_that_is_async_is_run() -> None:
     tests = "import asyncio\nasync def test_f():\n    assert await f(7) == 90210\n"
-    assert finding_of("async def f(x): return 0", test_cases=tests).verified is False
-    assert finding_of("async def f(x): return 90210", test_cases=tests).verified is True
+    assert verify_code("async def f(x): return 0", test_cases=tests).verified is False
+    assert verify_code("async def f(x): return 90210", test_cases=tests).verified is True
 
 
 def test_an_answer_sees_no_file_socket_or_variable_of_this_machine(
@@ -209,12 +209,12 @@ def test_an_answer_sees_no_file_socket_or_variable_of_this_machine(
                 return [seen, len(files)]
             """
         # The one file is its line to the tests.
-        assert finding_of(code, test_cases=["assert f(7) == [[], 1]"]) == VerificationResult(True)
+        assert verify_code(code, test_cases=["assert f(7) == [[], 1]"]) == VerificationResult(True)
 
 
 def test_a_note_holds_no_more_than_a_line_of_what_the_answer_says() -> None:
     for code in ("raise ValueError('x' * 10**6 + chr(10) + 'more')", "def f(x): raise ValueError('a\\x1b[2J' * 999)"):
-        note = str(finding_of(code, test_cases=["assert f(7) == 1"]).note)
+        note = str(verify_code(code, test_cases=["assert f(7) == 1"]).note)
         assert len(note) <= 500
         assert "more" not in note
         assert note.isprintable()

@@ -23,8 +23,8 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_process_of_ours_runs_no_file_of_the_folder_it_starts_in(hostile: Path) -> None:
     with GuardedProcess("stillhouse.serving", ["--help"]) as process:
-        told = "".join(process.lines)
-    assert "--host" in told
+        output = "".join(process.lines)
+    assert "--host" in output
     assert list((hostile / "ran").iterdir()) == []
 
 

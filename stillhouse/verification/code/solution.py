@@ -222,11 +222,11 @@ def _refresh(old: Any, new: Any) -> None:
         old.clear()
         old |= new
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
             if isinstance(before, list) and isinstance(after, list):
                 _refresh(before, after)
             else:
-                old[place] = after
+                old[index] = after
     elif hasattr(old, "extend"):
         old.clear()
         old.extend(new)

@@ -172,5 +172,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(reason, str):
         return reason
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
-    place = f"{_FILE}, line {lines[-1]}: " if lines else ""
-    return f"{place}{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    location = f"{_FILE}, line {lines[-1]}: " if lines else ""
+    return f"{location}{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

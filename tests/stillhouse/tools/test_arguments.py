@@ -62,7 +62,7 @@ def test_a_value_is_read_as_what_the_schema_asks_for(name: str, written: Any, re
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         ({"number": "3.5"}, "number: "),
         ({"number": "three"}, "number: "),
@@ -75,10 +75,10 @@ def test_a_value_is_read_as_what_the_schema_asks_for(name: str, written: Any, re
         ({"choice": "5"}, "choice: "),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(written: dict[str, Any], told: str) -> None:
+def test_what_does_not_fit_is_refused_by_name(written: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentsRefused) as caught:
         take.read_arguments(written)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 GIVEN = {
@@ -103,17 +103,17 @@ def test_a_given_schema_is_read_the_same_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         ({}, "arguments: 'count' is a required property"),
         ({"count": 0}, "count: 0 is less than the minimum of 1"),
         ({"count": 1, "tags": [{"id": "x"}]}, "tags.0"),
     ],
 )
-def test_a_given_schema_is_kept(written: dict[str, Any], told: str) -> None:
+def test_a_given_schema_is_kept(written: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentsRefused) as caught:
         reader_of_schema(GIVEN)(written)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_schema_that_refers_to_itself_can_be_read() -> None:

@@ -92,7 +92,7 @@ def test_preconditions_alone_make_the_total(score: Score) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "told"),
+    ("failing", "message"),
     [
         (broken, "ConnectionError: the judge is down"),
         (slow, "did not return within 0.05 s"),
@@ -101,12 +101,12 @@ def test_preconditions_alone_make_the_total(score: Score) -> None:
         (broken_precondition, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_reward_that_fails_leaves_the_trajectory_unverified(score: Score, failing: object, told: str) -> None:
+def test_a_reward_that_fails_leaves_the_trajectory_unverified(score: Score, failing: object, message: str) -> None:
     scored = score(RewardSet([right, failing]))  # type: ignore[list-item]
     assert scored.total is None
     assert scored.values["right"] == 1.0
     assert scored.values[failing.name] is None  # type: ignore[attr-defined]
-    assert scored.errors == {failing.name: told}  # type: ignore[attr-defined]
+    assert scored.errors == {failing.name: message}  # type: ignore[attr-defined]
 
 
 def test_a_failed_precondition_decides_even_where_another_could_not_be_computed(score: Score) -> None:
@@ -170,7 +170,7 @@ IMPORTS = "from stillhouse.tools import RewardArgs, reward\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("import nowhere_to_be_found\n", "line 2: cannot be loaded: ModuleNotFoundError"),
         ("x = 1\n", "has no function under @reward"),
@@ -179,10 +179,10 @@ IMPORTS = "from stillhouse.tools import RewardArgs, reward\n"
         ("@reward(timeout_s=0)\ndef f(): ...\n", r"timeout_s=0.*above 0"),
     ],
 )
-def test_a_file_of_rewards_that_does_not_load_is_named_with_its_reason(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_of_rewards_that_does_not_load_is_named_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rewards.py"
     path.write_text(IMPORTS + text)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         RewardSet.from_config(ToolsConfig(rewards_file=str(path)))
 
 

@@ -109,7 +109,7 @@ def test_async_tools_and_nested_models_work(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "kind", "told"),
+    ("name", "arguments", "kind", "message"),
     [
         ("subtract", "{}", "unknown_tool", "available tools: add, add_async"),
         ("add", '{"left": 3', "malformed_arguments", "not valid JSON"),
@@ -125,10 +125,10 @@ def test_async_tools_and_nested_models_work(call: Call) -> None:
         ("hang_async", "{}", "timeout", "hang_async did not return within 0.1 s"),
     ],
 )
-def test_every_failure_is_a_message_and_a_kind(call: Call, name: str, arguments: str, kind: str, told: str) -> None:
+def test_every_failure_is_a_message_and_a_kind(call: Call, name: str, arguments: str, kind: str, message: str) -> None:
     result = call(name, arguments)
     assert result.error_kind == kind
-    assert told in json.loads(result.content)["error"]
+    assert message in json.loads(result.content)["error"]
 
 
 def test_a_result_with_half_a_character_can_be_written(call: Call) -> None:

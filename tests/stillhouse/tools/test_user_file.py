@@ -41,7 +41,7 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1\ndef broken(:\n", "line 2: cannot be loaded: SyntaxError"),
         ("import os\n\nimport no_such_package\n", "line 3: cannot be loaded: ModuleNotFoundError"),
@@ -50,13 +50,13 @@ def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
         ("from stillhouse.tools import tool\n@tool\ndef f() -> str:\n    return ''\n", "it has no docstring"),
     ],
 )
-def test_a_file_that_does_not_load_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_does_not_load_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tools.py"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_tools(path)
     assert str(path) in str(caught.value)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

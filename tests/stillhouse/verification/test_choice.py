@@ -108,9 +108,9 @@ def test_options_come_in_the_forms_of_common_datasets(find: Find, metadata: dict
 def test_options_that_cannot_be_told_leave_the_answer_unverified(
     find: Find, expected: str, metadata: dict[str, object]
 ) -> None:
-    finding = find("choice", "B", expected, **metadata)
-    assert finding.verified is None
-    assert finding.note
+    result = find("choice", "B", expected, **metadata)
+    assert result.verified is None
+    assert result.note
 
 
 @given(

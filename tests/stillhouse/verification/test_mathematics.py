@@ -54,10 +54,10 @@ def test_formulas_are_compared_by_what_they_mean(find: Find, answer: str, expect
 @pytest.mark.slow
 def test_comparison_without_end_leaves_the_answer_unverified_and_the_next_one_goes_on(find: Find) -> None:
     started = time.monotonic()
-    finding = find("math", "\\boxed{9^{9^{9^{9}}}}", "3")
+    result = find("math", "\\boxed{9^{9^{9^{9}}}}", "3")
     assert time.monotonic() - started < 60
-    assert finding.verified is None
-    assert finding.note
+    assert result.verified is None
+    assert result.note
     assert find("math", "\\boxed{\\frac{2}{4}}", "\\frac12").verified is True
 
 

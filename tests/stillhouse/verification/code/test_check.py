@@ -85,9 +85,9 @@ def test_right_code_passes_tests_of_every_form(
 def test_wrong_code_is_told_where_it_fails(
     find: Find, answer: str, test_cases: Any, more: dict[str, object], note: str
 ) -> None:
-    finding = find("python", answer, None, test_cases=test_cases, **more)
-    assert finding.verified is False
-    assert note in str(finding.note)
+    result = find("python", answer, None, test_cases=test_cases, **more)
+    assert result.verified is False
+    assert note in str(result.note)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_wrong_code_is_told_where_it_fails(
 def test_tests_that_cannot_be_run_leave_the_answer_unverified(
     find: Find, test_cases: Any, more: dict[str, object], note: str
 ) -> None:
-    finding = find("python", ADD, None, test_cases=test_cases, **more)
-    assert finding.verified is None
-    assert note in str(finding.note)
+    result = find("python", ADD, None, test_cases=test_cases, **more)
+    assert result.verified is None
+    assert note in str(result.note)
 
 
 def test_expected_answer_holds_the_tests_where_there_are_no_others(find: Find) -> None:
@@ -136,8 +136,8 @@ def test_the_block_that_defines_the_function_is_tested_and_not_its_example(find:
     ],
 )
 def test_scripts_read_and_print_as_they_please(find: Find, code: str, output: str) -> None:
-    finding = find("python", f"```python\n{code}\n```", None, test_cases=[{"input": "21\n", "output": output}])
-    assert finding == VerificationResult(True)
+    result = find("python", f"```python\n{code}\n```", None, test_cases=[{"input": "21\n", "output": output}])
+    assert result == VerificationResult(True)
 
 
 @pytest.mark.parametrize(

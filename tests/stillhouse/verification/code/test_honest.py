@@ -207,6 +207,6 @@ def test_tests_that_cannot_be_put_from_outside_leave_an_answer_unverified(
     find: Find, tests: str, verified: bool | None, note: str
 ) -> None:
     code = "class A:\n    def f(self, x=0): return x\nclass M(list):\n    n = 1"
-    finding = find("python", f"```python\n{code}\n```", None, test_cases=tests)
-    assert finding.verified is verified
-    assert note in str(finding.note)
+    result = find("python", f"```python\n{code}\n```", None, test_cases=tests)
+    assert result.verified is verified
+    assert note in str(result.note)

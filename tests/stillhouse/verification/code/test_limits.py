@@ -18,7 +18,7 @@ from stillhouse.verification.result import VerificationResult
 Find = Callable[..., VerificationResult]
 
 
-def finding_of(find: Find, code: str, tests: str = "assert True", **metadata: object) -> VerificationResult:
+def verify_code(find: Find, code: str, tests: str = "assert True", **metadata: object) -> VerificationResult:
     return find("python", f"```python\n{code}\n```", tests, **{"time_limit_s": 1, **metadata})
 
 
@@ -43,16 +43,16 @@ def wait_for(condition: Callable[[], bool]) -> bool:
     ],
 )
 def test_code_that_wants_too_much_is_wrong(find: Find, code: str, note: str) -> None:
-    finding = finding_of(find, code)
-    assert finding.verified is False
-    assert note in str(finding.note)
+    result = verify_code(find, code)
+    assert result.verified is False
+    assert note in str(result.note)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(600)", "import os\nwhile True: os.fork()"])
 def test_code_that_waits_or_multiplies_is_ended(find: Find, code: str) -> None:
     started = time.monotonic()
-    assert finding_of(find, code).verified is False
+    assert verify_code(find, code).verified is False
     assert time.monotonic() - started < 60
 
 
@@ -60,9 +60,9 @@ def test_no_connection_arrives(find: Find) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         address = server.getsockname()
-        finding = finding_of(find, f"import socket\nsocket.create_connection({address!r}, timeout=1)")
-        assert finding.verified is False
-        assert "unreachable" in str(finding.note)
+        result = verify_code(find, f"import socket\nsocket.create_connection({address!r}, timeout=1)")
+        assert result.verified is False
+        assert "unreachable" in str(result.note)
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -72,7 +72,7 @@ def test_unix_sockets_of_this_machine_are_out_of_reach(find: Find) -> None:
         server.bind("\0stillhouse-test")
         server.listen()
         code = "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0stillhouse-test')"
-        assert "ConnectionRefusedError" in str(finding_of(find, code).note)
+        assert "ConnectionRefusedError" in str(verify_code(find, code).note)
 
 
 def test_files_are_written_to_a_folder_that_is_gone_afterwards(find: Find, tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_files_are_written_to_a_folder_that_is_gone_afterwards(find: Find, tmp_p
     victim.write_text("untouched")
     home = Path.home() / ".stillhouse-test"
     for target in (victim, home):
-        finding = finding_of(find, f"open({str(target)!r}, 'w').write('x')")
-        assert finding.verified is False
+        result = verify_code(find, f"open({str(target)!r}, 'w').write('x')")
+        assert result.verified is False
     assert victim.read_text() == "untouched"
     assert not home.exists()
     code = "from pathlib import Path\nPath('stillhouse-note').write_text('x')\nfolder = str(Path.cwd())"
     tests = "from pathlib import Path\nassert Path('stillhouse-note').read_text() == 'x'\nprint(folder)"
-    assert finding_of(find, code, tests).verified is True
-    assert finding_of(find, "import os", "assert os.listdir('.') == []").verified is True
+    assert verify_code(find, code, tests).verified is True
+    assert verify_code(find, "import os", "assert os.listdir('.') == []").verified is True
     assert not Path("/tmp/stillhouse-note").exists()
 
 
@@ -102,7 +102,7 @@ def test_the_walls_cannot_be_taken_down_from_inside(find: Find, tmp_path: Path) 
         "    libc.mount(b'', folder, b'', 4096 | 32, None)\n"
         f"open({str(victim)!r}, 'w')"
     )
-    assert finding_of(find, code).verified is False
+    assert verify_code(find, code).verified is False
     assert victim.read_text() == "untouched"
 
 
@@ -112,7 +112,7 @@ def test_other_processes_and_secrets_are_out_of_sight(find: Find, monkeypatch: p
         "import os\nassert 'OPENAI_API_KEY' not in os.environ\nassert os.listdir('/proc') == []\n"
         f"try:\n    os.kill({os.getpid()}, 0)\nexcept ProcessLookupError:\n    pass\nelse:\n    assert False\n"
     )
-    assert finding_of(find, "pass", tests) == VerificationResult(True)
+    assert verify_code(find, "pass", tests) == VerificationResult(True)
 
 
 def test_nothing_is_left_running(find: Find) -> None:
@@ -122,11 +122,11 @@ def test_nothing_is_left_running(find: Find) -> None:
         "subprocess.Popen(['sleep', '617'], start_new_session=True)\n"
         "if os.fork() == 0:\n    os.setsid()\n    os.fork()\n    time.sleep(617)\n"
     )
-    assert finding_of(find, "pass").verified is True
+    assert verify_code(find, "pass").verified is True
     before = set(descendants(os.getpid()))
-    assert finding_of(find, sleeper).verified is True
+    assert verify_code(find, sleeper).verified is True
     assert wait_for(lambda: set(descendants(os.getpid())) <= before)
-    assert finding_of(find, sleeper + "while True: pass").verified is False
+    assert verify_code(find, sleeper + "while True: pass").verified is False
     assert wait_for(lambda: set(descendants(os.getpid())) <= before)
 
 
@@ -171,7 +171,7 @@ def test_answers_are_judged_in_a_run_that_writes_for_its_owner_alone() -> None:
     }
     umask = os.umask(0o077)
     try:
-        finding = CodeRunner().run(question, 60.0)
+        result = CodeRunner().run(question, 60.0)
     finally:
         os.umask(umask)
-    assert finding == VerificationResult(True, None)
+    assert result == VerificationResult(True, None)
