@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, encode
+from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, decode, encode
 
 SOLUTION: Final = "solution"
 """Name of the module the answer is imported as."""
@@ -52,13 +52,13 @@ class SolutionObjects:
     def encode(self, value: Any) -> Any:
         """The encoded value; raises NotEncodable."""
         try:
-            return encode(value, self._encode_object, DEEP)
+            return encode(value, self._encode_object, MAX_DEPTH)
         except RecursionError as error:
             raise NotEncodable("a value contains itself") from error
 
     def decode(self, form: Any) -> Any:
         """The value of an encoded form from the tests."""
-        return decode(form, self._decode_object, 3 * DEEP)
+        return decode(form, self._decode_object, 3 * MAX_DEPTH)
 
     def encode_error(self, error: BaseException) -> Any:
         """An exception: its number and that of its class, the bases, the arguments, the text, and the reason."""

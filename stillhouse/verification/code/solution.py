@@ -10,7 +10,7 @@ from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.names import TestNames, from_library
 from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy
 from stillhouse.verification.code.tests_objects import TestsObjects, show
-from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, is_mutable
+from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, decode, is_mutable
 
 
 class TestsStopped(BaseException):
@@ -32,8 +32,8 @@ class SolutionClient:
         self._classes: dict[str, SolutionProxy] = {}
         self._proxies: dict[int, SolutionProxy] = {}
         self._errors = SolutionErrors()
-        self._own = TestsObjects(self._decode)
-        self._wanted: str | None = None
+        self._tests_objects = TestsObjects(self._decode)
+        self._requested_name: str | None = None
         self.verdict: tuple[bool | None, str] | None = None
         """`verified` (False or None) and the reason, if decided before the tests end."""
 
@@ -66,11 +66,11 @@ class SolutionClient:
         library_object = None if self._names is None else self._names.library(name)
         if library_object is not None:
             return library_object
-        self._wanted = name
+        self._requested_name = name
         try:
             value = self.ask("get", self._proxy(0), name)
         finally:
-            self._wanted = None
+            self._requested_name = None
         return self.name(name) if type(value) is SolutionProxy else value
 
     def set_name(self, name: str, value: Any) -> None:
@@ -138,7 +138,7 @@ class SolutionClient:
                     self._stop(False, str(message[1]))
                 if message[0] != "ask":
                     return message
-                self._channel.send(self._own.serve(message[1:]))
+                self._channel.send(self._tests_objects.serve(message[1:]))
         except ChannelClosed as error:
             self._stop(False, "", error)
         except Malformed as error:
@@ -160,12 +160,12 @@ class SolutionClient:
         return value
 
     def _decode(self, form: Any) -> Any:
-        return decode(form, self._decode_object, DEEP)
+        return decode(form, self._decode_object, MAX_DEPTH)
 
     def _decode_object(self, form: list[Any]) -> Any:
         kind, *rest = form
         if kind == "tests":
-            return self._own[rest[0]]
+            return self._tests_objects[rest[0]]
         if kind == "type" and isinstance(getattr(builtins, rest[0]), type):
             return getattr(builtins, rest[0])
         if kind == "derived":
@@ -174,8 +174,8 @@ class SolutionClient:
             return self._errors.kind(int(rest[0]), rest[1])
         if kind == "coroutine":
             return self._wait_for(self._proxy(int(rest[0])))
-        if kind == "imported" and self._wanted is not None:
-            library = from_library(str(rest[0]), rest[1], self._wanted)
+        if kind == "imported" and self._requested_name is not None:
+            library = from_library(str(rest[0]), rest[1], self._requested_name)
             return self._proxy(int(rest[2])) if library is None else library
         if kind in ("answer", "module", "imported"):
             return self._proxy(int(rest[-1]))
@@ -187,14 +187,14 @@ class SolutionClient:
     def _error(self, form: list[Any]) -> BaseException:
         if form[0] != "tests":
             return self._errors.error(form, self._decode, self._proxy)
-        value = self._own[form[1]]
+        value = self._tests_objects[form[1]]
         if not isinstance(value, BaseException):
             raise Malformed("the answer raised no exception")
         return value
 
     def _encode(self, value: Any) -> Any:
         try:
-            return self._own.encode(value)
+            return self._tests_objects.encode(value)
         except NotEncodable as error:
             self.give_up(str(error))
         except RecursionError:

@@ -10,7 +10,7 @@ from unittest.mock import CallableMixin
 
 from stillhouse.verification.code.operations import OPERATIONS
 from stillhouse.verification.code.proxy import SolutionProxy
-from stillhouse.verification.code.wire import DEEP, NotEncodable, encode
+from stillhouse.verification.code.wire import MAX_DEPTH, NotEncodable, encode
 
 TESTS: Final = "tests"
 """Name of the module that the tests run as."""
@@ -45,7 +45,7 @@ class TestsObjects:
         Raises:
             NotEncodable: the answer's process cannot have such a value.
         """
-        return encode(value, self._encode_object, 2 * DEEP)
+        return encode(value, self._encode_object, 2 * MAX_DEPTH)
 
     def serve(self, request: list[Any]) -> list[Any]:
         """The reply to a request of the answer, `[operation, number, encoded args, encoded kwargs, printed text]`."""

@@ -29,7 +29,7 @@ _TEXTS: Final[dict[str, Callable[[str], Any]]] = {
     "time": datetime.time.fromisoformat,
 }
 
-DEEP: Final = 100
+MAX_DEPTH: Final = 100
 """Nesting limit of values from the answer; those from the tests may be nested twice as deeply."""
 
 Encode = Callable[[Any], Any]

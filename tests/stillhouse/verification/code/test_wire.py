@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.verification.code.wire import DEEP, Malformed, NotEncodable, decode, dumps, encode, loads
+from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, decode, dumps, encode, loads
 
 
 def refuse_value(value: Any) -> Any:
@@ -37,7 +37,7 @@ def refuse_form(form: list[Any]) -> Any:
     ],
 )
 def test_plain_values_arrive_with_their_exact_types(value: Any) -> None:
-    arrived = decode(loads(dumps(encode(value, refuse_value, DEEP))), refuse_form, DEEP)
+    arrived = decode(loads(dumps(encode(value, refuse_value, MAX_DEPTH))), refuse_form, MAX_DEPTH)
     assert arrived == value
     assert type(arrived) is type(value)
     assert repr(arrived) == repr(value)
@@ -52,14 +52,14 @@ def test_what_overrides_a_plain_type_is_no_plain_value() -> None:
 
     for value in (Sly(1), [Sly(1)], {Sly(1): 2}, object(), type("Text", (str,), {})("x")):
         with pytest.raises(NotEncodable):
-            encode(value, refuse_value, DEEP)
+            encode(value, refuse_value, MAX_DEPTH)
 
 
 def test_a_value_in_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(NotEncodable, match="contains itself"):
-        encode(value, refuse_value, DEEP)
+        encode(value, refuse_value, MAX_DEPTH)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_a_value_in_itself_is_refused() -> None:
 )
 def test_a_form_that_is_none_is_malformed(form: Any) -> None:
     if form is None:
-        for _ in range(DEEP + 2):
+        for _ in range(MAX_DEPTH + 2):
             form = ["list", [form]]
     with pytest.raises(Malformed):
-        decode(form, refuse_form, DEEP)
+        decode(form, refuse_form, MAX_DEPTH)
 
 
 def test_bytes_that_are_no_message_are_malformed() -> None:
