@@ -109,9 +109,9 @@ def stillhouse(folder: Path, output: Path) -> dict[str, float]:
     """Seconds of each stage of ours, and of the last one alone with other filters."""
     from stillhouse.dataset.build import assemble_dataset
     from stillhouse.dataset.duplicates.find import find_duplicates
-    from stillhouse.dataset.labelling.pool import label_file, label_processes
+    from stillhouse.dataset.labelling.label import label_file, label_processes
     from stillhouse.dataset.report.origin import Origin
-    from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
+    from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
 
     shards = []
     seconds = {}

@@ -12,7 +12,7 @@ from stillhouse.config import DatasetConfig, DistillConfig, DuplicatesConfig, Te
 from stillhouse.dataset.build import assemble_dataset, most_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.shards import (
+from stillhouse.dataset.schema import (
     CANDIDATES_FILE,
     DIFFICULTY_FILE,
     EMBEDDINGS_FILE,

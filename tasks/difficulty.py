@@ -7,10 +7,14 @@ from pathlib import Path
 from prefect import task
 
 from stillhouse.config import DistillConfig, RolloutsConfig, ToolsConfig
-from stillhouse.dataset.difficulty.nll import student_scorer
-from stillhouse.dataset.difficulty.pass_rate import pass_rates, student_prompts, student_rollouts
-from stillhouse.dataset.difficulty.rows import write_difficulty
-from stillhouse.dataset.shards import DIFFICULTY_FILE
+from stillhouse.dataset.difficulty import (
+    pass_rates,
+    student_prompts,
+    student_rollouts,
+    student_scorer,
+    write_difficulty,
+)
+from stillhouse.dataset.schema import DIFFICULTY_FILE
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools import Toolbox

@@ -7,9 +7,8 @@ from typing import Any
 from prefect import task
 
 from stillhouse.config import DistillConfig, EmbeddingsConfig, ModelRole, TeacherConfig
-from stillhouse.dataset.embeddings.embed import Embedder
-from stillhouse.dataset.embeddings.rows import prompt_text, write_embeddings
-from stillhouse.dataset.shards import EMBEDDINGS_FILE
+from stillhouse.dataset.embeddings.embed import Embedder, prompt_text, write_embeddings
+from stillhouse.dataset.schema import EMBEDDINGS_FILE
 from stillhouse.inference.budget import shared_budget
 from stillhouse.inference.rate_limit import controller_of
 from stillhouse.store import digest

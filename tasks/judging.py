@@ -9,10 +9,8 @@ from typing import Any
 from prefect import task
 
 from stillhouse.config import DistillConfig, JudgeConfig, ModelRole, ToolsConfig
-from stillhouse.dataset.judge.judgements import combine, count_outcomes, write_judgements
-from stillhouse.dataset.judge.prompts import Question, question_of
-from stillhouse.dataset.judge.schema import judge_rollouts
-from stillhouse.dataset.shards import JUDGE_FILE
+from stillhouse.dataset.judge import Question, combine, count_outcomes, judge_rollouts, question_of, write_judgements
+from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.inference.batch import require_batchable
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest

@@ -11,8 +11,7 @@ from typing import Final
 from prefect import task
 
 from stillhouse.config import DistillConfig, RuntimeConfig
-from stillhouse.dataset.labelling.label import Labelling
-from stillhouse.dataset.labelling.pool import label_file, label_processes
+from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.caching import CACHED_STAGE, Call, Stage, call_here, recall_shards

@@ -8,9 +8,8 @@ from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import PromptsConfig
-from stillhouse.prompts.load import load_prompts as read_prompts
+from stillhouse.prompts.parse import parse_prompts, split_prompts
 from stillhouse.prompts.sources import source_fingerprint
-from stillhouse.prompts.split import split_prompts
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
@@ -45,23 +44,23 @@ def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
 @task(name="prompts", **CACHED_STAGE)
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
     """Reads, checks and splits; each artifact is named by its content, so that equal prompts stay equal inputs."""
-    loaded = read_prompts(prompts)
-    for problem in [*loaded.report.malformed, *loaded.report.conflicts]:
+    parsed = parse_prompts(prompts)
+    for problem in [*parsed.report.malformed, *parsed.report.conflicts]:
         _logger.warning("row left out: %s", problem)
-    train, held_out = split_prompts(loaded.prompts, prompts.held_out_fraction, prompts.split_seed)
+    train, held_out = split_prompts(parsed.prompts, prompts.held_out_fraction, prompts.split_seed)
     facts = {
-        "rows_read": loaded.report.rows_read,
-        "malformed": len(loaded.report.malformed),
-        "duplicates": loaded.report.duplicates,
+        "rows_read": parsed.report.rows_read,
+        "malformed": len(parsed.report.malformed),
+        "duplicates": parsed.report.duplicates,
         "train": len(train),
         "held_out": len(held_out),
     }
     store = context.store
     return PromptSets(
         train=write_prompts(store, train),
-        train_metadata=write_metadata(store, [loaded.metadata[prompt.id] for prompt in train]),
+        train_metadata=write_metadata(store, [parsed.metadata[prompt.id] for prompt in train]),
         held_out=write_prompts(store, held_out),
-        held_out_metadata=write_metadata(store, [loaded.metadata[prompt.id] for prompt in held_out]),
+        held_out_metadata=write_metadata(store, [parsed.metadata[prompt.id] for prompt in held_out]),
         facts=facts,
     )
 

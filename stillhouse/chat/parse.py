@@ -1,9 +1,9 @@
-"""A sampled text to an assistant message, in the Qwen3 / Hermes form.
+"""Parses a completion in the Qwen3 / Hermes form into an assistant message.
 
     <think>reasoning</think>content<tool_call>{"name": ..., "arguments": {...}}</tool_call>
 
-Nothing the model wrote is lost: arguments keep their spelling, and a block that is no call becomes a call of
-`MALFORMED_CALL` whose arguments are the block itself, so that the agent loop can answer it with an error.
+Nothing the model wrote is lost: arguments keep their spelling, and a malformed block becomes a call of `MALFORMED_CALL`
+whose arguments are the block itself, so that the agent loop can answer it with an error.
 """
 
 import json
@@ -21,15 +21,15 @@ _THINK, _END_THINK = "<think>", "</think>"
 
 
 def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool = True) -> Message:
-    """The assistant message that `text` says.
+    """The assistant message that a completion spells.
 
     Args:
-        text: A completion without its end-of-turn token.
-        first_call_index: Number of tool calls before this message in the conversation; ids go on from it as `call_<n>`.
+        text: a completion without its end-of-turn token.
+        first_call_index: tool calls earlier in the conversation; ids continue from it as `call_<n>`.
         with_calls: False leaves blocks in the content, for a conversation in which no tools were offered.
 
     Returns:
-        A message whose `content` is None when the model wrote calls or reasoning alone, with `reasoning_content` and
+        A message whose `content` is None if the model wrote calls or reasoning alone, with `reasoning_content` and
         `tool_calls` only where there are some.
     """
     reasoning, rest = _split_reasoning(text)
@@ -49,7 +49,7 @@ def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool =
 
 
 def _split_reasoning(text: str) -> tuple[str, str]:
-    """Reasoning and the rest. Templates that open `<think>` in the generation prompt leave only its end in `text`."""
+    """Reasoning and the rest. If the generation prompt opens `<think>`, the text holds only its end tag."""
     if _END_THINK in text:
         thought, rest = text.split(_END_THINK, 1)
         return thought.removeprefix(_THINK).strip("\n"), rest.lstrip("\n")
@@ -81,7 +81,7 @@ def _name_and_arguments(body: str) -> tuple[str, str] | None:
 
 
 def _spelling(body: str, arguments: dict[str, Any]) -> str:
-    """The text of `arguments` in `body`; a fresh one where it cannot be told apart from a string that looks like it."""
+    """The text of `arguments` in `body`; dumped anew where it cannot be located."""
     for match in _ARGUMENTS.finditer(body):
         try:
             value, end = json.JSONDecoder().raw_decode(body, match.end())

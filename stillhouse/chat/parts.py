@@ -1,16 +1,16 @@
 """Which characters of an assistant message are reasoning and which tool calls, whatever the template.
 
-A part is what the template writes for the message and does not write for the same message without that part. What is in
-neither is text. A token belongs to the part that its first character is in. The end-of-turn token belongs to the tool
-calls where the message makes some, since a call that does not end is of no use, and to the text otherwise.
+A part is what the template writes for the message and omits for the same message without that part; the remainder is
+text. A token belongs to the part that its first character is in. The end-of-turn token belongs to the tool calls where
+the message makes some, since a call that does not end is of no use, and to the text otherwise.
 """
 
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.text import continuation, render_text
-from stillhouse.chat.tokens import encode_placed
+from stillhouse.chat.template import continuation, first_difference, render_text
+from stillhouse.chat.tokenizer import encode_placed
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _REASONING: Final = frozenset({"reasoning", "reasoning_content", "reasoning_deta
 
 
 class Piece(NamedTuple):
-    """Characters of what a message says, from `start` to before `end`."""
+    """Characters `start` to `end` (exclusive) of a rendered message."""
 
     start: int
     end: int
@@ -35,20 +35,20 @@ def pieces_of(
     messages: Sequence[Message],
     tools: Sequence[ToolSchema] | None,
     before: str,
-    said: str,
+    completion: str,
 ) -> tuple[Piece, ...]:
     """Reasoning and tool calls of the last message, as far as the template writes them.
 
     Args:
-        tokenizer: Tokenizer whose template is used.
-        messages: The conversation up to the message.
-        tools: Tools offered.
-        before: The rendered prompt of the message.
-        said: What the template writes behind it for the message.
+        tokenizer: tokenizer whose template is used.
+        messages: the conversation up to the message.
+        tools: tools offered.
+        before: the rendered prompt of the message.
+        completion: what the template writes after it for the message.
 
     Raises:
-        TemplateError: If the template refuses the message without one of its parts, or renders what is before it
-            another way then, or the tokenizer is a slow one.
+        TemplateError: the template refuses the message without one of its parts, or then renders the prompt
+            differently, or the tokenizer is a slow one.
     """
     *context, message = messages
     variants: dict[Part, Message | None] = {
@@ -58,13 +58,13 @@ def pieces_of(
     present = {part: variant for part, variant in variants.items() if variant is not None}
     if not present:
         return ()
-    borders = {*encode_placed(tokenizer, [said])[0].starts, len(said)}
+    borders = {*encode_placed(tokenizer, [completion])[0].starts, len(completion)}
     pieces = []
     for part, variant in present.items():
         text = render_text(tokenizer, [*context, variant], tools, add_generation_prompt=False)
         other = continuation(before, text, len(context))
-        # Reasoning stands at the start and calls at the end, which decides where the texts alone do not.
-        pieces.append(Piece(*_differing(said, other, borders, last=part == "tool_calls"), part))
+        # Reasoning comes first and calls last, which settles what the texts alone leave open.
+        pieces.append(Piece(*_inserted(completion, other, borders, last=part == "tool_calls"), part))
     return tuple(piece for piece in pieces if piece.start < piece.end)
 
 
@@ -86,19 +86,19 @@ def _without_calls(message: Message) -> Message | None:
 
 
 def _kept(message: Message, dropped: Set[str]) -> Message:
-    """The message without some keys; its content is a text, since a template may print None."""
+    """The message without the keys `dropped`; its content is text, since a template may print None."""
     rest: Any = {key: value for key, value in message.items() if key not in dropped}
     rest["content"] = message.get("content") or ""
     return rest
 
 
-def _differing(text: str, other: str, borders: Set[int], *, last: bool) -> tuple[int, int]:
-    """Start and end of what stands in `text` and not in `other`.
+def _inserted(text: str, other: str, borders: Set[int], *, last: bool) -> tuple[int, int]:
+    """Start and end of what is in `text` and not in `other`.
 
-    A block that was put in may be found at several places: in `xyxyz` beside `xyz` the block is `xy` at 0, `yx` at 1 or
-    `xy` at 2. Those are preferred that begin and end at `borders`, then the last or the first.
+    An inserted block may match at several places: comparing `xyxyz` with `xyz` it is `xy` at 0, `yx` at 1 or `xy` at 2.
+    Places that begin and end at `borders` are preferred, then the last or the first.
     """
-    prefix, suffix = _num_equal(text, other), _num_equal(text[::-1], other[::-1])
+    prefix, suffix = first_difference(text, other), first_difference(text[::-1], other[::-1])
     first = len(other) - suffix
     if first > prefix:
         return prefix, len(text) - suffix
@@ -108,9 +108,3 @@ def _differing(text: str, other: str, borders: Set[int], *, last: bool) -> tuple
         key=lambda place: ((place in borders) + (place + length in borders), place if last else -place),
     )
     return start, start + length
-
-
-def _num_equal(one: str, other: str) -> int:
-    """Characters that both texts begin with alike."""
-    shorter = min(len(one), len(other))
-    return next((place for place in range(shorter) if one[place] != other[place]), shorter)

@@ -13,24 +13,23 @@ from stillhouse.errors import ConfigError
 from stillhouse.store.fingerprint import digest, file_sha256
 
 NO_CODE: Final = {"trust_remote_code": False}
-"""What every `from_pretrained` gets: code that comes with a model is never run, and nobody is asked whether to."""
+"""Passed to every `from_pretrained`: code that comes with a model is never run, without a question on the terminal."""
 SAFE_WEIGHTS: Final = {**NO_CODE, "use_safetensors": True}
-"""The same for what reads weights: a pickle may hold code in their place."""
+"""The same for loading weights: a pickle may hold code."""
 
 _EMBEDDED: Final = "embedded:"
 _LOCAL_STARTS: Final = ("/", "./", "../", "~")
 _HUB_ID: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
-# What decides a model's behaviour. Logs, metrics and the record of how a student was made lie in the same folder and
-# do not.
+# Files that decide a model's behaviour. Logs, metrics and the record of how a student was made do not.
 _SUFFIXES: Final = frozenset({".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"})
-_BYSTANDERS: Final = frozenset({"student.json", "manifest.json"})
+_RECORDS: Final = frozenset({"student.json", "manifest.json"})
 
 
 def resolve_model(ref: str) -> str:
     """A folder's path or a Hugging Face id, fit for `from_pretrained`.
 
     Raises:
-        ConfigError: If `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
+        ConfigError: `ref` is `embedded:NAME` with an unknown name, or looks like a path and is no folder.
     """
     if ref.startswith(_EMBEDDED):
         return str(embedded_path(ref.removeprefix(_EMBEDDED)))
@@ -46,10 +45,10 @@ def resolve_model(ref: str) -> str:
 
 
 def require_safetensors(adapter: Path) -> None:
-    """Makes sure that peft will find an adapter's weights as safetensors, since it would take a pickle as well.
+    """Validates that an adapter's weights are safetensors, since peft would load a pickle as well.
 
     Raises:
-        ConfigError: it will not.
+        ConfigError: they are not.
     """
     if not (adapter / "adapter_model.safetensors").is_file():
         raise ConfigError(
@@ -69,7 +68,7 @@ def model_identity(ref: str) -> str:
     An adapter's base model is part of its identity. A Hugging Face id that is no folder here is returned as it is.
 
     Raises:
-        ConfigError: As `resolve_model`.
+        ConfigError: as `resolve_model`.
     """
     folder = Path(resolve_model(ref))
     if not folder.is_dir():
@@ -77,7 +76,7 @@ def model_identity(ref: str) -> str:
     content: dict[str, str] = {
         path.name: file_sha256(path)
         for path in sorted(folder.iterdir())
-        if path.is_file() and path.suffix in _SUFFIXES and path.name not in _BYSTANDERS
+        if path.is_file() and path.suffix in _SUFFIXES and path.name not in _RECORDS
     }
     base = adapter_base(folder)
     if base is not None:

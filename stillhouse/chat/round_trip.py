@@ -1,8 +1,8 @@
 """Whether the text that a conversation is trained with still says what its messages say.
 
-A template in the Qwen3 / Hermes form is read again with `parse_completion`, and calls and content are compared. The
-call syntax of other templates is not read here: names, arguments and content have to occur in the text, which finds
-what a template drops or escapes, not what it mixes up.
+Text of a template in the Qwen3 / Hermes form is parsed with `parse_completion`, and calls and content are compared. The
+call syntax of other templates is not parsed: names, arguments and content must occur in the text, which finds what a
+template drops or escapes, not what it mixes up.
 """
 
 import json
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stillhouse.chat.content import text_of
 from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
-from stillhouse.chat.template import TemplateError, stop_token_ids
+from stillhouse.chat.template import stop_token_ids
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -47,14 +48,16 @@ class RoundTrip:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._ends: list[str] = []
-        self._is_read = False
+        self._end_tokens: list[str] = []
+        self._is_parsed = False
         try:
-            self._ends = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
+            self._end_tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in sorted(stop_token_ids(tokenizer))]
             samples = render_spans(tokenizer, _PROBE, [_TOOL])
         except TemplateError:
-            return  # It refuses a plain call; what else it refuses, each conversation shows.
-        self._is_read = all(self._difference(_PROBE[index], text, True) is None for index, text in _said(samples))
+            return  # It refuses a plain call; each conversation shows what else it refuses.
+        self._is_parsed = all(
+            self._difference(_PROBE[index], text, True) is None for index, text in _completions(samples)
+        )
 
     def problem(
         self,
@@ -62,45 +65,45 @@ class RoundTrip:
         tools: Sequence[ToolSchema] | None,
         samples: Sequence[Sequence[Span]],
     ) -> str | None:
-        """What the text says otherwise than the messages, naming the message; None where it says the same.
+        """The first difference between the text and the messages, naming the message; None without one.
 
         White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may
         leave out.
 
         Args:
-            messages: The conversation.
-            tools: Tools offered.
-            samples: What `render_spans` made of both.
+            messages: the conversation.
+            tools: tools offered.
+            samples: the conversation as `render_spans` rendered it.
         """
-        for index, text in _said(samples):
+        for index, text in _completions(samples):
             message = messages[index]
             with_calls = bool(tools or message.get("tool_calls"))
-            problem = self._difference(message, text, with_calls) if self._is_read else _missing(message, text)
+            problem = self._difference(message, text, with_calls) if self._is_parsed else _missing(message, text)
             if problem is not None:
                 return f"message {index} is rendered as something else: {problem}"
         return None
 
     def _difference(self, message: Message, text: str, with_calls: bool) -> str | None:
-        end = max((text.rfind(end) for end in self._ends), default=-1)
-        read = parse_completion(text[:end] if end >= 0 else text, with_calls=with_calls)
-        said, heard = _calls(message), _calls(read)
-        if len(said) != len(heard):
-            return f"{len(said)} tool calls were made, {len(heard)} are read"
-        for was, reads in zip(said, heard, strict=True):
-            if was != reads:
-                return f"the call {_shown(was)} reads as {_shown(reads)}"
-        content, heard_content = _content(message), text_of(read).strip()
-        if content != heard_content:
-            return f"the content {_cut(content)!r} reads as {_cut(heard_content)!r}"
+        end = max((text.rfind(end) for end in self._end_tokens), default=-1)
+        parsed = parse_completion(text[:end] if end >= 0 else text, with_calls=with_calls)
+        calls, parsed_calls = _calls(message), _calls(parsed)
+        if len(calls) != len(parsed_calls):
+            return f"{len(calls)} tool calls were made, {len(parsed_calls)} are read"
+        for call, parsed_call in zip(calls, parsed_calls, strict=True):
+            if call != parsed_call:
+                return f"the call {_shown(call)} reads as {_shown(parsed_call)}"
+        content, parsed_content = _content(message), text_of(parsed).strip()
+        if content != parsed_content:
+            return f"the content {_cut(content)!r} reads as {_cut(parsed_content)!r}"
         return None
 
 
-def _said(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:
+def _completions(samples: Sequence[Sequence[Span]]) -> Iterator[tuple[int, str]]:
     return ((span.message, span.text) for spans in samples for span in spans if span.message is not None)
 
 
 def _missing(message: Message, text: str) -> str | None:
-    """A part of the message that does not occur in the text."""
+    """The first part of the message that does not occur in the text, in words."""
     content = _content(message)
     if content not in text:
         return f"the content {_cut(content)!r} is not in it"
@@ -113,14 +116,14 @@ def _missing(message: Message, text: str) -> str | None:
 
 
 def _calls(message: Message) -> list[tuple[str, str]]:
-    """Names and arguments, the arguments as JSON that is spelt the same whoever wrote it."""
+    """Names and arguments of the calls, the arguments as canonical JSON."""
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     return [(function["name"], _canonical(function["arguments"])) for function in functions]
 
 
 def _canonical(arguments: Any) -> str:
     value = arguments
-    # An object written as a string of JSON is read as that object, when tools run and when a completion is parsed.
+    # A JSON string that holds an object counts as that object, as when tools run and when a completion is parsed.
     for _ in range(2):
         if isinstance(value, str):
             try:
@@ -136,7 +139,7 @@ def _content(message: Message) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Keys and plain values, at any depth."""
+    """Keys and scalars at any depth."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield key
@@ -149,7 +152,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _spellings(value: Any) -> list[str]:
-    """How templates write a plain value: bare, as JSON, and as JSON in ASCII."""
+    """How templates write a scalar: bare, as JSON, and as JSON in ASCII."""
     bare = str(value)
     if not isinstance(value, str):
         return [bare, json.dumps(value)]

@@ -1,18 +1,19 @@
 """A conversation as the samples that train every assistant message in the context it would be sampled in.
 
-The context of a message is the rendered prompt before it, and what it says is what the template then writes behind
-that prompt. Both are found by rendering starts of the conversation, never by searching text for markers. A sample goes
-on through several assistant messages as long as the template leaves what stands behind each one as it was. Where it
-renders history another way (Qwen3 takes earlier reasoning out, Mistral moves system prompt and tools to the last
-question) a new sample begins, which only reads the messages that the samples before it train.
+The context of a message is the rendered prompt before it; its completion is what the template writes after that prompt.
+Both are found by rendering prefixes of the conversation, never by searching text for markers. A sample spans several
+assistant messages as long as the template leaves earlier text as it was. Where it renders history differently (Qwen3
+removes earlier reasoning, Mistral moves system prompt and tools to the last question) a new sample begins, in which the
+messages that earlier samples train are context only.
 """
 
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from stillhouse.chat.parts import ALL_PARTS, Part, Piece, pieces_of
-from stillhouse.chat.text import Conversation, TemplateError, continuation, prefix_texts
-from stillhouse.chat.tokens import Placed, decode_all, encode_all, encode_placed, end_of_turn, special_ids
+from stillhouse.chat.rendering import Prefixes, TemplateError
+from stillhouse.chat.template import continuation, prefix_texts
+from stillhouse.chat.tokenizer import PlacedTokens, decode_all, encode_all, encode_placed, end_of_turn, special_ids
 from stillhouse.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class Span(NamedTuple):
 
     text: str
     message: int | None
-    """Index of the assistant message that says it and is to be learnt; None for what the model only reads."""
+    """Index of the assistant message that is trained on here; None for context."""
     pieces: tuple[Piece, ...] = ()
-    """Where reasoning and tool calls stand in it, where that was asked for."""
+    """Reasoning and tool calls in it; empty unless asked for."""
 
 
 def render_samples(
@@ -46,18 +47,18 @@ def render_samples(
     """Token ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
 
     The supervised span of an assistant message starts after the generation prompt and ends with its end-of-turn token;
-    what the template writes behind that (ChatML's newline) is not supervised. A conversation without assistant message
+    what the template writes after that (ChatML's newline) is not supervised. A conversation without assistant message
     is one sample without targets.
 
     Args:
-        tokenizer: Tokenizer whose template is used.
-        messages: The conversation.
-        tools: Tools offered.
-        parts: What of each message is supervised; see `stillhouse.chat.parts`.
+        tokenizer: tokenizer whose template is used.
+        messages: the conversation.
+        tools: tools offered.
+        parts: parts of each message that are supervised; see `stillhouse.chat.parts`.
 
     Raises:
-        TemplateError: If the template refuses the messages, does not begin an answered conversation as it begins the
-            unanswered one (naming the message), or the tokens of its parts do not add up to its text.
+        TemplateError: the template refuses the messages, is not prefix preserving at a message (which is named), or the
+            tokens of the spans do not add up to the text.
     """
     spans = render_spans(tokenizer, messages, tools, with_pieces=parts != ALL_PARTS)
     samples = tokenise_spans(tokenizer, spans, parts)
@@ -73,16 +74,10 @@ def render_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[Span]]:
-    """The samples of a conversation as texts: what is said to the model and what it says by turns.
-
-    Args:
-        tokenizer: Tokenizer whose template is used.
-        messages: The conversation.
-        tools: Tools offered.
-        with_pieces: Find out where reasoning and tool calls stand.
+    """The samples of a conversation as texts: context and assistant messages by turns.
 
     Raises:
-        TemplateError: As `render_samples`.
+        TemplateError: as `render_samples`.
     """
     (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
     if isinstance(spans, TemplateError):
@@ -96,32 +91,36 @@ def render_all_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[list[Span]] | TemplateError]:
-    """As `render_spans` for many conversations, messages and tools of each, which takes less time than one by one.
+    """As `render_spans` for many conversations (messages and tools), faster than one by one.
 
     Returns:
-        The samples of each conversation, or why it has none.
+        The samples of each conversation, or the error that it raised.
     """
-    asked = [Conversation(messages, tools, _borders(messages)) for messages, tools in conversations]
+    requests = [Prefixes(messages, tools, _prefixes(messages)) for messages, tools in conversations]
     spans: list[list[list[Span]] | TemplateError] = []
-    for conversation, texts in zip(asked, prefix_texts(tokenizer, asked), strict=True):
+    for (messages, tools), texts in zip(conversations, prefix_texts(tokenizer, requests), strict=True):
         try:
-            spans.append(_spans(tokenizer, conversation, texts, with_pieces=with_pieces))
+            spans.append(_spans(tokenizer, messages, tools, texts, with_pieces=with_pieces))
         except TemplateError as error:
             spans.append(error)
     return spans
 
 
-def _borders(messages: Sequence[Message]) -> list[tuple[int, bool]]:
-    """The starts that end before and behind each assistant message, and the whole."""
-    said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    borders = dict.fromkeys(border for index in said for border in ((index, True), (index + 1, False)))
-    return list(borders | {(len(messages), False): None})
+def _prefixes(messages: Sequence[Message]) -> list[tuple[int, bool]]:
+    """The prefixes that end before and after each assistant message, and the whole conversation."""
+    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    prefixes = dict.fromkeys(prefix for index in turns for prefix in ((index, True), (index + 1, False)))
+    return list(prefixes | {(len(messages), False): None})
 
 
 def _spans(
-    tokenizer: "PreTrainedTokenizerBase", conversation: Conversation, texts: Iterator[str], *, with_pieces: bool
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+    texts: Iterator[str],
+    *,
+    with_pieces: bool,
 ) -> list[list[Span]]:
-    messages, tools, _ = conversation
     samples: list[list[Span]] = []
     done = ""
     for index, message in enumerate(messages):
@@ -135,7 +134,7 @@ def _spans(
         pieces = pieces_of(tokenizer, messages[: index + 1], tools, before, text) if with_pieces else ()
         samples[-1] += [Span(before[len(done) :], None), Span(text, index, pieces)]
         done = after
-    # Already read for the last message, unless others follow it.
+    # The iterator has one more text only if messages follow the last assistant's.
     full = next(texts, done)
     if not samples:
         return [[Span(full, None)]]
@@ -147,14 +146,14 @@ def _spans(
 def tokenise_spans(
     tokenizer: "PreTrainedTokenizerBase", samples: Sequence[Sequence[Span]], parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample | TemplateError]:
-    """Tokens and masks of many samples, or why one has none.
+    """Tokens and masks of many samples, or the error of each that has none.
 
-    Spans are tokenised apart, as they are when a completion is sampled, so that no token crosses the border.
+    Spans are tokenised separately, as a completion is when it is sampled, so that no token crosses a border.
 
     Args:
-        tokenizer: Tokenizer that rendered them.
-        samples: As `render_spans` gives them, with pieces where `parts` are not all.
-        parts: What is supervised of spans that are to be learnt.
+        tokenizer: tokenizer that rendered them.
+        samples: as `render_spans` gives them, with pieces unless `parts` are all.
+        parts: parts of an assistant message that are supervised.
     """
     # The samples of one prompt begin with the same span.
     texts = list(dict.fromkeys(span.text for spans in samples for span in spans))
@@ -171,14 +170,14 @@ def tokenise_spans(
     ]
 
 
-def _placed_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str], parts: Set[Part]) -> list[Placed]:
+def _placed_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str], parts: Set[Part]) -> list[PlacedTokens]:
     if parts != ALL_PARTS:
         return encode_placed(tokenizer, texts)
-    return [Placed(ids, []) for ids in encode_all(tokenizer, texts)]
+    return [PlacedTokens(ids, []) for ids in encode_all(tokenizer, texts)]
 
 
 def _masked(
-    placed: Sequence[Placed], spans: Sequence[Span], special: Set[int], parts: Set[Part]
+    placed: Sequence[PlacedTokens], spans: Sequence[Span], special: Set[int], parts: Set[Part]
 ) -> RenderedSample | TemplateError:
     ids: list[int] = []
     mask: list[bool] = []
@@ -191,15 +190,15 @@ def _masked(
     return RenderedSample(ids, mask)
 
 
-def _span_mask(tokens: Placed, span: Span, special: Set[int], parts: Set[Part]) -> list[bool]:
+def _span_mask(tokens: PlacedTokens, span: Span, special: Set[int], parts: Set[Part]) -> list[bool]:
     if span.message is None:
         return [False] * len(tokens.ids)
     end = end_of_turn(tokens.ids, special, span.message)
-    learnt = [True] * end
+    supervised = [True] * end
     if parts != ALL_PARTS:
-        learnt = [_part_at(start, span.pieces) in parts for start in tokens.starts[:end]]
+        supervised = [_part_at(start, span.pieces) in parts for start in tokens.starts[:end]]
     ends: Part = "tool_calls" if any(piece.part == "tool_calls" for piece in span.pieces) else "text"
-    return [*learnt, ends in parts, *[False] * (len(tokens.ids) - end - 1)]
+    return [*supervised, ends in parts, *[False] * (len(tokens.ids) - end - 1)]
 
 
 def _part_at(place: int, pieces: Sequence[Piece]) -> Part:
@@ -209,25 +208,25 @@ def _part_at(place: int, pieces: Sequence[Piece]) -> Part:
 def _tokenised_whole(
     tokenizer: "PreTrainedTokenizerBase", spans: Sequence[Span], special: Set[int], parts: Set[Part]
 ) -> RenderedSample | TemplateError:
-    """The sample tokenised in one piece, for tokenizers that write the start of a text in a way of its own.
+    """The sample tokenised in one piece, for tokenizers that treat the start of a text specially.
 
-    Each span has to begin with a token of its own there, and the tokens before it have to be those of the prompt.
+    Each span must start at a token border, and the tokens before it must equal those of the prompt alone.
     """
     try:
-        (whole,) = encode_placed(tokenizer, ["".join(span.text for span in spans)])
+        (full,) = encode_placed(tokenizer, ["".join(span.text for span in spans)])
     except TemplateError as error:
         return error
-    placed: list[Placed] = []
+    placed: list[PlacedTokens] = []
     text, first = "", 0
     for span in spans:
-        if encode_all(tokenizer, [text])[0] != whole.ids[:first]:
+        if encode_all(tokenizer, [text])[0] != full.ids[:first]:
             return TemplateError(
                 f"a conversation tokenised in {len(spans)} parts has other tokens than in one: a token stands astride "
                 f"the end of {text[-20:]!r}, so that masks cannot follow"
             )
         last = len(text) + len(span.text)
-        stop = next((place for place in range(first, len(whole.ids)) if whole.starts[place] >= last), len(whole.ids))
-        placed.append(Placed(whole.ids[first:stop], [start - len(text) for start in whole.starts[first:stop]]))
+        stop = next((place for place in range(first, len(full.ids)) if full.starts[place] >= last), len(full.ids))
+        placed.append(PlacedTokens(full.ids[first:stop], [start - len(text) for start in full.starts[first:stop]]))
         text += span.text
         first = stop
     return _masked(placed, spans, special, parts)

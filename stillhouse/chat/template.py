@@ -1,16 +1,44 @@
-"""Messages to the tokens of a prompt, and what stands between two sampled turns."""
+"""Messages rendered by a chat template, as text or as the tokens of a prompt."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from stillhouse.chat.text import TemplateError, continuation, not_prefix_preserving, render_text
-from stillhouse.chat.tokens import encode, end_of_turn, special_ids
-from stillhouse.types import Message, ToolSchema
-
-__all__ = ["TemplateError", "next_turn_ids", "render", "stop_token_ids"]
+from stillhouse.chat.parse import MALFORMED_CALL
+from stillhouse.chat.rendering import Prefixes, RenderedPrefixes, TemplateError, render_prefixes
+from stillhouse.chat.tokenizer import encode, end_of_turn, special_ids
+from stillhouse.types import JsonObject, Message, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def prefix_texts(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes]) -> Iterator[Iterator[str]]:
+    """The texts of some prefixes of each conversation, whose messages are in the OpenAI form.
+
+    Raises:
+        TemplateError: from the texts of one conversation, in place of the first prefix that the template refuses.
+        ConfigError: the template exceeds a limit of time, length or memory.
+    """
+    prepared = [_prepare(one) for one in conversations]
+    rendered = render_prefixes(tokenizer, [one for one in prepared if isinstance(one, Prefixes)])
+    for conversation, one in zip(conversations, prepared, strict=True):
+        yield _texts(conversation, next(rendered) if isinstance(one, Prefixes) else RenderedPrefixes([], one))
+
+
+def render_text(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+    add_generation_prompt: bool,
+) -> str:
+    """The text of a conversation.
+
+    Raises:
+        TemplateError: the template refuses the messages; names their roles.
+    """
+    (texts,) = prefix_texts(tokenizer, [Prefixes(messages, tools, [(len(messages), add_generation_prompt)])])
+    return next(texts)
 
 
 def render(
@@ -23,65 +51,9 @@ def render(
     """Token ids of a conversation, as a model of this tokenizer is prompted with it.
 
     Raises:
-        TemplateError: If the template refuses the messages.
+        TemplateError: the template refuses the messages.
     """
     return encode(tokenizer, render_text(tokenizer, messages, tools, add_generation_prompt))
-
-
-def next_turn_ids(
-    tokenizer: "PreTrainedTokenizerBase",
-    sampled_ids: Sequence[int],
-    messages_so_far: Sequence[Message],
-    tool_messages: Sequence[Message],
-    tools: Sequence[ToolSchema] | None,
-) -> list[int]:
-    """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
-
-    The sampled ids themselves are never tokenised again: only what the template writes after the assistant's turn is.
-    How it writes that turn matters only in so far as it still says the same. Qwen3's template, for one, gives the last
-    message an empty thought where it has none, and takes it away once more follows.
-
-    Args:
-        tokenizer: Tokenizer whose template is used.
-        sampled_ids: The completion, which ends with an end-of-turn token or was cut; a cut one gets its end here.
-        messages_so_far: The conversation; its last message is the assistant's, parsed from `sampled_ids`.
-        tool_messages: The messages that answer it (tool results, or a user's).
-        tools: Tools offered.
-
-    Raises:
-        TemplateError: If the template is not prefix preserving: it writes what stands before the turn another way once
-            more follows, or drops what the turn said.
-    """
-    last = len(messages_so_far) - 1
-    prompt = render_text(tokenizer, messages_so_far[:-1], tools, add_generation_prompt=True)
-    after = render_text(tokenizer, messages_so_far, tools, add_generation_prompt=False)
-    following = [
-        render_text(tokenizer, [*messages_so_far, *answers], tools, add_generation_prompt=True)
-        for answers in (tool_messages, _otherwise(tool_messages))
-    ]
-    after_ids = encode(tokenizer, after)
-    end_id = after_ids[end_of_turn(after_ids, special_ids(tokenizer), last)]
-    end_text = tokenizer.convert_ids_to_tokens(end_id)
-    # The last end of a turn before the answer begins is that of the assistant's turn.
-    end = following[0].rfind(end_text, 0, _first_difference(*following))
-    turn = continuation(prompt, following[0], last)[: end - len(prompt)]
-    said = [str(messages_so_far[-1].get(part) or "") for part in ("reasoning_content", "content")]
-    if end < len(prompt) or any(text.strip() in after and text.strip() not in turn for text in said):
-        raise not_prefix_preserving(last)
-    suffix = encode(tokenizer, following[0][end + len(end_text) :])
-    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
-    return suffix if is_ended else [end_id, *suffix]
-
-
-def _otherwise(answers: Sequence[Message]) -> list[Message]:
-    """The messages with another text from the first character of the first one on."""
-    first: Message = {**answers[0], "content": "b" if str(answers[0].get("content")).startswith("a") else "a"}
-    return [first, *answers[1:]]
-
-
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
@@ -89,8 +61,141 @@ def stop_token_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
 
     They differ for some base models, whose end token is the end of a document.
     """
-    ids = render(
-        tokenizer, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], None,
-        add_generation_prompt=False,
-    )  # fmt: skip
+    exchange: list[Message] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    ids = render(tokenizer, exchange, None, add_generation_prompt=False)
     return frozenset({tokenizer.eos_token_id, ids[end_of_turn(ids, special_ids(tokenizer), 1)]})
+
+
+def next_turn_ids(
+    tokenizer: "PreTrainedTokenizerBase",
+    sampled_ids: Sequence[int],
+    messages: Sequence[Message],
+    new_messages: Sequence[Message],
+    tools: Sequence[ToolSchema] | None,
+) -> list[int]:
+    """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
+
+    The sampled ids are never re-tokenised: only what the template writes after the assistant's turn is tokenised. The
+    template may render that turn differently as long as it says the same: Qwen3's gives the last message an empty
+    thought where it has none, and removes it once more follows.
+
+    Args:
+        tokenizer: tokenizer whose template is used.
+        sampled_ids: the completion, with its end-of-turn token or cut off; a cut one gets the token here.
+        messages: the conversation; the last message is the assistant's, parsed from `sampled_ids`.
+        new_messages: tool results, or a user's message.
+        tools: tools offered.
+
+    Raises:
+        TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
+            follows, or drops what the turn said.
+    """
+    last = len(messages) - 1
+    prompt = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
+    after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    following, altered = (
+        render_text(tokenizer, [*messages, *added], tools, add_generation_prompt=True)
+        for added in (new_messages, _altered(new_messages))
+    )
+    after_ids = encode(tokenizer, after)
+    end_id = after_ids[end_of_turn(after_ids, special_ids(tokenizer), last)]
+    end_text = tokenizer.convert_ids_to_tokens(end_id)
+    # The last end of a turn before the new messages begin is that of the assistant's turn.
+    end = following.rfind(end_text, 0, first_difference(following, altered))
+    turn = continuation(prompt, following, last)[: end - len(prompt)]
+    said = [str(messages[-1].get(key) or "") for key in ("reasoning_content", "content")]
+    if end < len(prompt) or any(text.strip() in after and text.strip() not in turn for text in said):
+        raise _not_prefix_preserving(last)
+    suffix = encode(tokenizer, following[end + len(end_text) :])
+    is_ended = bool(sampled_ids) and sampled_ids[-1] in {end_id, tokenizer.eos_token_id}
+    return suffix if is_ended else [end_id, *suffix]
+
+
+def continuation(prefix: str, text: str, index: int) -> str:
+    """What `text` says after `prefix`.
+
+    Args:
+        prefix: a rendered conversation, or the prompt of message `index`.
+        text: the rendered conversation once more is said.
+        index: the message at which the two meet, for the error.
+
+    Raises:
+        TemplateError: `text` does not start with `prefix`.
+    """
+    if not text.startswith(prefix):
+        raise _not_prefix_preserving(index)
+    return text[len(prefix) :]
+
+
+def _not_prefix_preserving(index: int) -> TemplateError:
+    return TemplateError(
+        f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
+        f"differently once more follows; use a template that renders every turn the same wherever it stands"
+    )
+
+
+def _altered(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the content of the first one differing from its first character on."""
+    first: Message = {**messages[0], "content": "b" if str(messages[0].get("content")).startswith("a") else "a"}
+    return [first, *messages[1:]]
+
+
+def first_difference(text: str, other: str) -> int:
+    """Number of characters with which both texts begin."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(text), len(other)))
+
+
+def _texts(conversation: Prefixes, rendered: RenderedPrefixes) -> Iterator[str]:
+    yield from rendered.texts
+    if rendered.refusal is not None:
+        end, _ = conversation.prefixes[len(rendered.texts)]
+        roles = ", ".join(message["role"] for message in conversation.messages[:end])
+        raise TemplateError(f"the chat template refuses a conversation with roles [{roles}]: {rendered.refusal}")
+
+
+def _prepare(conversation: Prefixes) -> Prefixes | str:
+    """The conversation in the form that templates read, or why it has none."""
+    messages, tools, prefixes = conversation
+    if not all(end for end, _ in prefixes):
+        return "it has no message"
+    try:
+        return Prefixes([_template_message(message) for message in messages], tools, prefixes)
+    except (AttributeError, KeyError, TypeError) as error:
+        return (
+            f"a message is not in the OpenAI form: {type(error).__name__}: {error}; expected tool calls with a "
+            f"function's name and arguments, and text beside a malformed one"
+        )
+
+
+def _template_message(message: Mapping[str, Any]) -> JsonObject:
+    """The message as templates read it.
+
+    Arguments of calls are objects, malformed calls are back in the text they came from, and reasoning has all of its
+    names, since each template knows one of them. Null keys are left out: many templates would write `None`.
+    """
+    shown = dict(message)
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        shown |= {"reasoning_content": reasoning, "reasoning": reasoning, "thinking": reasoning}
+    if calls := message.get("tool_calls"):
+        kept: list[JsonObject] = []
+        texts = [message.get("content") or ""]
+        for call in calls:
+            function = dict(call["function"])
+            if function["name"] == MALFORMED_CALL:
+                texts.append(function["arguments"])
+            else:
+                kept.append({**call, "function": {**function, "arguments": _parsed(function["arguments"])}})
+        shown |= {"content": "\n".join(text for text in texts if text) or None, "tool_calls": kept or None}
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def _parsed(arguments: Any) -> Any:
+    """The JSON object in `arguments`; unchanged where it is none."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except json.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments

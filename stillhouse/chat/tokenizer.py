@@ -1,17 +1,25 @@
-"""Loading a model's tokenizer."""
+"""Loading a tokenizer, encoding and decoding; the transformers wrapper is bypassed for fast tokenizers."""
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING, NamedTuple
 
 from stillhouse.chat.refs import NO_CODE, resolve_model
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.errors import ConfigError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def load_tokenizer(ref: str) -> PreTrainedTokenizerBase:
+
+def load_tokenizer(ref: str) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model ref; a student's folder holds its own, also when it holds an adapter.
 
     Raises:
-        ConfigError: If there is none at `ref`, or it has no chat template or no end token.
+        ConfigError: it cannot be loaded, or has no chat template or no end token.
     """
+    # Imports torch, which takes seconds.
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve_model(ref), **NO_CODE)
     except (OSError, ValueError, KeyError) as error:
@@ -20,3 +28,80 @@ def load_tokenizer(ref: str) -> PreTrainedTokenizerBase:
         if getattr(tokenizer, attribute) is None:
             raise ConfigError(f"tokenizer of model {ref!r} has no {attribute}; expected a chat model's tokenizer")
     return tokenizer
+
+
+class PlacedTokens(NamedTuple):
+    """Tokens with their offsets in the text; both lists have one entry per token."""
+
+    ids: list[int]
+    starts: list[int]
+    """Index of the token's first character; tokens that share a character share its index."""
+
+
+def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Token ids of a text in which special tokens are already written."""
+    return encode_all(tokenizer, [text])[0]
+
+
+def encode_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
+    """`encode` of many texts."""
+    if not tokenizer.is_fast:
+        return [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
+    # The wrapper's masks, offsets and copies cost more than the tokens themselves.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def encode_placed(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[PlacedTokens]:
+    """`encode_all` with the offsets of the tokens.
+
+    Raises:
+        TemplateError: the tokenizer is a slow one, which has no offsets.
+    """
+    if not tokenizer.is_fast:
+        raise TemplateError(
+            f"{type(tokenizer).__name__} does not tell where its tokens stand in a text; expected a fast tokenizer"
+        )
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return [
+        PlacedTokens(encoding.ids, _starts(encoding.offsets))
+        for encoding in backend.encode_batch(texts, add_special_tokens=False)
+    ]
+
+
+def decode_all(tokenizer: "PreTrainedTokenizerBase", sequences: list[list[int]]) -> list[str]:
+    """Texts of many token sequences, special tokens included."""
+    if not tokenizer.is_fast:
+        return [tokenizer.decode(ids) for ids in sequences]
+    return tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=False)
+
+
+def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
+    """Ids of the special tokens."""
+    return frozenset(token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special)
+
+
+def end_of_turn(ids: Sequence[int], special: Set[int], index: int) -> int:
+    """Position of the last special token in the ids of assistant message `index`.
+
+    Raises:
+        TemplateError: there is none.
+    """
+    for place in range(len(ids) - 1, -1, -1):
+        if ids[place] in special:
+            return place
+    raise TemplateError(f"the chat template closes assistant message {index} with no special end-of-turn token")
+
+
+def _starts(offsets: list[tuple[int, int]]) -> list[int]:
+    """Where tokens start, including the spaces before them, which byte-level tokenizers may leave out of offsets."""
+    starts: list[int] = []
+    end = 0
+    for start, stop in offsets:
+        starts.append(min(start, end))
+        end = max(end, stop)
+    return starts

@@ -11,8 +11,8 @@ from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import summarise
 from stillhouse.dataset.report.write import write_report
+from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.dataset.select.select import select_rows
-from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.dataset.write import write_rows
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.version import code_version

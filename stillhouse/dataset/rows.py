@@ -10,14 +10,11 @@ from typing import Any, Final
 
 import orjson
 
+from stillhouse.chat.content import calls_of
 from stillhouse.chat.parse import MALFORMED_CALL
-from stillhouse.dataset.calls import calls_of
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS, LABEL_COLUMNS
-from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.totals import sampled_part, totals_of
 from stillhouse.types import JsonObject, Message, PromptMetadata, Trajectory
-
-__all__ = ["TableWriter", "candidate_row"]
 
 _LABELS: Final = frozenset(column.name for column in LABEL_COLUMNS)
 

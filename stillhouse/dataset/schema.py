@@ -1,13 +1,15 @@
-"""Columns of a dataset's Parquet files.
+"""Columns of a dataset's Parquet files, and the files of a shard on its way to one.
 
 Conversations, schemas and metadata are columns of JSON text under Arrow's `arrow.json` extension type. A struct column
-would merge the keys of all rows and hand every message and every tool the keys of every other, filled with null. With
-the features in the file's own metadata, `datasets.load_dataset` gives the JSON objects back exactly as they were.
+would merge the keys of all rows and give every message and tool the keys of every other, filled with null. With the
+features in the file's own metadata, `datasets.load_dataset` returns the JSON objects exactly as they were.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -177,3 +179,28 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
         [pa.field(column.name, column.kind.arrow_type) for column in columns],
         metadata={"huggingface": json.dumps({"info": {"features": features}})},
     )
+
+
+CANDIDATES_FILE: Final = "candidates.parquet"
+SIGNATURES_FILE: Final = "signatures.parquet"
+JUDGE_FILE: Final = "judge.parquet"
+DIFFICULTY_FILE: Final = "difficulty.parquet"
+EMBEDDINGS_FILE: Final = "embeddings.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateShard:
+    """The files of one shard. Row `i` of each is the same trajectory; a file is None where nothing was measured."""
+
+    candidates: Path
+    """Columns `schema.CANDIDATE_COLUMNS`."""
+    signatures: Path
+    """Columns `duplicates.signatures.SIGNATURE_SCHEMA`."""
+    judge: Path | None = None
+    """Columns `schema.JUDGE_COLUMNS`."""
+    difficulty: Path | None = None
+    """Columns `schema.DIFFICULTY_COLUMNS`."""
+    embeddings: Path | None = None
+    """One column `embedding`: a list of float32, all of one length, null where the row has no prompt text."""
+    duplicates: Path | None = None
+    """Columns `schema.DUPLICATE_COLUMNS`."""

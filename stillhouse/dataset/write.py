@@ -22,9 +22,9 @@ from stillhouse.dataset.schema import (
     DIFFICULTY_COLUMNS,
     DUPLICATE_COLUMNS,
     JUDGE_COLUMNS,
+    CandidateShard,
     Column,
 )
-from stillhouse.dataset.shards import CandidateShard
 from stillhouse.dataset.table import TableWriter, gathered
 from stillhouse.errors import InputError
 

@@ -1,24 +1,81 @@
-"""The conversion: foreign files in, a folder of ours out, and an account of everything that was read."""
+"""Conversion of foreign files into prompts, trajectories and a config, with a report of everything read."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import InputError
-from stillhouse.interop.config import write_config
 from stillhouse.interop.conversion_report import Converted
-from stillhouse.interop.formats import ROW_FORMATS, Format, config_format, row_format
+from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
+from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
-from stillhouse.interop.output import BY_DEFAULT, Output, check_place, prompts_row
-from stillhouse.interop.source_record import Conversation, Unmapped
+from stillhouse.interop.output import BY_DEFAULT, PROMPTS, TRAJECTORIES, Output, check_place, prompts_row
+from stillhouse.interop.rnow_config import map_rnow
+from stillhouse.interop.roll_config import map_roll
+from stillhouse.interop.source_record import Conversation, Unmapped, trajectory_of
 from stillhouse.interop.sources import files_of, read_rows
-from stillhouse.interop.trajectories import trajectory_of
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.tools import Toolbox
 from stillhouse.types import Message, ToolSchema
+
+_ABSENT: Final = "a data file that is not there: convert it by itself and name what comes of it in prompts.source"
+_ROWS: Final = {"rnow-config": "rnow-jsonl", "roll-config": "roll-jsonl"}
+
+ReadFiles = Callable[[str, Sequence[Path]], None]
+"""(row format, files) -> None: converts rows into the same folder."""
+
+
+def write_config(source: Path, output: Path, out: Output, read_files: ReadFiles) -> None:
+    """Writes what the config `source` says in our terms, and everything it says that we have no terms for.
+
+    Args:
+        source: the YAML file.
+        output: the folder in which the result will lie, for the paths in the config.
+        out: takes the files.
+        read_files: converts the rows of the data files that the config names.
+
+    Raises:
+        ConfigError: the values do not go together.
+        InputError: the file is not YAML.
+    """
+    form = out.account.form
+    mapper = ConfigMapper()
+    body = config_body(source)
+    named = map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper)
+    found = {name: path for name in named if (path := _find(name, source.parent)) is not None}
+    if found:
+        read_files(_ROWS[form], list(found.values()))
+    for name in named:
+        if name not in found:
+            mapper.leave(_ABSENT, "data", name)
+    if out.account.prompts:
+        mapper.set("prompts.source", str(output / PROMPTS))
+    elif named:
+        mapper.set("prompts.source", named[0], "data", named[0])
+    if out.account.trajectories and mapper.get("sft.enabled"):
+        mapper.set("rollouts.trajectories_file", str(output / TRAJECTORIES))
+    ours = mapper.body()
+    out.config(
+        f"# What {source} says, as stillhouse convert reads it; {_rest(mapper)}\n"
+        + yaml.safe_dump(ours, sort_keys=False)
+    )
+    for unmapped in mapper.unmapped:
+        out.unmapped(str(source), unmapped)
+
+
+def _find(name: str, folder: Path) -> Path | None:
+    """A data file, named from the config's folder (rnow) or from where the pipeline is started (ROLL)."""
+    return next((path for path in (folder / name, Path(name)) if path.is_file()), None)
+
+
+def _rest(mapper: ConfigMapper) -> str:
+    return "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
+
 
 MALFORMED: Final = "the row is malformed"
 _FAILED: Final = "the rollout failed: left out without --include-failed"

@@ -8,16 +8,12 @@ import orjson
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.interop.conversion_report import Converted, Example
+from stillhouse.interop.conversion_report import CONFIG, PROMPTS, TRAJECTORIES, UNMAPPED, Converted, Example
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import JsonObject, Prompt, Trajectory
 
-PROMPTS: Final = "prompts.jsonl"
-TRAJECTORIES: Final = "trajectories.jsonl"
-CONFIG: Final = "config.yaml"
-UNMAPPED: Final = "unmapped.jsonl"
 MARK: Final = "converted.json"
 """Says that a folder is what a conversion left, so that the next one may replace it."""
 BY_DEFAULT: Final = PromptsConfig()

@@ -1,4 +1,4 @@
-"""What one row of a prompts source means: a prompt and the metadata that travels beside it."""
+"""Parses a row of a prompts source into a prompt and its metadata."""
 
 from collections.abc import Mapping
 from typing import Any, Final, get_args
@@ -15,26 +15,28 @@ _ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class RowProblem(ValueError):
-    """A row is not a prompt; the message says what was seen and what was expected."""
+    """A row is no prompt; the message says what was seen and what was expected."""
 
 
 def parse_row(row: Mapping[str, Any], config: PromptsConfig) -> tuple[Prompt, PromptMetadata]:
     """The prompt in a row and its metadata.
 
-    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). Every key that is not a
-    prompt's own, of the row or of its `metadata`, ends up in the metadata; where both have one, `metadata` wins. An
-    expected answer that is a list or an object is kept as JSON text.
+    `messages` (a list, or a list as a JSON string) wins over `prompt` (text, or a list). All other keys of the row and
+    of its `metadata` end up in the metadata; `metadata` wins over the row. An expected answer that is a list or an
+    object is kept as JSON text.
 
-    The verifier is the row's own, else that of its tag, else `python` for a row that has test cases and no expected
-    answer, else the config's.
+    The verifier is the row's, else that of its tag, else `python` for a row with test cases and no expected answer,
+    else the config's.
 
     Raises:
-        RowProblem: the row has no prompt in it, or a key has a value of the wrong kind.
+        RowProblem: the row has no prompt, or a value of the wrong type.
     """
     messages = _messages(row)
     tools = _tools(row.get("tools"))
-    own = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
-    rest: JsonObject = {key: value for key, value in row.items() if key not in own} | _metadata(row.get("metadata"))
+    prompt_keys = {"tools", "metadata", "messages" if row.get("messages") is not None else "prompt"}
+    rest: JsonObject = {key: value for key, value in row.items() if key not in prompt_keys} | _metadata(
+        row.get("metadata")
+    )
     expected_answer = _take_answer(rest)
     tag = _take_text(rest, "tag")
     verifier = _take_text(rest, "verifier")
@@ -83,7 +85,7 @@ def _message(index: int, value: Any) -> Message:
     if role == "user" and (not content or (isinstance(content, str) and content.isspace())):
         raise RowProblem(f"expected {where}, a user's, to have content, saw {_brief(content)}")
     _check_calls(where, value.get("tool_calls"))
-    # Columns of structs fill absent keys with null; an absent key is absent.
+    # Struct columns fill absent keys with null.
     return {key: item for key, item in value.items() if item is not None or key == "content"}  # type: ignore[return-value]
 
 
@@ -140,7 +142,7 @@ def _check_pattern(expected_answer: str) -> None:
 
 
 def _take_text(rest: JsonObject, key: str) -> str | None:
-    """Removes `key` and returns its value as text; a blank or null value counts as absent and stays."""
+    """Pops `key` and returns its value as text; a blank or null value counts as absent and stays."""
     value = rest.get(key)
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
@@ -149,12 +151,12 @@ def _take_text(rest: JsonObject, key: str) -> str | None:
     del rest[key]
     if isinstance(value, bool):
         return "true" if value else "false"
-    # Columns of numbers with gaps are read as floats: 72.0 was 72.
+    # Integer columns with gaps are read as floats.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _decoded(value: Any, key: str) -> Any:
-    """`value`, parsed if it is text: columns often hold JSON as a string."""
+    """`value`, parsed if it is text: columns often hold JSON as text."""
     if not isinstance(value, str):
         return value
     try:

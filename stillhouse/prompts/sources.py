@@ -1,12 +1,14 @@
-"""The rows of a prompts source, one by one, each with the place it came from.
+"""Rows of a prompts source, one by one, each with its place in the source.
 
-Reading never stops at a bad row: what cannot be read is a row with a `problem`. Only a source that cannot be opened, or
-that holds no column to read prompts from, raises. What a row means is decided in `row`, not here.
+Reading never stops at a bad row: one that cannot be read has a `problem`. Only a source that cannot be opened, or that
+has no prompt column, raises. An empty cell is an absent key. `row` decides what a row means.
 """
 
-from collections.abc import Iterator
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -18,13 +20,15 @@ from stillhouse.types import JsonObject
 
 EMBEDDED: Final = "embedded:"
 HUGGING_FACE: Final = "hf:"
+_BATCH_ROWS: Final = 1024
+_PROMPT_COLUMNS: Final = ("prompt", "messages")
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 _FORMATS: Final = {".txt": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
 
 class SourceRow(NamedTuple):
-    """One row as it was found: a JSON object, or what is wrong instead of one."""
+    """One row: a JSON object, or why it is none."""
 
     place: str
     """For instance `prompts.jsonl, line 12`."""
@@ -35,30 +39,24 @@ class SourceRow(NamedTuple):
 
 
 def read_source(config: PromptsConfig) -> Iterator[SourceRow]:
-    """Every row of `config.source` in order; blank lines are no rows.
+    """Every row of `config.source` in order; blank lines are skipped.
 
     Raises:
-        ConfigError: the format cannot be told, or needs a package that is not installed.
+        ConfigError: the format is unknown, or needs a package that is not installed.
         InputError: the source is missing, unreadable, or has neither a `prompt` nor a `messages` column.
     """
     kind = _format_of(config)
     if kind == "hf":
-        from stillhouse.prompts.tables import read_hugging_face
-
-        return read_hugging_face(config.source.removeprefix(HUGGING_FACE), config.hf_split)
-    path = _path_of(config.source)
-    if kind == "txt":
-        return _read_txt(path)
-    if kind == "jsonl":
-        return _read_jsonl(path)
-    from stillhouse.prompts.tables import read_csv, read_parquet
-
-    return read_csv(path) if kind == "csv" else read_parquet(path)
+        name = config.source.removeprefix(HUGGING_FACE)
+        return hugging_face_rows(name, config.hf_split, key="prompts.source", required=_PROMPT_COLUMNS)
+    reader = {"txt": _read_txt, "jsonl": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet}[kind]
+    return reader(_path_of(config.source))
 
 
 def source_fingerprint(config: PromptsConfig) -> str:
-    """What the source holds, for a cache key: a file's bytes. A Hugging Face dataset goes by its name, so that one
-    that changed there is read again only when the stage is refreshed.
+    """Fingerprint of the source for a cache key: a hash of the file's bytes, or the name of a Hugging Face dataset.
+
+    A dataset that changed on the hub is therefore read again only when the stage is refreshed.
 
     Raises:
         ConfigError, InputError: as `read_source`.
@@ -118,7 +116,7 @@ def _read_jsonl(path: Path) -> Iterator[SourceRow]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank with their numbers from 1, without a byte order mark."""
+    """Non-blank lines with their numbers from 1, without a byte order mark."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -133,6 +131,109 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def excerpt(line: bytes) -> str:
-    """The start of a line, fit for a message."""
+    """The start of a line, for a message."""
     text = line.decode(errors="backslashreplace").strip()
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _read_csv(path: Path) -> Iterator[SourceRow]:
+    """Rows of a csv file with a header line; the place of a row is the line where it starts."""
+    # The default limit of 128 KiB a cell is below the length of a long prompt.
+    csv.field_size_limit(sys.maxsize)
+    try:
+        # Bytes that are not UTF-8 become lone surrogates, so that only their own row is lost.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            _require_column(str(path), header)
+            yield from _csv_rows(path, reader, header)
+    except OSError as error:
+        raise InputError(f"prompts file {path} cannot be read: {error.strerror or error}") from error
+
+
+def _csv_rows(path: Path, reader: Any, header: list[str]) -> Iterator[SourceRow]:
+    while True:
+        place = f"{path}, line {reader.line_num + 1}"
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield SourceRow(place, {}, f"expected csv cells, saw a row that breaks off: {error}")
+            continue
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            yield SourceRow(place, {}, f"expected {len(header)} cells as in the header, saw {len(cells)}")
+        elif not all(map(_is_utf8, cells)):
+            yield SourceRow(place, {}, "expected UTF-8, saw other bytes")
+        else:
+            yield SourceRow(place, {name: cell for name, cell in zip(header, cells, strict=True) if cell != ""})
+
+
+def _is_utf8(cell: str) -> bool:
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> Iterator[SourceRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # `pre_buffer` would keep row groups in memory once they are read.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            _require_column(str(path), file.schema_arrow.names)
+            rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
+            yield from _typed_rows(str(path), rows)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"prompts file {path} cannot be read as Parquet: {error}") from error
+
+
+def hugging_face_rows(name: str, split: str, *, key: str, required: Sequence[str]) -> Iterator[SourceRow]:
+    """Rows of a Hugging Face dataset, streamed.
+
+    Args:
+        name: `NAME` or `NAME:CONFIG`, or a local folder.
+        split: split of the dataset.
+        key: the config key that names it, for errors.
+        required: columns of which it must have one.
+
+    Raises:
+        ConfigError: the package `datasets` is not installed.
+        InputError: the dataset, its config or its split cannot be read, or it has none of the columns `required`.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ConfigError(f"{key} = 'hf:{name}' needs the package `datasets`: install stillhouse[hub]") from error
+    repository, _, config_name = name.partition(":")
+    if not repository:
+        raise ConfigError(f"{key} = 'hf:{name}' names no dataset; expected hf:NAME or hf:NAME:CONFIG")
+    place = f"hf:{name}[{split}]"
+    try:
+        dataset = load_dataset(repository, config_name or None, split=split, streaming=True)
+        if dataset.column_names is not None:
+            _require_column(place, dataset.column_names, required)
+        yield from _typed_rows(place, dataset)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place} cannot be read: {error}. Expected hf:NAME or hf:NAME:CONFIG and a split") from error
+
+
+def _typed_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
+    """Rows whose values may be of any type; dates and the like become text."""
+    for index, row in enumerate(rows):
+        present = {name: value for name, value in row.items() if value is not None}
+        try:
+            yield SourceRow(f"{place}, row {index}", orjson.loads(orjson.dumps(present, default=str)))
+        except TypeError as error:
+            yield SourceRow(f"{place}, row {index}", {}, f"expected values that JSON can hold: {error}")
+
+
+def _require_column(place: str, columns: list[str], required: Sequence[str] = _PROMPT_COLUMNS) -> None:
+    if not set(required).intersection(columns):
+        expected = " or ".join(f"`{name}`" for name in required)
+        raise InputError(f"{place}: expected a column {expected}, saw columns: {', '.join(columns) or 'none'}")

@@ -13,7 +13,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stillhouse.chat.template import TemplateError, render
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import render
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import chat_choice, envelope, text_choice
 from stillhouse.serving.generation import Generation, GenerationRequest

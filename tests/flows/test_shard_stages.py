@@ -11,7 +11,7 @@ from prefect import flow, task
 from benchmarks.provider.embeddings import embeddings
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.shards import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FILE
+from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FILE
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import DistillConfig, RolloutsConfig, StudentConfig, ToolsConfig
-from stillhouse.dataset.difficulty.pass_rate import student_rollouts
-from stillhouse.dataset.shards import DIFFICULTY_FILE
+from stillhouse.dataset.difficulty import student_rollouts
+from stillhouse.dataset.schema import DIFFICULTY_FILE
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.difficulty import DIFFICULTY, _inputs, difficulty_task
 from tasks.models import base_student

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, Service, SimulatedProvider, error
 from stillhouse.config import BudgetConfig, EmbeddingsConfig, TeacherConfig
-from stillhouse.dataset.shards import EMBEDDINGS_FILE
+from stillhouse.dataset.schema import EMBEDDINGS_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached
 from stillhouse.types import Artifact, Trajectory
 from tasks.embeddings import embeddings_task

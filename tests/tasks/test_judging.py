@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, Criterion, JudgeConfig
-from stillhouse.dataset.shards import JUDGE_FILE
+from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetExceeded
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.judging import judge_task

@@ -16,11 +16,9 @@ import pyarrow.parquet as pq
 
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Places
-from stillhouse.dataset.duplicates.corpus import Corpus, Part
-from stillhouse.dataset.duplicates.earlier import earlier_parts
+from stillhouse.dataset.duplicates.corpus import Corpus, Part, earlier_parts
 from stillhouse.dataset.duplicates.near import near_rows, prompt_clusters
-from stillhouse.dataset.schema import DUPLICATE_COLUMNS, arrow_schema
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.schema import DUPLICATE_COLUMNS, CandidateShard, arrow_schema
 from stillhouse.store.atomic import replaced_atomically
 
 

@@ -1,13 +1,16 @@
 """Near-duplicates: pairs that signatures propose, decided by the exact Jaccard similarity of their shingles.
 
 At a threshold of 0.85 an estimate from 128 hashes errs by 0.03, which would lose half of the pairs just above it.
-Shingles decide a pair in 10 us once they are on disk, and only pairs whose estimate is close or better come so far.
+Shingles of all candidates may not fit into memory and lie in a scratch file; comparing a pair takes 10 us, and only
+pairs whose estimate is close to the threshold or above get that far.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +18,53 @@ import numpy.typing as npt
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
 from stillhouse.dataset.duplicates.corpus import Corpus, Kind
-from stillhouse.dataset.duplicates.shingles import ShingleFile, shingle_hashes
+from stillhouse.dataset.duplicates.signatures import shingle_hashes
 from stillhouse.dataset.duplicates.texts import read_texts
+from stillhouse.dataset.words import Hashes
+
+_HASH: Final = np.dtype("<u4")
+"""Half of a shingle's hash, to save the disk: of a thousand shingles, two share it once in 10,000 texts."""
+
+
+class ShingleFile:
+    """Sets of shingles by the number of their row, on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b")
+        self._places: dict[int, tuple[int, int]] = {}
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, row: int, hashes: Hashes) -> None:
+        """Keeps the shingles of a row."""
+        distinct = np.sort(hashes.astype(_HASH))
+        if len(distinct):
+            distinct = distinct[np.append(True, distinct[1:] != distinct[:-1])]
+        self._places[row] = self._end, distinct.nbytes
+        self._file.write(distinct.tobytes())
+        self._end += distinct.nbytes
+
+    def jaccard(self, first: int, second: int) -> float:
+        """Shingles that two rows share, as a share of those that either has.
+
+        Raises:
+            KeyError: the shingles of one of them were not added.
+        """
+        ours, theirs = self._read(first), self._read(second)
+        shared = len(np.intersect1d(ours, theirs, assume_unique=True))
+        return shared / max(1, len(ours) + len(theirs) - shared)
+
+    def _read(self, row: int) -> npt.NDArray[np.uint32]:
+        self._file.flush()
+        start, size = self._places[row]
+        return np.frombuffer(os.pread(self._file.fileno(), size, start), _HASH)
 
 
 class Repeat(NamedTuple):

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stillhouse.config import DuplicatesConfig
-from stillhouse.dataset.duplicates.shingles import shingle_hashes
 from stillhouse.dataset.duplicates.texts import Texts, texts_of
 from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.words import Hashes, run_hashes, word_hashes, words_and_signs
 
 SIGNATURE_SCHEMA: Final = pa.schema(
     [
@@ -62,6 +62,15 @@ def signatures_of(
     }
     arrays = [pa.array(columns[field.name], field.type) for field in SIGNATURE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=SIGNATURE_SCHEMA)
+
+
+def shingle_hashes(text: str, num_words: int) -> Hashes:
+    """Hash of each run of `num_words` words of a normalised text, signs counted as words, in order.
+
+    A shorter text is one shingle: of few words each one matters, so it is like its equals alone. No text has none.
+    """
+    hashes = word_hashes(words_and_signs(text))
+    return run_hashes(hashes, min(num_words, len(hashes))) if len(hashes) else hashes
 
 
 def _hash(text: str) -> bytes | None:

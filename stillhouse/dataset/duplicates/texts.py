@@ -10,8 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.chat.content import text_of
-from stillhouse.dataset.calls import calls_of
+from stillhouse.chat.content import calls_of, text_of
 from stillhouse.dataset.words import normalised
 from stillhouse.errors import InputError
 from stillhouse.types import Message

@@ -1,20 +1,25 @@
-"""Texts to vectors: each text paid for once, whatever is killed and whoever else asks at the same time.
+"""Embeddings of prompts: each text is paid for once, whatever is killed and whoever else asks at the same time.
 
-Requests go the rollout engine's way, with its limits, retries and budget. A vector is in the store's journal before it
-is used, at the place of a rollout's first completion, under a digest of endpoint, model and text.
+Requests go through the rollout engine's limits, retries and budget. A vector is written to the store's journal before
+it is used, under a digest of endpoint, model and text.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from stillhouse.chat.content import text_of
 from stillhouse.config import RuntimeConfig
 from stillhouse.dataset.embeddings.client import Embedded, embed_batch
+from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import EndpointError
 from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
 from stillhouse.inference.budget import Budget
@@ -23,9 +28,11 @@ from stillhouse.inference.hedge import Hedging
 from stillhouse.inference.rate_limit import RequestSize
 from stillhouse.inference.retry import Effects, Requester
 from stillhouse.store import digest
+from stillhouse.types import Trajectory
 
 if TYPE_CHECKING:
     from stillhouse.inference.http_client import HttpClient
+
 
 MAX_CHARACTERS: Final = 8_000
 """Longer texts are cut: OpenAI's models take 8,191 tokens, and a character is seldom more than one
@@ -201,3 +208,39 @@ class Embedder:
             key = self._key(text)
             if (body := self._journal.completion(key, 0, key)) is not None:
                 known[text] = np.frombuffer(body, dtype="<f4")
+
+
+def prompt_text(trajectory: Trajectory) -> str | None:
+    """What the user said before the first sampled message; None where that is no text.
+
+    The system prompt is left out: where all rows share it, it makes them alike.
+    """
+    given = trajectory.messages[: len(trajectory.messages) - len(sampled_part(trajectory))]
+    text = "\n".join(filter(None, (text_of(message) for message in given if message["role"] == "user")))
+    return text if text and not text.isspace() else None
+
+
+def write_embeddings(path: Path, texts: Sequence[str | None], vectors: Mapping[str, "Vector"]) -> int:
+    """Writes the column `embedding`, a list of float32; the number of rows.
+
+    All lists have one size, but the type is that of lists of any size: Parquet files of the fixed-size type cannot be
+    read back by Arrow once a row is null (pyarrow 25: "Expected all lists to be of size").
+
+    Args:
+        path: the file.
+        texts: of each row, in the shard's order; None makes null.
+        vectors: of every text.
+
+    Raises:
+        EndpointError: the vectors differ in size.
+    """
+    sizes = sorted({len(vector) for vector in vectors.values()})
+    if len(sizes) > 1:
+        raise EndpointError(
+            f"the embeddings have {' and '.join(map(str, sizes))} dimensions, expected one number: the model behind "
+            "the endpoint has changed. Give dataset.embeddings.model the name of one model"
+        )
+    rows = [None if text is None else vectors[text] for text in texts]
+    column = pa.array(rows, type=pa.list_(pa.float32()))
+    pq.write_table(pa.table({"embedding": column}), path, compression="zstd")
+    return len(rows)

@@ -8,8 +8,8 @@ import orjson
 
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
-from stillhouse.dataset.labelling.prose import without_code, without_thoughts
 from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.text import without_code, without_thoughts
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message

@@ -1,20 +1,54 @@
-"""`@label`: makes a function of a user's file one that scores trajectories, or gives reasons against them."""
+"""`@label`: functions in a user's file that score trajectories or give reasons against them."""
 
 import copy
 import inspect
+import logging
 import math
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
-from stillhouse.dataset.labelling.failures import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.tools.user_file import describe_function, load_module, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason, ToolSchema
+
+logger = logging.getLogger(__name__)
+
+_TOLD_AT: Final = frozenset(10**power for power in range(12))
+
+
+class Failures:
+    """Counts failures by function and warns of the 1st, the 10th, the 100th and so on.
+
+    Args:
+        source: the file the functions stand in, for messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._counts: Counter[str] = Counter()
+
+    def add(self, function: str, trajectory: str, problem: str) -> None:
+        """Counts one.
+
+        Args:
+            function: its name.
+            trajectory: key of the rollout it was given.
+            problem: what went wrong, told with the warning.
+        """
+        self._counts[function] += 1
+        count = self._counts[function]
+        if count in _TOLD_AT:
+            logger.warning(
+                "%s: %s gave no score for %d of the trajectories so far, the last of them rollout %s: %s",
+                *(self._source, function, count, trajectory, problem),
+            )
+
 
 _RESULTS: Final = frozenset({float, int, bool, str, type(None)})
 

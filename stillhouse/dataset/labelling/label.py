@@ -1,13 +1,18 @@
-"""Trajectories to a shard of labelled candidates.
+"""Labels trajectories: a shard of candidates, in this process or in a pool.
 
 Labels measure and decide nothing, so that other thresholds can be tried without sampling, verifying or rendering
-anything again. A shard depends on its trajectories, their metadata and a `Labelling` alone; shards can be made in any
-process.
+again. A shard depends only on its trajectories, their metadata and a `Labelling`.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,23 +21,26 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
-from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
+from stillhouse.dataset.contamination import ContaminationLabels
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
+from stillhouse.dataset.evaluation_sets import sets_fingerprint
 from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.dataset.labelling.functions import UserLabels
 from stillhouse.dataset.labelling.language import LanguageLabels
-from stillhouse.dataset.labelling.privacy import PrivacyLabels
 from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.dataset.labelling.subject import Labeller, Subject
 from stillhouse.dataset.labelling.text import text_labels
-from stillhouse.dataset.labelling.verification import verification_labels
-from stillhouse.dataset.rows import TableWriter, candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS
-from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE
+from stillhouse.dataset.rows import candidate_row
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, SIGNATURES_FILE
+from stillhouse.dataset.table import TableWriter
+from stillhouse.errors import StillhouseError
+from stillhouse.processes.exit import exit_with_parent
 from stillhouse.store.fingerprint import file_sha256
+from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
+from stillhouse.verification import examine
 
 _BATCH: Final = 256
 
@@ -147,6 +155,9 @@ def _labellers(labelling_json: str) -> list[Labeller]:
     if labels.language:
         found.append(LanguageLabels())
     if labels.privacy:
+        # Loads the tables of several libraries, which takes half a second.
+        from stillhouse.dataset.labelling.privacy import PrivacyLabels
+
         found.append(PrivacyLabels())
     if labels.file is not None:
         found.append(UserLabels(Path(labels.file)))
@@ -168,3 +179,59 @@ def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
     remaining = iter(trajectories)
     while batch := list(islice(remaining, _BATCH)):
         yield batch
+
+
+def verification_labels(subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
+    """The columns `verifier`, `verified` and `verification`."""
+    verdicts = []
+    for subject in subjects:
+        trajectory = subject.trajectory
+        # Without a turn the last assistant message is the prompt's own.
+        messages = trajectory.messages if trajectory.turns else []
+        verdicts.append(examine(messages, trajectory.stop_reason, subject.metadata))
+    return {
+        "verifier": [verdict.verifier for verdict in verdicts],
+        "verified": [verdict.verified for verdict in verdicts],
+        "verification": [verdict.note for verdict in verdicts],
+    }
+
+
+_pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
+
+
+def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> int:
+    """`label_shard` over files; the number of rows.
+
+    Inside `label_processes` one of its processes does the work, and this thread waits.
+
+    Raises:
+        StillhouseError: as `label_shard`, in whichever process; or that process was killed.
+    """
+    pool = _pool.get()
+    if pool is None:
+        return label_shard(read_trajectories(trajectories), read_metadata(metadata), labelling, folder)
+    try:
+        return pool.submit(label_file, trajectories, metadata, labelling, folder).result()
+    except BrokenProcessPool as error:
+        raise StillhouseError(
+            f"a process was killed while it labelled {trajectories} or a file beside it, as happens where memory runs "
+            "out. Set runtime.label_processes lower and run the same command again: finished shards are kept"
+        ) from error
+
+
+@contextmanager
+def label_processes(num_processes: int) -> Iterator[Executor]:
+    """Processes for `label_file`, which end with the block and with this process, however it ends."""
+    pool = ProcessPoolExecutor(
+        num_processes,
+        # Forked from a process with threads, a child may inherit a lock that nobody will release.
+        mp_context=get_context("spawn"),
+        initializer=exit_with_parent,
+        initargs=(os.getpid(),),
+    )
+    token = _pool.set(pool)
+    try:
+        yield pool
+    finally:
+        _pool.reset(token)
+        pool.shutdown(wait=True, cancel_futures=True)

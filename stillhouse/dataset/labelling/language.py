@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import orjson
 
-from stillhouse.dataset.labelling.prose import without_code, without_thoughts
 from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.text import without_code, without_thoughts
 
 MIN_LETTER_BYTES: Final = 20
 """UTF-8 bytes of letters from which there is something to identify: twenty Latin letters, ten Cyrillic ones, or seven

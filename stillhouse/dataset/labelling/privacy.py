@@ -1,8 +1,28 @@
-"""Personal data and secrets in what a row trains on or shows."""
+"""The label `private_data`: personal data, and keys and tokens in the form their issuers gave them.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+The secret detectors are those of detect-secrets whose patterns are an issuer's own; its detectors by entropy or by
+variable name are left out, since code and mathematics are full of what they report. A detector runs only on a text
+that holds one of its marks, and nothing is verified over the network.
+"""
 
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from detect_secrets.plugins.aws import AWSKeyDetector
+from detect_secrets.plugins.azure_storage_key import AzureStorageKeyDetector
+from detect_secrets.plugins.github_token import GitHubTokenDetector
+from detect_secrets.plugins.gitlab_token import GitLabTokenDetector
+from detect_secrets.plugins.jwt import JwtTokenDetector
+from detect_secrets.plugins.openai import OpenAIDetector
+from detect_secrets.plugins.pypi_token import PypiTokenDetector
+from detect_secrets.plugins.sendgrid import SendGridDetector
+from detect_secrets.plugins.slack import SlackDetector
+from detect_secrets.plugins.square_oauth import SquareOAuthDetector
+from detect_secrets.plugins.stripe import StripeDetector
+
+from stillhouse.dataset.labelling.personal_data import personal_data
 from stillhouse.dataset.labelling.subject import Subject
 
 
@@ -13,17 +33,67 @@ class PrivacyLabels:
     looked at: it was there before the teacher.
     """
 
-    def __init__(self) -> None:
-        # Both load the tables of libraries, half a second that only those who ask for it pay.
-        from stillhouse.dataset.labelling.leaked_secrets import has_secret
-        from stillhouse.dataset.labelling.personal_data import personal_data
-
-        self._personal_data, self._has_secret = personal_data, has_secret
-
     def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
         """The column, one list for each subject."""
         return {"private_data": [self.kinds(f"{one.sampled_text}\n{one.tool_text}") for one in subjects]}
 
     def kinds(self, text: str) -> list[str]:
         """The kinds of private data in `text`, sorted."""
-        return sorted([*self._personal_data(text), *(["secret"] if self._has_secret(text) else [])])
+        return sorted([*personal_data(text), *(["secret"] if has_secret(text) else [])])
+
+
+_PLACEHOLDER: Final = re.compile(
+    r"example|sample|dummy|x{6}|placeholder|your[_-]|12345678|\.eyJzdWIiOiIxMjM0NTY3ODkwI", re.I
+)
+"""What shows a key to be an invented one; the last is the payload of jwt.io, {"sub":"1234567890", in base64."""
+_MIN_DISTINCT: Final = 10
+"""Distinct characters of a token; random ones of 16 and more have more, `xxxx...` and `1212...` fewer."""
+
+
+def has_secret(text: str) -> bool:
+    """Whether `text` holds a key or token that is no placeholder."""
+    return any(
+        len(set(token)) >= _MIN_DISTINCT and _PLACEHOLDER.search(token) is None
+        for marks, find in _FINDERS
+        if any(mark in text for mark in marks)
+        for token in find(text)
+    )
+
+
+def _detected(detector: Any, text: str) -> Iterator[str]:
+    for form in detector.denylist:
+        for found in form.finditer(text):
+            # It gives only the groups of what it finds, but checks more than the form.
+            if any(detector.analyze_string(found[0])):
+                yield found[0]
+
+
+def _matched(form: str, text: str) -> Iterator[str]:
+    return (found[0] for found in re.finditer(form, text))
+
+
+_FINDERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Iterator[str]]], ...]] = (
+    (("AKIA", "ASIA", "ABIA", "ACCA", "A3T", "aws", "AWS"), partial(_detected, AWSKeyDetector())),
+    (("AccountKey=",), partial(_detected, AzureStorageKeyDetector())),
+    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), partial(_detected, GitHubTokenDetector())),
+    (("glpat-", "gldt-", "glft-", "glsoat-", "glrt-", "glptt-", "glcbt-"), partial(_detected, GitLabTokenDetector())),
+    (("eyJ",), partial(_detected, JwtTokenDetector())),
+    (("T3BlbkFJ",), partial(_detected, OpenAIDetector())),
+    (("pypi-Ag",), partial(_detected, PypiTokenDetector())),
+    (("SG.",), partial(_detected, SendGridDetector())),
+    (("xox", "hooks.slack.com"), partial(_detected, SlackDetector())),
+    (("sq0csp-",), partial(_detected, SquareOAuthDetector())),
+    (("k_live_",), partial(_detected, StripeDetector())),
+    # Forms that detect-secrets does not know, as in the rules of gitleaks 8.
+    (("github_pat_",), partial(_matched, r"\bgithub_pat_\w{82}\b")),
+    (("sk-ant-",), partial(_matched, r"\bsk-ant-(?:api|admin)\d{2}-[\w-]{80,}")),
+    (("hf_",), partial(_matched, r"\bhf_[A-Za-z]{34}\b")),
+    (("AIza",), partial(_matched, r"\bAIza[\w-]{35}(?![\w-])")),
+    (("npm_",), partial(_matched, r"\bnpm_[A-Za-z0-9]{36}\b")),
+    # The header alone explains what a key looks like; a key has a body.
+    (
+        ("PRIVATE KEY",),
+        partial(_matched, r"-BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[ A-Z]*-----[^-]{0,200}?[A-Za-z0-9+/]{40}"),
+    ),
+)
+"""Marks, one of which each token holds, and what finds the tokens."""

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stillhouse.dataset.labelling.prose import without_code, without_thoughts
 from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.text import without_code, without_thoughts
 
 MAX_SHOWN: Final = 200
 """Characters of a refusal that are kept."""

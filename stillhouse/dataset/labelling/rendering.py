@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
-from stillhouse.chat.template import TemplateError
 from stillhouse.dataset.labelling.subject import Subject
 
 _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")

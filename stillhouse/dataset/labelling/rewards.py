@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from stillhouse.config import ToolsConfig
-from stillhouse.dataset.labelling.failures import Failures
+from stillhouse.dataset.labelling.functions import Failures
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread

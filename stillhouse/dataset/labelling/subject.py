@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stillhouse.chat.content import text_of
-from stillhouse.dataset.calls import calls_of
+from stillhouse.chat.content import calls_of, text_of
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
 from stillhouse.verification import final_answer

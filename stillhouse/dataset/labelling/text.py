@@ -1,9 +1,12 @@
-"""Lengths, and how much a text repeats itself."""
+"""Lengths of texts, how much they repeat themselves, and their prose without code and reasoning.
+
+Code blocks follow the fences of CommonMark 0.31, section 4.5, at any indentation, since models indent them in lists.
+"""
 
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stillhouse.dataset.labelling.subject import Subject
 
@@ -57,3 +60,44 @@ def compression_ratio(text: str) -> float | None:
     if len(content) < MIN_COMPRESSED_BYTES:
         return None
     return len(zlib.compress(content, wbits=_GZIP_WINDOW)) / len(content)
+
+
+_FENCE: Final = re.compile(r"[ \t>]*(?:[-*+] +|\d+[.)] +)?(`{3,}|~{3,})([^\n]*)")
+_CODE_SPAN: Final = re.compile(r"(?<!`)(`{1,2})(?!`)[^`\n]+\1(?!`)")
+_THOUGHTS: Final = re.compile(r"\s*<(think|thinking)>.*?</\1>\s*", re.DOTALL)
+
+
+class Prose(NamedTuple):
+    """A text whose code is blank; every character stands where it stood."""
+
+    text: str
+    open_line: int | None
+    """Line, from 1, of a code fence that is never closed; what follows it is not blank."""
+
+
+def without_code(text: str) -> Prose:
+    """`text` with spaces in place of fenced blocks and of code between backticks."""
+    if "`" not in text and "~~~" not in text:
+        return Prose(text, None)
+    lines = text.split("\n")
+    opened: tuple[str, int] | None = None
+    for number, line in enumerate(lines):
+        fence = _FENCE.match(line)
+        if fence is None:
+            continue
+        mark, rest = fence.groups()
+        if opened is None:
+            # "```x```" on one line is a code span.
+            opened = None if "`" in rest else (mark, number)
+        elif mark.startswith(opened[0]) and not rest.strip():
+            for inside in range(opened[1], number + 1):
+                lines[inside] = " " * len(lines[inside])
+            opened = None
+    spans_blank = _CODE_SPAN.sub(lambda span: " " * len(span[0]), "\n".join(lines))
+    return Prose(spans_blank, None if opened is None else opened[1] + 1)
+
+
+def without_thoughts(text: str) -> str:
+    """`text` after the think tags that it begins with, where it does."""
+    thoughts = _THOUGHTS.match(text)
+    return text if thoughts is None else text[thoughts.end() :]

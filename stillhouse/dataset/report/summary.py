@@ -19,7 +19,7 @@ from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Finding
 from stillhouse.dataset.report.funnel import FunnelCounts, Step
 from stillhouse.dataset.report.measures import MEASURES, Measurements
 from stillhouse.dataset.report.usage import USAGE_COLUMNS, Usage
-from stillhouse.dataset.select.steps import STEPS
+from stillhouse.dataset.select.filters import STEPS
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject
 

@@ -19,10 +19,16 @@ from pandas.api.types import union_categoricals
 from xxhash import xxh3_64_intdigest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS, DIFFICULTY_COLUMNS, DUPLICATE_COLUMNS, JUDGE_COLUMNS, Column
+from stillhouse.dataset.schema import (
+    CANDIDATE_COLUMNS,
+    DIFFICULTY_COLUMNS,
+    DUPLICATE_COLUMNS,
+    JUDGE_COLUMNS,
+    CandidateShard,
+    Column,
+)
 from stillhouse.dataset.select.filters import drop_bits, limits_of, wanted_scores
 from stillhouse.dataset.select.labels import PLAIN, label_frame, names_of_scores, opened_for, score_column
-from stillhouse.dataset.shards import CandidateShard
 from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import unit_interval

@@ -21,8 +21,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stillhouse.dataset.select.order import Mask
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.schema import CandidateShard
+from stillhouse.dataset.select.choices import Mask
 from stillhouse.errors import InputError
 
 Vectors = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stillhouse.dataset.select.order import Mask, place_in_prompt
+from stillhouse.dataset.select.choices import Mask, rank_in_prompt
 from stillhouse.errors import InputError
 
 
@@ -51,7 +51,7 @@ def settle(rows: pd.DataFrame, alive: Mask, duplicates: Groups, rows_per_prompt:
     while True:
         offered = _first_of_each(groups, order[is_open[order]])
         if rows_per_prompt is not None:
-            places = place_in_prompt(rows, offered)
+            places = rank_in_prompt(rows, offered)
             refused[places.index[places >= rows_per_prompt]] = True
         waiting = is_open & ~offered
         if not np.isin(groups[waiting], groups[offered & refused]).any():

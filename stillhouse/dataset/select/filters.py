@@ -1,14 +1,16 @@
-"""Filters: each says, from labels and limits alone, which rows should not be trained on.
+"""Filters: each decides from labels and limits alone which rows should not be trained on; and the funnel over them.
 
 They look at one row at a time, so that the same filters decide while trajectories are still being sampled.
 """
 
 from collections.abc import Callable
 from functools import reduce
+from itertools import groupby
 from operator import or_
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from stillhouse.config import DatasetConfig
 from stillhouse.config.dataset import FiltersConfig
 from stillhouse.dataset.select.labels import arrow_batch, label_frame, score_column
-from stillhouse.dataset.select.reasons import BITS, DropReason
+from stillhouse.dataset.select.reasons import BITS, MEANINGS, DropReason
 from stillhouse.types import StopReason
 
 
@@ -172,3 +174,39 @@ FILTERS: Final = (
            lambda labels, limits: _earlier(labels, "near") if limits.duplicates == "near" else None),
 )  # fmt: skip
 """In the order of the funnel: broken rows first, then what is cheapest to know."""
+
+
+STEPS: Final[tuple[tuple[str, tuple[DropReason, ...]], ...]] = (
+    *((step, tuple(one.reason for one in filters)) for step, filters in groupby(FILTERS, lambda one: one.step)),
+    ("of a prompt within the pass rates", (DropReason.PASS_RATE,)),
+    ("preferred in its prompt", (DropReason.NOT_PREFERRED,)),
+    ("within the quota of its tag", (DropReason.QUOTA,)),
+    ("diverse", (DropReason.NOT_DIVERSE,)),
+    ("within the target", (DropReason.SURPLUS,)),
+)
+"""Each step's name, which describes the rows that pass it, and the reasons that drop rows there."""
+
+
+def funnel(reasons: npt.NDArray[np.uint64]) -> list[tuple[str, int]]:
+    """Each step's name and the number of rows that no reason up to there speaks against."""
+    left, against = [], 0
+    for step, found in STEPS:
+        against |= sum(BITS[reason] for reason in found)
+        left.append((step, int(np.count_nonzero((reasons & np.uint64(against)) == 0))))
+    return left
+
+
+def explanation(reasons: npt.NDArray[np.uint64]) -> str:
+    """The steps that lose rows as lines of text, how often each reason holds, and what those reasons mean."""
+    left = [len(reasons), *(num_rows for _, num_rows in funnel(reasons))]
+    lost = (
+        f"  {after:>8}  {step}"
+        for (step, _), before, after in zip(STEPS, left, left[1:], strict=False)
+        if after < before
+    )
+    steps = "\n".join(lost)
+    counts = {reason: int(np.count_nonzero(reasons & np.uint64(bit))) for reason, bit in BITS.items()}
+    common = sorted((reason for reason in counts if counts[reason]), key=lambda reason: -counts[reason])
+    return f"{steps}\nReasons: {', '.join(f'{reason} {counts[reason]}' for reason in common) or 'none'}\n" + "".join(
+        f"  {reason}: {MEANINGS[reason]}\n" for reason in common
+    )

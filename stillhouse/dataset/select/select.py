@@ -12,19 +12,23 @@ import numpy.typing as npt
 import pandas as pd
 
 from stillhouse.config import DatasetConfig
+from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.candidates import Candidates, read_candidates, scores_of
+from stillhouse.dataset.select.choices import (
+    Mask,
+    check_quotas,
+    in_validation,
+    outside_band,
+    over_quota,
+    over_target,
+    pass_rates,
+    preference,
+    preference_pairs,
+)
 from stillhouse.dataset.select.diversity import not_diverse
 from stillhouse.dataset.select.duplicates import duplicate_groups, settle
-from stillhouse.dataset.select.filters import wanted_scores
-from stillhouse.dataset.select.order import Mask, preference
-from stillhouse.dataset.select.pairs import preference_pairs
-from stillhouse.dataset.select.pass_rate import outside_band, pass_rates
-from stillhouse.dataset.select.quotas import check_quotas, over_quota
+from stillhouse.dataset.select.filters import explanation, wanted_scores
 from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
-from stillhouse.dataset.select.split import validates
-from stillhouse.dataset.select.steps import explanation
-from stillhouse.dataset.select.target import surplus
-from stillhouse.dataset.shards import CandidateShard
 from stillhouse.errors import ConfigError, NothingKept
 
 
@@ -81,7 +85,7 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
             f"  {len(rows):>8}  rollouts\n  {np.count_nonzero(~is_repeated):>8}  distinct\n"
             f"{explanation(reasons[~is_repeated])}Loosen the section `dataset`, or look at the rollouts"
         )
-    is_validation = validates(rows, kept, config.validation_fraction)
+    is_validation = in_validation(rows, kept, config.validation_fraction)
     if (kept == is_validation).all():
         raise NothingKept(
             f"all {np.count_nonzero(kept)} kept rows fall into the validation split; expected some to train on. Set "
@@ -126,7 +130,7 @@ def _choose(
     drop(DropReason.NOT_PREFERRED, settled.refused)
     drop(DropReason.QUOTA, over_quota(rows, alive(), selection.quotas))
     drop(DropReason.NOT_DIVERSE, not_diverse(rows, alive(), shards, selection.max_diverse_rows))
-    drop(DropReason.SURPLUS, surplus(rows, alive(), selection.target_rows))
+    drop(DropReason.SURPLUS, over_target(rows, alive(), selection.target_rows))
     return reasons
 
 

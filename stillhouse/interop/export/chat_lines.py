@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from stillhouse.chat.content import text_of
-from stillhouse.dataset.calls import Call, calls_of
+from stillhouse.chat.content import Call, calls_of, text_of
 from stillhouse.dataset.read import original_messages
 from stillhouse.types import JsonObject, Message
 

@@ -13,7 +13,7 @@ from stillhouse.dataset.schema import COLUMNS
 from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop.export.chat_lines import openai_line, rnow_line, sharegpt_line
-from stillhouse.interop.export.hub_folder import write_hub_folder
+from stillhouse.interop.export.hub import write_hub_folder
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import JsonObject
 

@@ -1,14 +1,80 @@
-"""Datasets to the Hugging Face Hub."""
+"""A dataset on the Hugging Face Hub, and the folder for `load_dataset`: a card and `data/*.parquet`."""
 
+import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from stillhouse.interop.export.hub_folder import write_hub_folder
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stillhouse.dataset.read import SplitName
+from stillhouse.errors import ConfigError, InputError
+from stillhouse.store.atomic import replaced_folder
 from stillhouse.store.hub import hub_client, push_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+
+_CARD: Final = "README.md"
+_PREFERENCES: Final = "preferences"
+
+
+def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
+    """Copies the files of a dataset to `output`, which appears whole or not at all; the number of rows of `splits`.
+
+    A split without rows is left out, since `load_dataset` refuses a dataset that has one.
+
+    Raises:
+        ConfigError: `output` is there already.
+        InputError: `folder` is no dataset, or there are no rows.
+        StoreError: No space or no permission.
+    """
+    if output.exists():
+        raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
+    num_rows = {split: _num_rows(folder / f"{split}.parquet") for split in splits}
+    filled = [split for split in splits if num_rows[split]]
+    if not filled:
+        raise InputError(f"{folder}: there are no rows in {', '.join(splits)}; expected some to export")
+    names = [*filled, *([_PREFERENCES] if (folder / f"{_PREFERENCES}.parquet").is_file() else [])]
+    card = _card(folder / _CARD, filled, names)
+    with replaced_folder(output) as work:
+        (work / "data").mkdir()
+        for name in names:
+            shutil.copyfile(folder / f"{name}.parquet", work / _path(name))
+        (work / _CARD).write_text(card, encoding="utf-8")
+    return sum(num_rows.values())
+
+
+def _path(name: str) -> str:
+    return f"data/{name}-00000-of-00001.parquet"
+
+
+def _num_rows(path: Path) -> int:
+    try:
+        return pq.read_metadata(path).num_rows
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"dataset file {path} cannot be read: {error}; expected a dataset's folder") from error
+
+
+def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
+    """The dataset's card, whose metadata name the files where they now lie."""
+    from huggingface_hub import RepoCard
+
+    try:
+        card = RepoCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no dataset card: {error}; expected the README.md of a dataset") from error
+    configs: list[dict[str, Any]] = [
+        {"config_name": "default", "data_files": [{"split": split, "path": _path(split)} for split in splits]}
+    ]
+    if _PREFERENCES in names:
+        files = [{"split": "train", "path": _path(_PREFERENCES)}]
+        configs.append({"config_name": _PREFERENCES, "data_files": files})
+    card.data.configs = configs  # type: ignore[attr-defined]
+    return str(card)
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:

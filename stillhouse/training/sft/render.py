@@ -10,8 +10,8 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parts import ALL_PARTS, Part
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
-from stillhouse.chat.template import TemplateError
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError

@@ -130,10 +130,10 @@ def _parquet_rows(path: Path) -> Iterator[SourceRow]:
 
 
 def _hugging_face_rows(source: SftSource) -> Iterator[SourceRow]:
-    from stillhouse.prompts.tables import hugging_face_rows
+    from stillhouse.prompts.sources import hugging_face_rows
 
     name = source.path.removeprefix(HUGGING_FACE)
-    for row in hugging_face_rows(name, source.split, key="sft.sources", wanted=CONVERSATION_COLUMNS):
+    for row in hugging_face_rows(name, source.split, key="sft.sources", required=CONVERSATION_COLUMNS):
         yield row._replace(value=_present(row.value))
 
 

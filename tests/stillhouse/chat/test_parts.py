@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parts import ALL_PARTS, Part
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_samples
-from stillhouse.chat.template import TemplateError
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 Family = Callable[[str], PreTrainedTokenizerBase]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.rendering import Starts, render_starts
+from stillhouse.chat.rendering import Prefixes, render_prefixes
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError
 
@@ -15,7 +15,7 @@ MESSAGES = [
     {"role": "assistant", "content": "I think.", "reasoning_content": "Hm.", "reasoning": "Hm."},
     {"role": "user", "content": "And \U0001f600?"},
 ]
-STARTS = [(1, True), (2, False), (3, True), (3, False)]
+PREFIXES = [(1, True), (2, False), (3, True), (3, False)]
 TOOLS: list[Any] = [CALCULATOR_SCHEMA]
 
 ENDLESS = {
@@ -45,12 +45,12 @@ HUGE = {
 @pytest.fixture
 def render(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The texts of a template: `render("{{ messages }}")`."""
-    list(render_starts(tokenizer, [Starts(MESSAGES, None, STARTS)]))
+    list(render_prefixes(tokenizer, [Prefixes(MESSAGES, None, PREFIXES)]))
 
     def rendered(template: str, max_s: float = 5.0) -> list[str]:
         monkeypatch.setattr(tokenizer, "chat_template", template)
-        (texts,) = render_starts(tokenizer, [Starts(MESSAGES, None, [(3, False)])], max_s)
-        assert texts.refused is None
+        (texts,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, None, [(3, False)])], max_s)
+        assert texts.refusal is None
         return texts.texts
 
     return rendered
@@ -62,17 +62,17 @@ def test_texts_are_those_of_transformers(
     family: Callable[[str], PreTrainedTokenizerBase], name: str, tools: list[Any] | None
 ) -> None:
     tokenizer: Any = family(name)
-    (found,) = render_starts(tokenizer, [Starts(MESSAGES, tools, STARTS)])
+    (found,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, tools, PREFIXES)])
     expected = [
         tokenizer.apply_chat_template(MESSAGES[:end], tools=tools, add_generation_prompt=prompt, tokenize=False)
-        for end, prompt in STARTS
+        for end, prompt in PREFIXES
     ]
     assert found == (expected, None)
 
 
 def test_many_conversations_come_back_in_their_order(tokenizer: PreTrainedTokenizerBase) -> None:
-    asked = [Starts([{"role": "user", "content": f"number {n}"}], None, [(1, True)]) for n in range(100)]
-    texts = [found.texts[0] for found in render_starts(tokenizer, asked)]
+    asked = [Prefixes([{"role": "user", "content": f"number {n}"}], None, [(1, True)]) for n in range(100)]
+    texts = [found.texts[0] for found in render_prefixes(tokenizer, asked)]
     assert [f"number {n}" in text for n, text in enumerate(texts)] == [True] * 100
 
 
@@ -81,7 +81,7 @@ def test_what_a_template_refuses_comes_after_what_it_rendered(
 ) -> None:
     template = "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}{{ messages|length }}"
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    (found,) = render_starts(tokenizer, [Starts(MESSAGES, None, STARTS)])
+    (found,) = render_prefixes(tokenizer, [Prefixes(MESSAGES, None, PREFIXES)])
     assert found == (["1", "2"], "too many")
 
 
@@ -113,5 +113,5 @@ def test_the_sandbox_stands(render: Callable[..., list[str]]) -> None:
 
 def test_texts_keep_every_character(tokenizer: PreTrainedTokenizerBase) -> None:
     odd = "\x00 \ud800 \u2028 \U0001f600 \\u0041"
-    (found,) = render_starts(tokenizer, [Starts([{"role": "user", "content": odd}], None, [(1, False)])])
+    (found,) = render_prefixes(tokenizer, [Prefixes([{"role": "user", "content": odd}], None, [(1, False)])])
     assert odd in found.texts[0]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_samples, render_spans, tokenise_spans
-from stillhouse.chat.template import TemplateError
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import Message

@@ -5,8 +5,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
+from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import render_samples
-from stillhouse.chat.template import TemplateError, next_turn_ids, render, stop_token_ids
+from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import Criterion, JudgeConfig
-from stillhouse.dataset.calls import Call, calls_of
 from stillhouse.dataset.duplicates.texts import texts_of
-from stillhouse.dataset.judge.prompts import question_of
+from stillhouse.dataset.judge import question_of
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.types import Trajectory
 

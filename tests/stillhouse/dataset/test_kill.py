@@ -13,7 +13,7 @@ from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.dataset.read import read_rows
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.shards import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
+from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.interop.export import Form, export_dataset
 from stillhouse.store import ArtifactStore, file_sha256
 from stillhouse.types import Artifact, Trajectory
@@ -28,7 +28,7 @@ DATASETS = """
     from stillhouse.config import DatasetConfig, FiltersConfig
     from stillhouse.dataset.build import assemble_dataset
     from stillhouse.dataset.report.origin import Origin
-    from stillhouse.dataset.shards import CandidateShard
+    from stillhouse.dataset.schema import CandidateShard
     from stillhouse.store import ArtifactStore, file_sha256
 
     store, shard = ArtifactStore(sys.argv[1]), CandidateShard(*map(Path, sys.argv[2:4]), duplicates=Path(sys.argv[4]))

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.dataset.read import read_rows
-from stillhouse.dataset.rows import TableWriter, candidate_row
+from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, COLUMNS, PREFERENCE_COLUMNS, Column, arrow_schema
+from stillhouse.dataset.table import TableWriter
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
 MESSAGES: list[Any] = [

@@ -13,9 +13,9 @@ import pytest
 
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.dataset.rows import TableWriter, candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.rows import candidate_row
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CandidateShard
+from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.write import write_rows
 from stillhouse.embedded import embedded_path
 from stillhouse.types import Trajectory

@@ -10,9 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.dataset.read import read_file, read_rows
-from stillhouse.dataset.rows import TableWriter, candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS, COLUMNS, DUPLICATE_COLUMNS, JUDGE_COLUMNS, arrow_schema
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.rows import candidate_row
+from stillhouse.dataset.schema import (
+    CANDIDATE_COLUMNS,
+    COLUMNS,
+    DUPLICATE_COLUMNS,
+    JUDGE_COLUMNS,
+    CandidateShard,
+    arrow_schema,
+)
+from stillhouse.dataset.table import TableWriter
 from stillhouse.dataset.write import write_rows
 from stillhouse.errors import InputError
 from stillhouse.types import PromptMetadata, Trajectory

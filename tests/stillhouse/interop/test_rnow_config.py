@@ -2,7 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stillhouse.config import DistillConfig
-from stillhouse.prompts import load_prompts
+from stillhouse.prompts import parse_prompts
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import JsonObject
 
@@ -45,7 +45,7 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     config, unmapped = rnow(dataset_type="sft", teacher=None, algorithm=None, rollout=None)
     assert (config.sft.enabled, config.on_policy.enabled) == (True, False)
     assert (config.sft.num_epochs, config.sft.batch_size, config.sft.checkpoint_every_steps) == (3, 4, 20)
-    (prompt,) = load_prompts(config.prompts).prompts
+    (prompt,) = parse_prompts(config.prompts).prompts
     assert config.rollouts.trajectories_file is not None
     (trajectory,) = read_trajectories(Path(config.rollouts.trajectories_file))
     assert (trajectory.prompt_id, trajectory.messages) == (prompt.id, answered)

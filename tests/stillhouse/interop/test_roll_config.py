@@ -3,7 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stillhouse.config import DistillConfig
-from stillhouse.prompts import load_prompts
+from stillhouse.prompts import parse_prompts
 from stillhouse.types import JsonObject
 
 Converted = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
@@ -26,7 +26,7 @@ def test_every_key_of_a_roll_config_is_written_or_listed(
     assert (config.on_policy.max_tokens, config.on_policy.temperature, config.on_policy.max_turns) == (4096, 0.99, 1)
     assert (config.on_policy.learning_rate, config.on_policy.warmup_steps, config.on_policy.seed) == (5e-7, 20, 42)
     assert config.prompts.verifier_by_tag == {"deepmath": "math", "aime": "math", "code_sandbox": "python"}
-    (prompt,) = load_prompts(config.prompts).prompts
+    (prompt,) = parse_prompts(config.prompts).prompts
     assert prompt.messages == [{"role": "user", "content": "3x + 5 = 14"}]
     assert (config.on_policy.top_p, config.on_policy.reward_coef, config.on_policy.loss_fn) == (0.99, 0.0, "ppo")
     assert config.on_policy.aggregation == "sequence_mean_token_mean"

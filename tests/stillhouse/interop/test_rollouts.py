@@ -6,7 +6,7 @@ import pytest
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.interop import Converted, Options, convert
-from stillhouse.prompts import load_prompts
+from stillhouse.prompts import parse_prompts
 from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.types import JsonObject, StopReason, Trajectory
 
@@ -40,7 +40,7 @@ def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
     write(tmp_path / "rollouts/rollout_1/sample_2.json", rollout(id="sample_2"))
     write(tmp_path / "rollouts/rollout_1/sample_10.json", rollout(id="sample_10"))
     account, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out", teacher="gpt-5.2")
-    loaded = load_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
+    loaded = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
     (prompt,) = loaded.prompts
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
     beside = loaded.metadata[prompt.id]
@@ -136,7 +136,7 @@ def test_turns_of_the_prompt_itself_stay_in_the_prompt(tmp_path: Path, rollout: 
     said = {"role": "assistant", "content": "2.1 million"}
     write(tmp_path / "rollouts/sample_1.json", rollout(conversation=[*asked, said], turns=1, completion=112))
     _, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out")
-    (prompt,) = load_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl"))).prompts
+    (prompt,) = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl"))).prompts
     assert prompt.messages == asked
     (turn,) = trajectory.turns
     assert turn.usage == {"prompt_tokens": 700, "completion_tokens": 112}
@@ -235,5 +235,5 @@ def test_metadata_that_differs_between_samples_of_a_prompt_is_told_of(
     _convert(tmp_path / "rollouts", tmp_path / "out")
     conflicts = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "metadata"]
     assert [(Path(row["place"]).name, row["value"]) for row in conflicts] == [("sample_2.json", {"answer": "5"})]
-    loaded = load_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
+    loaded = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
     assert loaded.metadata[loaded.prompts[0].id].expected_answer == "4"

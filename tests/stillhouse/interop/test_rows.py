@@ -9,8 +9,8 @@ import pytest
 
 from stillhouse.config import PromptsConfig
 from stillhouse.interop import Converted, Options, convert
-from stillhouse.prompts import load_prompts
-from stillhouse.prompts.load import LoadedPrompts
+from stillhouse.prompts import parse_prompts
+from stillhouse.prompts.parse import ParsedPrompts
 from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.types import JsonObject, StopReason, Trajectory
 
@@ -26,7 +26,7 @@ class Result:
     def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
         folder = source.parent / "out"
         self.account: Converted = convert(source, folder, form, Options(**options))
-        self.loaded: LoadedPrompts = load_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
+        self.loaded: ParsedPrompts = parse_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
         self.trajectories: list[Trajectory] = _if_there(folder / "trajectories.jsonl", read_trajectories)
         self.unmapped: list[JsonObject] = _if_there(folder / "unmapped.jsonl", read_jsonl)
         known = {prompt.id for prompt in self.loaded.prompts}

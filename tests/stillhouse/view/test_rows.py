@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from stillhouse.dataset.rows import TableWriter, candidate_row
+from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import InputError
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import PromptMetadata, StopReason, Trajectory

@@ -15,8 +15,9 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.template import TemplateError, next_turn_ids, render, stop_token_ids
-from stillhouse.chat.tokens import decode_all, encode_all
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
+from stillhouse.chat.tokenizer import decode_all, encode_all
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.chat.template import TemplateError, next_turn_ids, render
-from stillhouse.chat.tokens import encode, end_of_turn, special_ids
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.template import next_turn_ids, render
+from stillhouse.chat.tokenizer import encode, end_of_turn, special_ids
 from stillhouse.errors import TrainingError
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView

@@ -11,9 +11,9 @@ from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
 from stillhouse.dataset.labelling.subject import Subject
-from stillhouse.dataset.rows import TableWriter, candidate_row
-from stillhouse.dataset.schema import CANDIDATE_COLUMNS
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.rows import candidate_row
+from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CandidateShard
+from stillhouse.dataset.table import TableWriter
 from stillhouse.types import StopReason, Trajectory, Turn
 
 

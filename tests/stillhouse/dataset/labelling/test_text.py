@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.dataset.labelling.subject import Subject
-from stillhouse.dataset.labelling.text import MIN_COMPRESSED_BYTES, compression_ratio, repetition, text_labels
+from stillhouse.dataset.labelling.text import (
+    MIN_COMPRESSED_BYTES,
+    compression_ratio,
+    repetition,
+    text_labels,
+    without_code,
+    without_thoughts,
+)
 
 WORDS = st.lists(st.sampled_from(["one", "Two", "drei", "四", "5"]), max_size=60)
 
@@ -76,3 +83,47 @@ def test_the_order_of_a_batch_changes_no_label(order: list[int]) -> None:
     assert [repetition(texts[place]) for place in order] == [
         [repetition(one) for one in texts][place] for place in order
     ]
+
+
+@given(st.text(alphabet="a`~ \n>-1."))
+def test_every_character_stands_where_it_stood(text: str) -> None:
+    prose, open_line = without_code(text)
+    assert len(prose) == len(text)
+    assert all(kept in (written, " ") for kept, written in zip(prose, text, strict=True))
+    assert [place for place, c in enumerate(prose) if c == "\n"] == [place for place, c in enumerate(text) if c == "\n"]
+    assert open_line is None or 1 <= open_line <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "prose", "open_line"),
+    [
+        ("a\n```python\nb\n```\nc", "a c", None),
+        ("a\n~~~\n```\n~~~\nc", "a c", None),
+        ("a\n````\n```\nb\n````\nc", "a c", None),
+        ("1. ```sh\n   b\n   ```\nc", "c", None),
+        ("> ```\n> b\n> ```\nc", "c", None),
+        ("say `b` twice, ``b``", "say twice,", None),
+        ("```b``` on one line", "```b``` on one line", None),
+        ("a `b\nc` d", "a `b c` d", None),
+        ("a\n```python\nb", "a ```python b", 2),
+        ("a\n```\nb\n```\n```\nc", "a ``` c", 5),
+        ("a\n```\nb\n``` python\nc", "a ``` b ``` python c", 2),
+    ],
+)
+def test_code_is_left_out(text: str, prose: str, open_line: int | None) -> None:
+    found = without_code(text)
+    assert (" ".join(found.text.split()), found.open_line) == (prose, open_line)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("<think>2 + 3\nis 5</think>\n\nFive.", "Five."),
+        (" <thinking>x</thinking>Five.", "Five."),
+        ("<think></think>Five. <think>x</think>", "Five. <think>x</think>"),
+        ("<think>never closed", "<think>never closed"),
+        ("Five. <think>x</think>", "Five. <think>x</think>"),
+    ],
+)
+def test_thoughts_at_the_beginning_are_left_out(text: str, rest: str) -> None:
+    assert without_thoughts(text) == rest

@@ -10,8 +10,8 @@ import pytest
 
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS, JSON_COLUMNS, JSON_LIST_COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.inference.endpoint import Price
 
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ from markdown_it import MarkdownIt
 from stillhouse.dataset.report.card import dataset_card
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.store.fingerprint import file_sha256
 
 Row = dict[str, Any]

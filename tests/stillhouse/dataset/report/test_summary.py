@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stillhouse.dataset.report.funnel import FunnelCounts
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import PREFERENCE_COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval

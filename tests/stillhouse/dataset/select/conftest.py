@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import (
     CANDIDATE_COLUMNS,
     DIFFICULTY_COLUMNS,
     DUPLICATE_COLUMNS,
     JUDGE_COLUMNS,
+    CandidateShard,
     Column,
 )
 from stillhouse.dataset.select.select import Selection, select_rows
-from stillhouse.dataset.shards import CandidateShard
+from stillhouse.dataset.table import TableWriter
 
 Row = dict[str, Any]
 

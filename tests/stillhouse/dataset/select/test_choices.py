@@ -1,5 +1,3 @@
-"""Pass rates, best of n, quotas and the target."""
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.select.order import spread
-from stillhouse.dataset.select.quotas import over_quota
+from stillhouse.config import DatasetConfig
+from stillhouse.dataset.select.choices import in_validation, over_quota, over_target, spread
 from stillhouse.dataset.select.select import Selection
-from stillhouse.dataset.select.target import surplus
 from stillhouse.errors import ConfigError
+from stillhouse.prompts import split_prompts
+from stillhouse.store.fingerprint import unit_interval
+from stillhouse.types import Prompt
 
 Row = dict[str, Any]
 Select = Callable[..., Selection]
@@ -140,10 +140,158 @@ def test_asking_for_more_rows_adds_and_never_swaps(
     ids = np.random.default_rng(seed).permutation(len(prompts)).astype(np.uint64) + np.uint64(1)
     rows = frame(id=ids, prompt=prompts, tag=["math"] * len(prompts)).assign(preference=np.arange(len(prompts)))
     alive = np.ones(len(prompts), bool)
-    for drops in (lambda most: surplus(rows, alive, most), lambda most: over_quota(rows, alive, {"math": most})):
+    for drops in (lambda most: over_target(rows, alive, most), lambda most: over_quota(rows, alive, {"math": most})):
         few, many = ~drops(fewer), ~drops(fewer + more)
         assert (few.sum(), many.sum()) == (min(fewer, len(prompts)), min(fewer + more, len(prompts)))
         assert not (few & ~many).any()
     counts = Counter(prompts)
     firsts = [prompts[row] for row in spread(rows, alive)[: len(counts)]]
     assert sorted(firsts) == sorted(counts)
+
+
+def pairs(select: Callable[..., Selection], rows: list[Row], selection: Row | None = None, **config: Any) -> list[Any]:
+    found = select(rows, selection={"pairs": True, **(selection or {})}, **config).pairs
+    return [(rows[right]["id"], rows[wrong]["id"]) for right, wrong in found]
+
+
+def test_a_pair_is_a_prompts_preferred_right_row_and_its_preferred_wrong_one(
+    make_row: Callable[..., Row], select: Callable[..., Selection]
+) -> None:
+    rows = [
+        make_row("p", 0, verified=False, num_tokens=9),
+        make_row("p", 1, num_tokens=9),
+        make_row("p", 2, verified=False, num_tokens=8),
+        make_row("p", 3, num_tokens=8),
+        make_row("only right"),
+        make_row("only wrong", verified=False),
+        make_row("unverified", verified=None),
+        make_row("q", 0),
+        make_row("q", 1, verified=False),
+    ]
+    assert pairs(select, rows) == [("p/1", "p/0"), ("q/0", "q/1")]
+    assert pairs(select, rows, {"prefer": "shortest"}) == [("p/3", "p/2"), ("q/0", "q/1")]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"stop_reason": "max_turns"}, {"has_answer": False}, {"num_tokens": 101}, {"contamination": ['{"ngram": 9}']}],
+)
+def test_a_wrong_row_with_another_fault_makes_no_pair(
+    fault: Row, make_row: Callable[..., Row], select: Callable[..., Selection]
+) -> None:
+    assert pairs(select, [make_row("p", 0), make_row("p", 1, verified=False, **fault)]) == []
+
+
+def test_a_wrong_row_may_score_low(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+    rows = [make_row("p", 0, scores='{"a": 1}'), make_row("p", 1, verified=False, scores='{"a": 0}')]
+    assert pairs(select, rows, filters={"min_scores": {"a": 0.5}}) == [("p/0", "p/1")]
+
+
+def test_the_right_row_of_a_pair_is_kept_and_wrong_rows_pair_even_if_they_are_kept(
+    make_row: Callable[..., Row], select: Callable[..., Selection]
+) -> None:
+    rows = [make_row("p", 0, num_tokens=101), make_row("p", 1), make_row("p", 2, verified=False)]
+    assert pairs(select, rows, filters={"drop_wrong": False}) == [("p/1", "p/2")]
+    rows = [make_row("p", 0), make_row("p", 1, verified=False), make_row("q", 0), make_row("q", 1, verified=False)]
+    assert len(pairs(select, rows, {"target_rows": 1})) == 1
+
+
+def test_a_repeated_row_makes_no_pair(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+    wrong = make_row("p", 1, verified=False, num_tokens=101)
+    assert pairs(select, [make_row("p", 0), wrong, wrong]) == []
+
+
+def test_there_are_no_pairs_unless_asked_for(make_row: Callable[..., Row], select: Callable[..., Selection]) -> None:
+    assert select([make_row("p", 0), make_row("p", 1, verified=False)]).pairs == []
+
+
+def sides(selection: Selection, rows: list[Row]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for row, split in zip(rows, selection.splits.tolist(), strict=True):
+        if split >= 0:
+            found.setdefault(row["prompt_id"], set()).add(split)
+    return found
+
+
+def test_rows_of_one_prompt_share_a_split_that_its_id_alone_decides(
+    make_row: Callable[..., Row], select: Select
+) -> None:
+    rows = [make_row(f"p{n % 60}", n // 60) for n in range(180)]
+    found = sides(select(rows, validation_fraction=0.3, split_seed=5), rows)
+    assert found == {
+        prompt: {int(unit_interval("validation", 5, prompt) < 0.3)} for prompt in {row["prompt_id"] for row in rows}
+    }
+    assert {frozenset(split) for split in found.values()} == {frozenset([0]), frozenset([1])}
+
+
+def test_near_duplicate_prompts_share_a_split(make_row: Callable[..., Row], select: Select) -> None:
+    rows = [make_row(f"p{n:02}", prompt_cluster=f"p{n - n % 5:02}") for n in range(60)]
+    found = sides(select(rows, validation_fraction=0.4), rows)
+    assert all(found[f"p{n:02}"] == found[f"p{n - n % 5:02}"] for n in range(60))
+    assert len({frozenset(split) for split in found.values()}) == 2
+
+
+def test_split_is_independent_of_the_held_out_split_of_the_same_seed(
+    make_row: Callable[..., Row], select: Select
+) -> None:
+    prompts = [Prompt(id=f"{number:064x}", messages=[]) for number in range(4000)]
+    train, _ = split_prompts(prompts, 0.1, seed=0)
+    selection = select([make_row(prompt.id) for prompt in train], validation_fraction=0.1)
+    assert abs((selection.splits == 1).mean() - 0.1) < 5 * (0.1 * 0.9 / len(train)) ** 0.5
+
+
+def test_a_tag_that_chance_leaves_out_gives_its_lowest_draw_if_it_has_clusters_enough(
+    frame: Callable[..., pd.DataFrame],
+) -> None:
+    draws = [0.9, 0.5, 0.3, 0.8, 0.7, 0.6, 0.1]
+    rows = frame(prompt=np.arange(7), draw=draws, tag=["a"] * 4 + ["b"] * 2 + [None])
+    kept = np.ones(7, bool)
+    assert np.flatnonzero(in_validation(rows, kept, 0.25)).tolist() == [2, 6]
+    kept[2] = False
+    assert np.flatnonzero(in_validation(rows, kept, 0.25)).tolist() == [6]
+    assert np.flatnonzero(in_validation(rows, kept, 0.4)).tolist() == [1, 6]
+
+
+def test_a_cluster_is_of_the_tag_of_the_prompt_it_is_named_after(frame: Callable[..., pd.DataFrame]) -> None:
+    # Prompt 7 names the cluster it is in with prompt 3, whose hash is lower.
+    rows = frame(prompt=[3, 7, 8, 9], cluster=[7, 7, 8, 9], draw=[0.9, 0.9, 0.7, 0.8], tag=["b", "a", "a", "b"])
+    kept = np.array([True, False, True, True])
+    assert np.flatnonzero(in_validation(rows, kept, 0.5)).tolist() == [2]
+
+
+def test_no_fraction_no_validation(make_row: Callable[..., Row], select: Select) -> None:
+    assert (select([make_row(f"p{n}") for n in range(50)], validation_fraction=0.0).splits == 0).all()
+
+
+CLUSTERS = st.dictionaries(
+    st.integers(0, 10**6), st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from(["a", "b", None])), min_size=1
+)
+
+
+@given(before=CLUSTERS, added=CLUSTERS, fraction=st.floats(0.05, 0.95))
+def test_adding_rows_moves_at_most_the_lowest_cluster_of_their_own_tags(
+    before: dict[int, Any], added: dict[int, Any], fraction: float, frame: Callable[..., pd.DataFrame]
+) -> None:
+    def validating(clusters: dict[int, Any]) -> set[int]:
+        draws, tags = zip(*clusters.values(), strict=True)
+        rows = frame(prompt=list(clusters), draw=list(draws), tag=list(tags))
+        return set(rows["cluster"][in_validation(rows, np.ones(len(rows), bool), fraction)].tolist())
+
+    old, new = validating(before), validating({**added, **before})
+    moved = {cluster for cluster in before if (cluster in old) != (cluster in new)}
+    of_new_tags = {tag for cluster, (_, tag) in added.items() if cluster not in before}
+    for tag in ("a", "b", None):
+        of_tag = {cluster: draw for cluster, (draw, its) in before.items() if its == tag}
+        moved_here = moved & of_tag.keys()
+        assert len(moved_here) <= (tag in of_new_tags)
+        assert all(of_tag[cluster] == min(of_tag.values()) >= fraction for cluster in moved_here)
+    assert all((draw < fraction) <= (cluster in new) for cluster, (draw, _) in before.items())
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.5])
+def test_default_config_splits_as_the_fraction_says(
+    fraction: float, make_row: Callable[..., Row], select: Select
+) -> None:
+    rows = [make_row(f"p{n}") for n in range(2000)]
+    share = (select(rows, **{**DatasetConfig().model_dump(), "validation_fraction": fraction}).splits == 1).mean()
+    assert abs(share - fraction) < 5 * (fraction * (1 - fraction) / 2000) ** 0.5

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.select.filters import FILTERS
+from stillhouse.dataset.select.filters import FILTERS, STEPS, explanation, funnel
 from stillhouse.dataset.select.reasons import BITS, MEANINGS, DropReason, reasons_in
-from stillhouse.dataset.select.steps import STEPS, explanation, funnel
 from stillhouse.types import StopReason
 
 

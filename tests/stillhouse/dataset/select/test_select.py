@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stillhouse.config import DatasetConfig
+from stillhouse.dataset.schema import CandidateShard
 from stillhouse.dataset.select.select import Selection, select_rows
-from stillhouse.dataset.shards import CandidateShard
 from stillhouse.errors import ConfigError, InputError
 
 Row = dict[str, Any]

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from stillhouse.dataset.rows import TableWriter, candidate_row
+from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.dataset.read import read_file, read_rows
-from stillhouse.dataset.rows import TableWriter
 from stillhouse.dataset.schema import COLUMNS
+from stillhouse.dataset.table import TableWriter
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 from stillhouse.errors import ConfigError, InputError, StoreError
 from stillhouse.interop.export import Form, export_dataset

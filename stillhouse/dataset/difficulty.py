@@ -1,19 +1,27 @@
-"""How surprised the student is by what it would be trained on."""
+"""How hard rows are for the student before it is trained: its loss on a row, and its pass rate on the prompt."""
 
 import asyncio
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stillhouse.config import RuntimeConfig
-from stillhouse.types import StopReason, Trajectory
+from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.dataset.schema import DIFFICULTY_COLUMNS
+from stillhouse.dataset.table import TableWriter
+from stillhouse.dataset.totals import sampled_part
+from stillhouse.store import prompt_id
+from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
+from stillhouse.verification import verify_trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 _CHUNK: Final = 64
 """Rows scored between two looks at whether the stage was cancelled."""
@@ -51,8 +59,8 @@ class StudentScorer:
         return found
 
     def _score(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
+        from stillhouse.chat.rendering import TemplateError
         from stillhouse.chat.samples import render_samples
-        from stillhouse.chat.template import TemplateError
         from stillhouse.serving.score import score_tokens
 
         with self._lock:
@@ -123,3 +131,69 @@ def student_scorer(ref: str, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
                 del _scorers[key]
         if scorer.num_users == 0:
             scorer.free()
+
+
+def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
+    """What the student is asked, by the prompt id of the trajectories: each distinct prompt of theirs, once.
+
+    A prompt is what its trajectories begin with, the system prompt that was put before it included, with the tools that
+    they were offered.
+    """
+    prompts: dict[str, Prompt] = {}
+    for trajectory in trajectories:
+        if trajectory.prompt_id not in prompts:
+            given = trajectory.messages[: len(trajectory.messages) - len(sampled_part(trajectory))]
+            tools = [tool["function"]["name"] for tool in trajectory.tools]
+            prompts[trajectory.prompt_id] = Prompt(prompt_id(given, tools), given, tools)
+    return prompts
+
+
+def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConfig:
+    """How the student is sampled: within the teacher's bounds, at temperature 1, as evaluation samples it.
+
+    Args:
+        rollouts: of the teacher.
+        num_samples: answers to each prompt.
+    """
+    return RolloutsConfig(
+        num_samples=num_samples,
+        temperature=1.0,
+        max_tokens=rollouts.max_tokens,
+        max_turns=rollouts.max_turns,
+        closing_answer=False,
+        seed=rollouts.seed,
+        failure_budget=rollouts.failure_budget,
+    )
+
+
+def pass_rates(
+    sampled: Iterable[Trajectory], prompts: Mapping[str, Prompt], metadata: Mapping[str, PromptMetadata]
+) -> dict[str, float]:
+    """Share of right answers among the verified ones, by prompt id; prompts without a verified one are left out.
+
+    Args:
+        sampled: the student's trajectories of `prompts`.
+        prompts: what `student_prompts` gave.
+        metadata: by the prompt id of the dataset's trajectories.
+    """
+    asked = {prompt.id: known for known, prompt in prompts.items()}
+    verdicts: defaultdict[str, list[bool]] = defaultdict(list)
+    for trajectory in sampled:
+        known = asked[trajectory.prompt_id]
+        verified = verify_trajectory(replace(trajectory, prompt_id=known), metadata.get(known))
+        if verified is not None:
+            verdicts[known].append(verified)
+    return {known: sum(found) / len(found) for known, found in verdicts.items()}
+
+
+def write_difficulty(path: Path, rows: Iterable[tuple[float | None, float | None]]) -> int:
+    """Writes `schema.DIFFICULTY_COLUMNS`; the number of rows.
+
+    Args:
+        path: the file.
+        rows: the student's mean negative log-likelihood and its pass rate, for each of a shard's trajectories in order.
+    """
+    with TableWriter(path, DIFFICULTY_COLUMNS) as table:
+        for nll, pass_rate in rows:
+            table.write({"student_nll": nll, "student_pass_rate": pass_rate})
+    return table.num_rows

@@ -7,21 +7,22 @@ import pytest
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.prompts import LoadedPrompts, load_prompts
+from stillhouse.prompts import ParsedPrompts, parse_prompts, split_prompts
+from stillhouse.types import Prompt
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def load(path: Path, **config: object) -> LoadedPrompts:
-    return load_prompts(PromptsConfig(source=str(path), **config))
+def load(path: Path, **config: object) -> ParsedPrompts:
+    return parse_prompts(PromptsConfig(source=str(path), **config))
 
 
-def texts(loaded: LoadedPrompts) -> list[object]:
+def texts(loaded: ParsedPrompts) -> list[object]:
     return [prompt.messages[-1]["content"] for prompt in loaded.prompts]
 
 
 def test_embedded_prompts_carry_answers_and_tags() -> None:
-    loaded = load_prompts(PromptsConfig())
+    loaded = parse_prompts(PromptsConfig())
     assert len(loaded.prompts) == len(loaded.metadata) > 100
     assert loaded.report.malformed == []
     assert all(entry.expected_answer and entry.tag and entry.metadata == {} for entry in loaded.metadata.values())
@@ -69,7 +70,7 @@ def test_formats_with_columns_give_the_ids_of_jsonl(tmp_path: Path) -> None:
 
 def test_hugging_face_folder_is_read_as_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"prompt": "one", "answer": "1"}\n{"prompt": "two", "answer": "2"}\n')
-    loaded = load_prompts(PromptsConfig(source=f"hf:{tmp_path}"))
+    loaded = parse_prompts(PromptsConfig(source=f"hf:{tmp_path}"))
     assert texts(loaded) == ["one", "two"]
     assert [entry.expected_answer for entry in loaded.metadata.values()] == ["1", "2"]
 
@@ -77,7 +78,7 @@ def test_hugging_face_folder_is_read_as_a_dataset(tmp_path: Path) -> None:
 def test_missing_hugging_face_split_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"prompt": "one"}\n')
     with pytest.raises(InputError, match=r"hf:.*\[test\] cannot be read"):
-        load_prompts(PromptsConfig(source=f"hf:{tmp_path}", hf_split="test"))
+        parse_prompts(PromptsConfig(source=f"hf:{tmp_path}", hf_split="test"))
 
 
 def test_metadata_of_row_and_of_its_metadata_travels_whole(tmp_path: Path) -> None:
@@ -273,3 +274,26 @@ def test_parquet_values_beyond_json_become_text_in_metadata(tmp_path: Path) -> N
     pq.write_table(pa.table({"prompt": ["x"], "day": day, "tags": [["a", "b"]]}), path)
     (entry,) = load(path).metadata.values()
     assert entry.metadata == {"day": "1970-01-01", "tags": ["a", "b"]}
+
+
+def prompts(numbers: range) -> list[Prompt]:
+    return [Prompt(id=f"{number:064x}", messages=[]) for number in numbers]
+
+
+def test_split_is_a_partition_of_about_the_fraction() -> None:
+    train, held_out = split_prompts(prompts(range(5000)), 0.2, seed=0)
+    assert {p.id for p in train} | {p.id for p in held_out} == {p.id for p in prompts(range(5000))}
+    assert len(train) + len(held_out) == 5000
+    # Five standard deviations of a binomial share.
+    assert abs(len(held_out) / 5000 - 0.2) < 5 * (0.2 * 0.8 / 5000) ** 0.5
+
+
+def test_membership_does_not_depend_on_the_other_prompts() -> None:
+    _, few = split_prompts(prompts(range(100)), 0.3, seed=0)
+    _, many = split_prompts(reversed(prompts(range(300))), 0.3, seed=0)
+    assert {p.id for p in few} == {p.id for p in many} & {p.id for p in prompts(range(100))}
+
+
+def test_seeds_draw_other_splits_and_fraction_zero_holds_nothing_out() -> None:
+    assert split_prompts(prompts(range(200)), 0.5, seed=0) != split_prompts(prompts(range(200)), 0.5, seed=1)
+    assert split_prompts(prompts(range(200)), 0.0, seed=0)[1] == []

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stillhouse.config import ContaminationConfig
-from stillhouse.dataset.contamination import ContaminationLabels, sets_fingerprint
+from stillhouse.dataset.contamination import ContaminationLabels
+from stillhouse.dataset.evaluation_sets import sets_fingerprint
 from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import StopReason, Trajectory, Turn

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerBase
 
-from stillhouse.chat.template import TemplateError
-from stillhouse.chat.tokens import decode_all, encode, encode_placed
+from stillhouse.chat.rendering import TemplateError
+from stillhouse.chat.tokenizer import decode_all, encode, encode_placed
 
 Family = Callable[[str], PreTrainedTokenizerBase]
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581"), min_size=1, max_size=12) | st.just(

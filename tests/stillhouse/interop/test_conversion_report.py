@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.interop.conversion_report import Converted, Example
-from stillhouse.interop.summary import summary_lines
+from stillhouse.interop.conversion_report import Converted, Example, summary_lines
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.interop.secrets import HIDDEN, is_secret, without_secrets
+from stillhouse.interop.mapping import HIDDEN, is_secret, without_secrets
 
 
 @pytest.mark.parametrize(

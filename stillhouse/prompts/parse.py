@@ -1,6 +1,6 @@
-"""A prompts source as distinct prompts, their metadata, and an account of every row that is not among them."""
+"""A prompts source as distinct prompts, their metadata, a report on every other row, and the held-out split."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,14 +8,15 @@ from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.prompts.sources import SourceRow, read_source
+from stillhouse.store.fingerprint import unit_interval
 from stillhouse.types import Prompt, PromptMetadata
 
 _SHOWN_PROBLEMS: Final = 5
 
 
 @dataclass(slots=True)
-class LoadReport:
-    """What became of each row: `rows_read == prompts + duplicates + len(malformed)`."""
+class ParseReport:
+    """Counts of rows: `rows_read == prompts + duplicates + len(malformed)`."""
 
     rows_read: int = 0
     malformed: list[str] = field(default_factory=list)
@@ -27,33 +28,33 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedPrompts:
+class ParsedPrompts:
     """Distinct prompts in the order of the source."""
 
     prompts: list[Prompt]
     metadata: dict[str, PromptMetadata]
     """By prompt id; one entry for each prompt."""
-    report: LoadReport
+    report: ParseReport
 
 
-def load_prompts(config: PromptsConfig) -> LoadedPrompts:
-    """The distinct prompts that `config` names. Reading ends once `config.max_prompts` are found.
+def parse_prompts(config: PromptsConfig) -> ParsedPrompts:
+    """The distinct prompts of a source. Reading ends at `config.max_prompts`.
 
     Raises:
-        ConfigError: the source's format cannot be told.
-        InputError: the source is missing or empty, lacks a row of `config.entries`, holds no usable row, or has a
+        ConfigError: the source's format is unknown.
+        InputError: the source is missing or empty, lacks a row of `config.entries`, has no usable row, or has a
             larger share of malformed rows than `config.failure_budget`.
     """
-    report = LoadReport()
+    report = ParseReport()
     prompts: list[Prompt] = []
     metadata: dict[str, PromptMetadata] = {}
-    places: dict[str, str] = {}
+    first_places: dict[str, str] = {}
     for row in _selected(config):
         report.rows_read += 1
         problem = row.problem
         if problem is None:
             try:
-                prompt, beside = parse_row(row.value, config)
+                prompt, prompt_metadata = parse_row(row.value, config)
             except RowProblem as error:
                 problem = str(error)
         if problem is not None:
@@ -61,44 +62,44 @@ def load_prompts(config: PromptsConfig) -> LoadedPrompts:
             continue
         if prompt.id in metadata:
             report.duplicates += 1
-            if beside != metadata[prompt.id]:
+            if prompt_metadata != metadata[prompt.id]:
                 report.conflicts.append(
-                    f"{row.place}: same prompt as {places[prompt.id]} with other metadata; the first stands"
+                    f"{row.place}: same prompt as {first_places[prompt.id]} with other metadata; the first stands"
                 )
             continue
         prompts.append(prompt)
-        metadata[prompt.id] = beside
-        places[prompt.id] = row.place
+        metadata[prompt.id] = prompt_metadata
+        first_places[prompt.id] = row.place
         if len(prompts) == config.max_prompts:
             break
     _check(config, report, len(prompts))
-    return LoadedPrompts(prompts, metadata, report)
+    return ParsedPrompts(prompts, metadata, report)
 
 
 def _selected(config: PromptsConfig) -> Iterator[SourceRow]:
-    """Rows of the source, or those whose number is among `config.entries`."""
+    """Rows of the source, or those whose numbers are in `config.entries`."""
     rows = read_source(config)
     if not config.entries:
         yield from rows
         return
-    wanted = set(config.entries)
+    missing = set(config.entries)
     num_rows = 0
     for number, row in enumerate(rows):
         num_rows = number + 1
-        if number in wanted:
-            wanted.remove(number)
+        if number in missing:
+            missing.remove(number)
             yield row
-            if not wanted:
+            if not missing:
                 return
     if num_rows == 0:
         return
     raise InputError(
-        f"prompts.entries names rows {sorted(wanted)} that {config.source} does not have; expected numbers from 0 to "
+        f"prompts.entries names rows {sorted(missing)} that {config.source} does not have; expected numbers from 0 to "
         f"{num_rows - 1}"
     )
 
 
-def _check(config: PromptsConfig, report: LoadReport, num_prompts: int) -> None:
+def _check(config: PromptsConfig, report: ParseReport, num_prompts: int) -> None:
     if report.rows_read == 0:
         raise InputError(f"prompts source {config.source} is empty; expected at least one prompt")
     num_malformed = len(report.malformed)
@@ -112,3 +113,12 @@ def _check(config: PromptsConfig, report: LoadReport, num_prompts: int) -> None:
         f"{num_malformed} of {report.rows_read} rows of {config.source} are malformed ({share:.1%}), {why}. "
         f"Mend these rows:\n  {lines}{more}"
     )
+
+
+def split_prompts(prompts: Iterable[Prompt], fraction: float, seed: int) -> tuple[list[Prompt], list[Prompt]]:
+    """`(train, held_out)` in the order given; each prompt's content decides, `fraction` is held out in expectation."""
+    train: list[Prompt] = []
+    held_out: list[Prompt] = []
+    for prompt in prompts:
+        (held_out if unit_interval(seed, prompt.id) < fraction else train).append(prompt)
+    return train, held_out
