@@ -213,13 +213,13 @@ def _labelled_file(source: Path) -> list[dict[str, Any]]:
 def _labelled(rows: Sequence[Trajectory], source: Path) -> list[dict[str, Any]]:
     """The rows with our labels and the signatures that near-duplicates are found by."""
     from stillhouse.dataset.duplicates.signatures import signature_batch
+    from stillhouse.dataset.labelling.inputs import LabelInput
     from stillhouse.dataset.labelling.label import labelled_rows
-    from stillhouse.dataset.labelling.subject import Subject
 
     metadata = read_metadata(source / "metadata.jsonl")
-    subjects = [Subject.of(row, metadata[row.prompt_id]) for row in rows]
-    signatures = signature_batch(subjects, _LABELLING.duplicates)["row_signature"].to_pylist()
-    labelled = labelled_rows(subjects, _LABELLING)
+    inputs = [LabelInput.of(row, metadata[row.prompt_id]) for row in rows]
+    signatures = signature_batch(inputs, _LABELLING.duplicates)["row_signature"].to_pylist()
+    labelled = labelled_rows(inputs, _LABELLING)
     return [{**row, "signature": signature} for row, signature in zip(labelled, signatures, strict=True)]
 
 

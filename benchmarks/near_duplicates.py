@@ -37,7 +37,7 @@ from benchmarks.frame.rounds import argument_parser, measured, publish
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CandidateShard
 from stillhouse.dataset.table import TableWriter
@@ -115,9 +115,9 @@ def write_shards(count: int, folder: Path) -> tuple[list[CandidateShard], float]
                 trajectories = [_trajectory(number, row) for number, row in batch[start : start + _BATCH]]
                 for trajectory in trajectories:
                     candidates.write(candidate_row(trajectory, None, {}, None))
-                subjects = [Subject.of(trajectory, None) for trajectory in trajectories]
+                inputs = [LabelInput.of(trajectory, None) for trajectory in trajectories]
                 began = time.perf_counter()
-                signed = signature_batch(subjects, _CONFIG)
+                signed = signature_batch(inputs, _CONFIG)
                 seconds += time.perf_counter() - began
                 signatures.write_batch(signed)
         shards.append(shard)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.agent.prepared_tools import rollout_keys
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
-from stillhouse.dataset.acceptance import Acceptance, Gate
+from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
@@ -87,7 +87,7 @@ def _plan(
         target=wanted.rows,
         per_prompt=wanted.per_prompt,
         max_candidates=wanted.max_candidates,
-        accepts=Gate(wanted.acceptance, metadata).accepts,
+        accepts=TrajectoryFilter(wanted.acceptance, metadata).accepts,
     )
 
 

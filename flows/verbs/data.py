@@ -72,9 +72,9 @@ def convert(
 
     What has no place here is listed, in short on the screen and whole in unmapped.jsonl.
     """
-    from stillhouse.interop import Options, convert, summary_lines
+    from stillhouse.interop import ConvertOptions, convert, summary_lines
 
-    account = convert(source, output, form, Options(include_failed, tools, teacher))
+    account = convert(source, output, form, ConvertOptions(include_failed, tools, teacher))
     for line in summary_lines(account, output, shutil.get_terminal_size().columns):
         typer.echo(line)
 

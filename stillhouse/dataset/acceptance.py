@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DatasetConfig
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
-from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.types import PromptMetadata, Trajectory
 
 
@@ -22,7 +22,7 @@ class Acceptance(BaseModel):
     """Most student tokens of a row."""
 
 
-class Gate:
+class TrajectoryFilter:
     """Asked of each trajectory as it ends. Labels are made in a thread, for all that wait at a time.
 
     Args:
@@ -54,6 +54,6 @@ class Gate:
         from stillhouse.dataset.select.labels import labels_of_rows
 
         acceptance = self._acceptance
-        subjects = [Subject.of(one, self._metadata.get(one.prompt_id)) for one in trajectories]
-        labels = labels_of_rows(labelled_rows(subjects, acceptance.labelling))
+        inputs = [LabelInput.of(one, self._metadata.get(one.prompt_id)) for one in trajectories]
+        labels = labels_of_rows(labelled_rows(inputs, acceptance.labelling))
         return [bool(passed) for passed in passes(labels, acceptance.dataset, acceptance.max_tokens)]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.evaluation_sets import read_set
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.words import Hashes, normalised, run_hashes, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import JsonObject
@@ -32,7 +32,7 @@ class _Hit(NamedTuple):
 
 
 class ContaminationLabels:
-    """Labels subjects with the evaluation rows they share words with.
+    """Labels inputs with the evaluation rows they share words with.
 
     Args:
         config: The sets and the lengths of runs.
@@ -57,17 +57,17 @@ class ContaminationLabels:
         sets = [row.set for row in self._rows]
         self._indexes = [NgramIndex(texts, sets, length) for length in lengths]
 
-    def __call__(self, subjects: Sequence[Subject]) -> dict[str, list[list[JsonObject]]]:
-        """The column `contamination`: for each subject its hits, those with the longest runs first, at most five.
+    def __call__(self, inputs: Sequence[LabelInput]) -> dict[str, list[list[JsonObject]]]:
+        """The column `contamination`: for each item its hits, those with the longest runs first, at most five.
 
         A hit is an evaluation row (`set`, `row` from 0) and a `part` of the trajectory (`prompt`, `answer`: all the
         model wrote, `tools`: what they returned) that share a run of `ngram` words, the longest length looked for of
         which they share any; `text` is the first such run. Of equal lengths, rows that share more runs come first.
         """
-        return {"contamination": [self._hits(subject) for subject in subjects]}
+        return {"contamination": [self._hits(item) for item in inputs]}
 
-    def _hits(self, subject: Subject) -> list[JsonObject]:
-        parts = {"prompt": subject.prompt_text, "answer": subject.sampled_text, "tools": subject.tool_text}
+    def _hits(self, item: LabelInput) -> list[JsonObject]:
+        parts = {"prompt": item.prompt_text, "answer": item.sampled_text, "tools": item.tool_text}
         hits = [hit for part, text in parts.items() for hit in self._hits_in(part, text)]
         hits.sort(key=lambda hit: (-hit.ngram, -hit.num_runs))
         return [

@@ -34,7 +34,7 @@ class Reason:
 
 
 @dataclass(slots=True)
-class Converted:
+class ConversionReport:
     """The account of a conversion: of each row something was written, or it is among `rows_left_out`."""
 
     form: str
@@ -89,7 +89,7 @@ _SHOWN_REASONS: Final = 12
 _EXAMPLE_LINES: Final = 3
 
 
-def summary_lines(account: Converted, output: Path, width: int) -> Iterator[str]:
+def summary_lines(account: ConversionReport, output: Path, width: int) -> Iterator[str]:
     """What was read, written and left; then what a config needs to use it.
 
     Args:
@@ -108,7 +108,7 @@ def summary_lines(account: Converted, output: Path, width: int) -> Iterator[str]
         yield f"  rollouts.trajectories_file: {output / TRAJECTORIES}"
 
 
-def _rows(account: Converted) -> str:
+def _rows(account: ConversionReport) -> str:
     if not account.rows:
         return ""
     files = f" in {counted(account.files, 'file')}" if account.files > 1 else ""
@@ -116,7 +116,7 @@ def _rows(account: Converted) -> str:
     return f": {counted(account.rows, 'row')}{files}{left_out}"
 
 
-def _written(account: Converted) -> Iterator[tuple[str, str]]:
+def _written(account: ConversionReport) -> Iterator[tuple[str, str]]:
     if account.prompts:
         repeated = f", {account.repeated_prompts} more conversations of them" if account.repeated_prompts else ""
         yield PROMPTS, counted(account.prompts, "prompt") + repeated
@@ -128,7 +128,7 @@ def _written(account: Converted) -> Iterator[tuple[str, str]]:
         yield UNMAPPED, "what has no place in them"
 
 
-def _unmapped(account: Converted, output: Path, width: int) -> Iterator[str]:
+def _unmapped(account: ConversionReport, output: Path, width: int) -> Iterator[str]:
     yield ""
     yield f"{counted(account.num_unmapped, 'thing')} not mapped, by {counted(len(account.unmapped), 'reason')}:"
     by_count = sorted(account.unmapped.items(), key=lambda item: (not item[1].leaves_out, -item[1].count))

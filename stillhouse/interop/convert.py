@@ -9,7 +9,7 @@ import yaml
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import InputError
-from stillhouse.interop.conversion_report import Converted
+from stillhouse.interop.conversion_report import ConversionReport
 from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
@@ -86,7 +86,7 @@ _YAML: Final = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConvertOptions:
     """What the user may say about the rows."""
 
     include_failed: bool = False
@@ -97,7 +97,9 @@ class Options:
     """The model that wrote what no row names a model for."""
 
 
-def convert(source: Path, output: Path, form: str = "auto", options: Options = Options()) -> Converted:
+def convert(
+    source: Path, output: Path, form: str = "auto", options: ConvertOptions = ConvertOptions()
+) -> ConversionReport:
     """Reads foreign files and replaces the folder `output` by prompts, trajectories, a config, and what has no place.
 
     Args:
@@ -117,11 +119,11 @@ def convert(source: Path, output: Path, form: str = "auto", options: Options = O
     if is_config:
         if not source.is_file():
             raise InputError(f"{source}: there is no such file; expected the YAML of a config")
-        account = Converted(config_format(source, form), str(source))
+        account = ConversionReport(config_format(source, form), str(source))
         row_form = None
     else:
         row_form, files = row_format(source, form)
-        account = Converted(row_form.name, str(source))
+        account = ConversionReport(row_form.name, str(source))
     with replaced_folder(output) as folder, Output(folder, account) as out:
         rows = RowsConverter(out, options, toolbox)
         if row_form is None:
@@ -138,7 +140,7 @@ def convert(source: Path, output: Path, form: str = "auto", options: Options = O
 class RowsConverter:
     """Writes what the rows of foreign files hold."""
 
-    def __init__(self, out: Output, options: Options, toolbox: Toolbox | None) -> None:
+    def __init__(self, out: Output, options: ConvertOptions, toolbox: Toolbox | None) -> None:
         self._out = out
         self._options = options
         self._toolbox = toolbox
@@ -206,7 +208,7 @@ class RowsConverter:
         return schemas
 
 
-def _check(account: Converted) -> None:
+def _check(account: ConversionReport) -> None:
     if account.prompts or account.has_config:
         return
     told = [

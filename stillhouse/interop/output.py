@@ -8,7 +8,7 @@ import orjson
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError
-from stillhouse.interop.conversion_report import CONFIG, PROMPTS, TRAJECTORIES, UNMAPPED, Converted, Example
+from stillhouse.interop.conversion_report import CONFIG, PROMPTS, TRAJECTORIES, UNMAPPED, ConversionReport, Example
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.prompts.row import parse_row
 from stillhouse.store.fingerprint import digest
@@ -24,7 +24,7 @@ _CONFLICT: Final = "metadata differs from that of the same prompt in an earlier 
 class Output:
     """Writes the files of a conversion into `folder` and keeps the account. Files that stay empty are not written."""
 
-    def __init__(self, folder: Path, account: Converted) -> None:
+    def __init__(self, folder: Path, account: ConversionReport) -> None:
         self.account = account
         self._folder = folder
         self._files: dict[str, Any] = {}

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.texts import Texts, texts_of
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.words import Hashes, run_hashes, word_hashes, words_and_signs
 
 SIGNATURE_SCHEMA: Final = pa.schema(
@@ -39,9 +39,9 @@ SIGNATURE_TYPE: Final = np.dtype("<u4")
 _SEED: Final = 1
 
 
-def signature_batch(subjects: Sequence[Subject], config: DuplicatesConfig) -> pa.RecordBatch:
-    """Rows of `SIGNATURE_SCHEMA`, one for each subject, in order."""
-    trajectories = [subject.trajectory for subject in subjects]
+def signature_batch(inputs: Sequence[LabelInput], config: DuplicatesConfig) -> pa.RecordBatch:
+    """Rows of `SIGNATURE_SCHEMA`, one for each item, in order."""
+    trajectories = [item.trajectory for item in inputs]
     texts = [texts_of(trajectory.messages, len(trajectory.turns)) for trajectory in trajectories]
     names = [(one.rollout_key, one.prompt_id, one.sample_index) for one in trajectories]
     return signatures_of(names, texts, config)

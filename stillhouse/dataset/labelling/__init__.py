@@ -1,1 +1,1 @@
-"""What is measured of each trajectory. A labeller maps a batch of subjects to columns; it decides nothing."""
+"""Labels of trajectories. A labeller maps a batch of inputs to columns; it measures and decides nothing."""

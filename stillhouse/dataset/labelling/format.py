@@ -1,4 +1,4 @@
-"""Whether what the model wrote has the form it should have."""
+"""The label `format_problem`: whether what the model wrote is in the right form."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,14 +8,14 @@ import orjson
 
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.text import without_code, without_thoughts
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject, Message
 
 _SEARCH_S: Final = 1.0
-"""Longest search for a pattern in one answer. One without nested repeats needs less than a millisecond."""
+"""Time limit of the pattern search in one answer; without nested repeats it takes less than a millisecond."""
 _THINK_TAG: Final = re.compile(r"<(/?)(think|thinking)>")
 _MARKUP: Final = re.compile(
     r"</?(?:\w+:)?(?:tool_calls?|tool_response|function_calls)>"  # Hermes, Qwen, GLM, MiniMax, Anthropic
@@ -25,41 +25,39 @@ _MARKUP: Final = re.compile(
     r"|\[/?(?:TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS|INST)\]"  # Mistral
     r"|<(?:start|end)_of_turn>"  # Gemma
 )
-"""What chat templates write around tool calls and turns. An endpoint that parses them leaves none in the content."""
+"""Markup of tool calls and turns in chat templates; an endpoint that parses it leaves none in the content."""
 
 
 class FormatLabels:
     """The column format_problem: the first problem of a trajectory, in words, with its place; null without one.
 
-    In everything the model wrote: think tags that do not match, a code fence that is never closed, and tool calls or
-    special tokens that an endpoint left in the content; what stands in code is not looked at. In the final answer
-    besides: the schema and the pattern.
+    Checked in everything the model wrote, outside of code: mismatched think tags, unclosed code fences, and tool calls
+    or special tokens that an endpoint left in the content. Checked in the final answer: the schema and the pattern.
 
     Args:
-        answer_schema: JSON schema of the final answer; empty asks for none. References stay within it.
-        answer_pattern: regular expression to be found in the final answer; None asks for none.
+        answer_schema: JSON schema of the final answer; empty for none. References stay within it.
+        answer_pattern: regular expression to search for in the final answer; None for none.
 
     Raises:
-        ConfigError: one of them is not what it should be; when called, if the search for the pattern takes too long.
+        ConfigError: one of them is invalid; when called, if the search for the pattern takes too long.
     """
 
     def __init__(self, answer_schema: JsonObject, answer_pattern: str | None) -> None:
         self._schema = _schema(answer_schema) if answer_schema else None
         self._pattern = None if answer_pattern is None else _pattern(answer_pattern)
 
-    def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-        """The column, one value for each subject."""
-        return {"format_problem": [next(self._problems(one), None) for one in subjects]}
+    def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+        return {"format_problem": [next(self._problems(item), None) for item in inputs]}
 
-    def _problems(self, subject: Subject) -> Iterator[str]:
-        trajectory = subject.trajectory
+    def _problems(self, item: LabelInput) -> Iterator[str]:
+        trajectory = item.trajectory
         sampled = sampled_part(trajectory)
         offered = {tool["function"].get("name") for tool in trajectory.tools}
         for place, message in enumerate(sampled, start=len(trajectory.messages) - len(sampled)):
             if message["role"] == "assistant":
                 yield from _content_problems(f"messages[{place}]", message, offered)
-        if subject.answer is not None:
-            yield from self._answer_problems(subject.answer)
+        if item.answer is not None:
+            yield from self._answer_problems(item.answer)
 
     def _answer_problems(self, answer: str) -> Iterator[str]:
         if self._schema is not None:
@@ -81,7 +79,7 @@ def _content_problems(place: str, message: Message, offered: set[str | None]) ->
     if markup is not None:
         yield f"{place}, {_line(prose, markup)}: {markup[0]} was left in the content"
     if not message.get("tool_calls"):
-        name = _called(text)
+        name = _called_tool(text)
         if name is not None and name in offered:
             yield f"{place}: the content is a call of the tool {name}"
 
@@ -105,8 +103,8 @@ def _line(text: str, found: re.Match[str]) -> str:
     return f"line {text.count(chr(10), 0, found.start()) + 1}"
 
 
-def _called(text: str) -> str | None:
-    """The tool that a content calls which is the JSON of a call and nothing else."""
+def _called_tool(text: str) -> str | None:
+    """Name of the tool if the content is the JSON of a call and nothing else."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -121,9 +119,9 @@ def _schema(schema: JsonObject) -> AnswerSchema:
     try:
         return AnswerSchema(schema)
     except ConfigError as error:
-        # Rollouts ask for a schema of their own, whose setting the error names.
-        told = str(error).replace("rollouts.response_schema", "dataset.labels.answer_schema")
-        raise ConfigError(told) from error
+        # AnswerSchema names the setting for rollouts.
+        message = str(error).replace("rollouts.response_schema", "dataset.labels.answer_schema")
+        raise ConfigError(message) from error
 
 
 def _pattern(pattern: str) -> Any:
@@ -133,8 +131,8 @@ def _pattern(pattern: str) -> Any:
         return regex.compile(pattern)
     except regex.error as error:
         raise ConfigError(
-            f"dataset.labels.answer_pattern is no regular expression: {error}; saw {pattern!r}. A character that "
-            "stands for itself needs a backslash where it has a meaning of its own"
+            f"dataset.labels.answer_pattern is no regular expression: {error}; saw {pattern!r}. Escape special "
+            "characters with a backslash where they stand for themselves"
         ) from error
 
 
@@ -142,7 +140,6 @@ def _is_found(pattern: Any, answer: str) -> bool:
     try:
         return pattern.search(answer, timeout=_SEARCH_S) is not None
     except TimeoutError as error:
-        # One such answer after another would take days.
         raise ConfigError(
             f"dataset.labels.answer_pattern: the search for {pattern.pattern!r} takes more than {_SEARCH_S:g} s in an "
             f"answer of {len(answer)} characters. Leave out repeats within repeats, such as (a+)+"

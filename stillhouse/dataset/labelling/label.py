@@ -26,11 +26,11 @@ from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature
 from stillhouse.dataset.evaluation_sets import sets_fingerprint
 from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.dataset.labelling.functions import UserLabels
+from stillhouse.dataset.labelling.inputs import LabelInput, Labeller
 from stillhouse.dataset.labelling.language import LanguageLabels
 from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.dataset.labelling.rewards import RewardLabels
-from stillhouse.dataset.labelling.subject import Labeller, Subject
 from stillhouse.dataset.labelling.text import text_labels
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CANDIDATES_FILE, SIGNATURES_FILE
@@ -42,11 +42,12 @@ from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import JsonObject, PromptMetadata, Trajectory
 from stillhouse.verification import examine
 
-_BATCH: Final = 256
+_BATCH_SIZE: Final = 256
+_pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
 
 
 class Labelling(BaseModel):
-    """What is measured, and what the measuring needs: small and JSON, to be handed to another process."""
+    """What is measured and what that needs, as small JSON that another process can be handed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,35 +55,37 @@ class Labelling(BaseModel):
     duplicates: DuplicatesConfig
     contamination: ContaminationConfig
     tools: ToolsConfig
-    """Where `labels.rewards` finds its file."""
+    """Names the file for `labels.rewards`."""
     tokenizer: str
-    """The student, whose chat template `labels.render` renders with."""
+    """Model ref of the student, whose chat template `labels.render` uses."""
     sampling: str | None = None
     """Hash of teacher, sampling and tools; None for trajectories sampled elsewhere."""
     contents: JsonObject = {}
-    """What the files and the model named above hold. A process reads them again when it changes."""
+    """Hashes of the files and the model named above; when one changes, a process reads them again."""
 
     @classmethod
     def of(cls, config: DatasetConfig, *, tools: ToolsConfig, student: str, sampling: str | None = None) -> "Labelling":
-        """What a config asks to measure; equal wherever the rest of the config makes no difference to it.
+        """What a config asks to measure; equal for configs that differ only in what is not measured.
 
         Args:
-            config: What is measured.
-            tools: Where `labels.rewards` finds its file.
-            student: Its model ref.
-            sampling: As the field.
+            config: the dataset's config.
+            tools: names the file for `labels.rewards`.
+            student: model ref.
+            sampling: as the field.
 
         Raises:
-            ConfigError: The student cannot be found.
-            InputError: An evaluation set cannot be found.
+            ConfigError: the student is missing.
+            InputError: an evaluation set is missing.
         """
-        labels, asked = config.labels, config.duplicates
+        labels, duplicates = config.labels, config.duplicates
         tools = tools if labels.rewards else ToolsConfig()
         files = [labels.file, tools.rewards_file]
         return cls(
             labels=labels,
             duplicates=DuplicatesConfig(
-                near=asked.near, shingle_words=asked.shingle_words, num_permutations=asked.num_permutations
+                near=duplicates.near,
+                shingle_words=duplicates.shingle_words,
+                num_permutations=duplicates.num_permutations,
             ),
             contamination=config.contamination,
             tools=tools,
@@ -96,113 +99,26 @@ class Labelling(BaseModel):
         )
 
 
-def label_shard(
-    trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
-) -> int:
-    """Fills `folder` with candidates and signatures, row by row in the order given.
-
-    Args:
-        trajectories: Finished and failed ones.
-        metadata: By prompt id; a prompt without an entry is unverified.
-        labelling: What is measured.
-        folder: An empty folder.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        ConfigError: A file or a tokenizer that the config names cannot be used.
-        InputError: An evaluation set cannot be read.
-    """
-    with (
-        TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
-        pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
-    ):
-        for batch in _batches(trajectories):
-            subjects = [Subject.of(one, metadata.get(one.prompt_id)) for one in batch]
-            for row in labelled_rows(subjects, labelling):
-                candidates.write(row)
-            signatures.write_batch(signature_batch(subjects, labelling.duplicates))
-    return candidates.num_rows
-
-
-def labelled_rows(subjects: Sequence[Subject], labelling: Labelling) -> list[JsonObject]:
-    """One row of `schema.CANDIDATE_COLUMNS` for each subject, JSON columns as JSON text."""
-    labels: list[dict[str, Any]] = [{} for _ in subjects]
-    # Who sampled a row is no matter of the labellers.
-    for labeller in _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json()):
-        for name, values in labeller(subjects).items():
-            for known, value in zip(labels, values, strict=True):
-                # Several labellers give scores, each under names of its own.
-                known[name] = {**known.get(name, {}), **(value or {})} if name == "scores" else value
-    return [
-        candidate_row(subject.trajectory, subject.metadata, known, labelling.sampling)
-        for subject, known in zip(subjects, labels, strict=True)
-    ]
-
-
-@lru_cache(maxsize=1)
-def _labellers(labelling_json: str) -> list[Labeller]:
-    """The labellers of a config; kept, since a tokenizer or an index of evaluation sets takes seconds to load."""
-    labelling = Labelling.model_validate_json(labelling_json)
-    labels = labelling.labels
-    found: list[Labeller] = [
-        text_labels,
-        verification_labels,
-        refusal_labels,
-        FormatLabels(labels.answer_schema, labels.answer_pattern),
-    ]
-    if labels.language:
-        found.append(LanguageLabels())
-    if labels.privacy:
-        # Loads the tables of several libraries, which takes half a second.
-        from stillhouse.dataset.labelling.privacy import PrivacyLabels
-
-        found.append(PrivacyLabels())
-    if labels.file is not None:
-        found.append(UserLabels(Path(labels.file)))
-    if labels.rewards:
-        found.append(RewardLabels(labelling.tools))
-    if labelling.contamination.sets:
-        found.append(ContaminationLabels(labelling.contamination))
-    if labels.render:
-        found.append(RenderLabels(labelling.tokenizer))
-    return found
-
-
-def _sha256(path: Path) -> str | None:
-    """None for a file that is missing, of which whoever loads it tells."""
-    return file_sha256(path) if path.is_file() else None
-
-
-def _batches(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
-    remaining = iter(trajectories)
-    while batch := list(islice(remaining, _BATCH)):
-        yield batch
-
-
-def verification_labels(subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-    """The columns `verifier`, `verified` and `verification`."""
-    verdicts = []
-    for subject in subjects:
-        trajectory = subject.trajectory
-        # Without a turn the last assistant message is the prompt's own.
-        messages = trajectory.messages if trajectory.turns else []
-        verdicts.append(examine(messages, trajectory.stop_reason, subject.metadata))
-    return {
-        "verifier": [verdict.verifier for verdict in verdicts],
-        "verified": [verdict.verified for verdict in verdicts],
-        "verification": [verdict.note for verdict in verdicts],
-    }
-
-
-_pool: Final[ContextVar[Executor | None]] = ContextVar("_pool", default=None)
+@contextmanager
+def label_processes(num_processes: int) -> Iterator[Executor]:
+    """A process pool for `label_file`, which ends with the block and with this process, however it ends."""
+    pool = ProcessPoolExecutor(
+        num_processes,
+        # Forked from a process with threads, a child may inherit a lock that nobody will release.
+        mp_context=get_context("spawn"),
+        initializer=exit_with_parent,
+        initargs=(os.getpid(),),
+    )
+    token = _pool.set(pool)
+    try:
+        yield pool
+    finally:
+        _pool.reset(token)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder: Path) -> int:
-    """`label_shard` over files; the number of rows.
-
-    Inside `label_processes` one of its processes does the work, and this thread waits.
+    """`label_shard` over files, in the pool of `label_processes` if there is one; the number of rows.
 
     Raises:
         StillhouseError: as `label_shard`, in whichever process; or that process was killed.
@@ -219,19 +135,93 @@ def label_file(trajectories: Path, metadata: Path, labelling: Labelling, folder:
         ) from error
 
 
-@contextmanager
-def label_processes(num_processes: int) -> Iterator[Executor]:
-    """Processes for `label_file`, which end with the block and with this process, however it ends."""
-    pool = ProcessPoolExecutor(
-        num_processes,
-        # Forked from a process with threads, a child may inherit a lock that nobody will release.
-        mp_context=get_context("spawn"),
-        initializer=exit_with_parent,
-        initargs=(os.getpid(),),
-    )
-    token = _pool.set(pool)
-    try:
-        yield pool
-    finally:
-        _pool.reset(token)
-        pool.shutdown(wait=True, cancel_futures=True)
+def label_shard(
+    trajectories: Iterable[Trajectory], metadata: Mapping[str, PromptMetadata], labelling: Labelling, folder: Path
+) -> int:
+    """Fills an empty `folder` with candidates and signatures in the order given; the number of rows.
+
+    Args:
+        trajectories: finished and failed ones.
+        metadata: by prompt id; a prompt without an entry is unverified.
+        labelling: what is measured.
+        folder: an empty folder.
+
+    Raises:
+        ConfigError: a file or tokenizer that the config names cannot be used.
+        InputError: an evaluation set cannot be read.
+    """
+    remaining = iter(trajectories)
+    with (
+        TableWriter(folder / CANDIDATES_FILE, CANDIDATE_COLUMNS) as candidates,
+        pq.ParquetWriter(folder / SIGNATURES_FILE, SIGNATURE_SCHEMA) as signatures,
+    ):
+        while batch := list(islice(remaining, _BATCH_SIZE)):
+            inputs = [LabelInput.of(trajectory, metadata.get(trajectory.prompt_id)) for trajectory in batch]
+            for row in labelled_rows(inputs, labelling):
+                candidates.write(row)
+            signatures.write_batch(signature_batch(inputs, labelling.duplicates))
+    return candidates.num_rows
+
+
+def labelled_rows(inputs: Sequence[LabelInput], labelling: Labelling) -> list[JsonObject]:
+    """One row of `schema.CANDIDATE_COLUMNS` for each input, JSON columns as JSON text."""
+    labels: list[dict[str, Any]] = [{} for _ in inputs]
+    # Labellers do not depend on who sampled a row, so the cache is shared.
+    for labeller in _labellers(labelling.model_copy(update={"sampling": None}).model_dump_json()):
+        for name, values in labeller(inputs).items():
+            for row, value in zip(labels, values, strict=True):
+                # Several labellers give scores, under different names.
+                row[name] = {**row.get(name, {}), **(value or {})} if name == "scores" else value
+    return [
+        candidate_row(item.trajectory, item.metadata, row, labelling.sampling)
+        for item, row in zip(inputs, labels, strict=True)
+    ]
+
+
+@lru_cache(maxsize=1)
+def _labellers(labelling_json: str) -> list[Labeller]:
+    """The labellers of a config; cached, since a tokenizer or an index of evaluation sets takes seconds to load."""
+    labelling = Labelling.model_validate_json(labelling_json)
+    labels = labelling.labels
+    labellers: list[Labeller] = [
+        text_labels,
+        verification_labels,
+        refusal_labels,
+        FormatLabels(labels.answer_schema, labels.answer_pattern),
+    ]
+    if labels.language:
+        labellers.append(LanguageLabels())
+    if labels.privacy:
+        # Loads the tables of several libraries, which takes half a second.
+        from stillhouse.dataset.labelling.privacy import privacy_labels
+
+        labellers.append(privacy_labels)
+    if labels.file is not None:
+        labellers.append(UserLabels(Path(labels.file)))
+    if labels.rewards:
+        labellers.append(RewardLabels(labelling.tools))
+    if labelling.contamination.sets:
+        labellers.append(ContaminationLabels(labelling.contamination))
+    if labels.render:
+        labellers.append(RenderLabels(labelling.tokenizer))
+    return labellers
+
+
+def verification_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+    """The columns `verifier`, `verified` and `verification`."""
+    verdicts = []
+    for item in inputs:
+        trajectory = item.trajectory
+        # Without a turn the last assistant message belongs to the prompt.
+        messages = trajectory.messages if trajectory.turns else []
+        verdicts.append(examine(messages, trajectory.stop_reason, item.metadata))
+    return {
+        "verifier": [verdict.verifier for verdict in verdicts],
+        "verified": [verdict.verified for verdict in verdicts],
+        "verification": [verdict.note for verdict in verdicts],
+    }
+
+
+def _sha256(path: Path) -> str | None:
+    """None for a missing file, which whoever loads it reports."""
+    return file_sha256(path) if path.is_file() else None

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import orjson
 
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.text import without_code, without_thoughts
 
 MIN_LETTER_BYTES: Final = 20
-"""UTF-8 bytes of letters from which there is something to identify: twenty Latin letters, ten Cyrillic ones, or seven
-Chinese characters. The identifier reads bytes, and a character of a large script says more than a letter."""
+"""Minimum UTF-8 bytes of letters to identify: twenty Latin letters, ten Cyrillic ones, or seven Chinese characters. The
+identifier reads bytes, and a character of a large script says more than a letter."""
 MIN_CONFIDENCE: Final = 0.3
-"""Probability below which a language counts as not identified: of 327 sentences of English guides with 20 to 300
-letters, 5 of the 33 below it were taken for another language, and none of those above."""
+"""Minimum probability. Of 327 sentences of English guides with 20 to 300 letters, 5 of the 33 below it were taken for
+another language, and none of those above."""
 MAX_CHARS: Final = 500
-"""Characters of prose that are read; the time is linear in them, and of sentences with 80 letters none was mistaken."""
+"""Characters of prose that are read: time is linear in them, and no sentence of 80 letters was mistaken."""
 
 _NO_PROSE: Final = re.compile(
     r"https?://\S+"
@@ -27,15 +27,15 @@ _NO_PROSE: Final = re.compile(
 )
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _MACROLANGUAGES: Final = {"arz": "ar", "ary": "ar", "fuv": "ff", "sdh": "ku", "uzs": "uz", "wuu": "zh", "yue": "zh"}
-"""The model's languages without an ISO 639-1 code of their own, under that of their macrolanguage in ISO 639-3."""
+"""Languages without an ISO 639-1 code, by the code of their ISO 639-3 macrolanguage."""
 
 
 class LanguageLabels:
-    """The columns language and language_confidence, by py3langid's own model: nothing is downloaded or drawn.
+    """The columns language and language_confidence, by py3langid's built-in model, which is deterministic.
 
-    The probability is normalised over all of the model's languages. Null where there is no
-    prose to go by (numbers, formulas, code, JSON), the text fits several languages, or its language has no ISO 639-1
-    code. Code outside of fences and backticks counts as prose.
+    The probability is normalised over all of the model's languages. Null without prose (numbers, formulas, code, JSON),
+    if the text fits several languages, or if its language has no ISO 639-1 code. Code outside of fences and backticks
+    counts as prose.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,11 @@ class LanguageLabels:
 
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
-    def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-        """The columns, one value for each subject."""
-        found = [self._identify(one.answer) for one in subjects]
+    def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+        identified = [self._identify(item.answer) for item in inputs]
         return {
-            "language": [code for code, _ in found],
-            "language_confidence": [confidence for _, confidence in found],
+            "language": [code for code, _ in identified],
+            "language_confidence": [confidence for _, confidence in identified],
         }
 
     def _identify(self, answer: str | None) -> tuple[str | None, float | None]:

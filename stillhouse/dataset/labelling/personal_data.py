@@ -22,13 +22,10 @@ from stdnum.us import ssn
 
 # ruff: noqa: SIM905  (one item a line would be a hundred lines)
 
-
 RESERVED_DOMAIN: Final = re.compile(r"(?:^|\.)(?:example\.(?:com|net|org)|example|test|invalid|localhost)$", re.I)
 """RFC 2606 and 6761."""
-
 FICTIONAL_PHONE: Final = re.compile(r"1\d{3}55501\d{2}|44(?:2079460|7700900)\d{3}")
 """Country code and number: 555-01XX in North America (NANPA), 020 7946 0XXX and 07700 900XXX in Britain (Ofcom)."""
-
 TEST_CARDS: Final = frozenset(
     "378282246310005 371449635398431 378734493671000 30569309025904 36227206271667 38520000023237 3530111333300000"
     " 3566002020360505 4000056655665556 4012888888881881 4111111111111111 4222222222222 4242424242424242"
@@ -36,25 +33,22 @@ TEST_CARDS: Final = frozenset(
     " 6011981111111113 6200000000000005".split()
 )
 """Of Stripe and PayPal."""
-
 SAMPLE_IBANS: Final = frozenset(
     "GB29NWBK60161331926819 GB82WEST12345698765432 GB33BUKB20201555555555 DE89370400440532013000 NL91ABNA0417164300"
     " FR1420041010050500013M02606 FR7630006000011234567890189 ES9121000418450200051332 BE68539007547034"
     " CH9300762011623852957 IT60X0542811101000000123456 AT611904300234573201".split()
 )
 """Of the SWIFT registry, Wikipedia and banks' guides."""
-
 PUBLIC_RESOLVERS: Final = frozenset(
     "208.67.222.222 208.67.220.220 149.112.112.112 2001:4860:4860::8888 2001:4860:4860::8844"
     " 2606:4700:4700::1111 2606:4700:4700::1001 2620:fe::fe".split()
 )
-"""Addresses of OpenDNS, Quad9, Google and Cloudflare that anyone may ask for names."""
-
+"""Of OpenDNS, Quad9, Google and Cloudflare."""
 SAMPLE_IDENTITIES: Final = frozenset({"123-45-6789", "123.456.789-09", "12345678Z", "12345678-Z", "X1234567L"})
 """American, Brazilian and Spanish identity numbers counted up from 1."""
 
 
-# What phone, card, ip and id have in common, but for the identity numbers that are mostly letters.
+# Common to phone, card, ip and id, except identity numbers that are mostly letters.
 _DIGITS: Final = re.compile(r"\d(?:[ .()/-]{0,2}\d){5}")
 
 _EMAIL: Final = re.compile(
@@ -91,13 +85,13 @@ _SPEAKS_OF_CARDS: Final = re.compile(r"\b(?:card|visa|mastercard|amex|american e
 
 _IBAN: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 
-# Not after a slash, as in `Chrome/122.0.0.0`, unless that of a URL, and no network such as 52.0.0.0/8.
+# Not after a slash, as in `Chrome/122.0.0.0`, except in a URL, and no network such as 52.0.0.0/8.
 _IPV4: Final = re.compile(r"\d(?:(?<=//.)|(?<![\w./-].))\d{0,2}(?:\.\d{1,3}){3}(?![\w-]|\.\d|/\d{1,2}\b)")
 _IPV6: Final = re.compile(r"[23](?<![\w:.].)[0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?![\w:]|/\d)")
 
-# National identity numbers whose way of writing is their own: American, Brazilian, Spanish (two), Mexican, Chinese,
-# Korean, French, and the Italian codice fiscale. All but the first carry check digits. Bare runs of nine to eleven
-# digits, as many countries have, are left alone.
+# National identity numbers with a distinctive format: American, Brazilian, Spanish (two), Mexican, Chinese, Korean,
+# French, and the Italian codice fiscale. All but the first have check digits. Plain numbers of nine to eleven digits,
+# as in many countries, are ignored.
 _IDENTITY_NUMBERS: Final[tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...]] = (
     (re.compile(r"\d(?<![\w-].)\d\d-\d\d-\d{4}(?![\w-])"), ssn.is_valid),
     (re.compile(r"\d(?<![\w.].)\d\d\.\d{3}\.\d{3}-\d\d(?![\w-])"), cpf.is_valid),
@@ -137,7 +131,7 @@ def _is_somebodys(mail: re.Match[str]) -> bool:
 
 
 def _is_phone(candidate: str) -> bool:
-    """Whether it holds a valid number of a line that a person may have."""
+    """Whether it is a valid number of a line that a person may have."""
     return any(
         number_type(found.number) in _PERSONAL_LINES
         and FICTIONAL_PHONE.fullmatch(f"{found.number.country_code}{found.number.national_number}") is None
@@ -148,7 +142,7 @@ def _is_phone(candidate: str) -> bool:
 def _has_card(text: str) -> bool:
     if any(_is_card(found[0]) for found in _GROUPED_CARD.finditer(text)):
         return True
-    # One in ten whole numbers of 16 digits that begin with 4 passes for a card's.
+    # One in ten integers of 16 digits that begin with 4 passes for a card's.
     plain = [found[0] for found in _PLAIN_CARD.finditer(text) if _is_card(found[0])]
     return bool(plain) and _SPEAKS_OF_CARDS.search(text) is not None
 
@@ -159,14 +153,14 @@ def _is_card(candidate: str) -> bool:
 
 
 def _is_iban(candidate: str) -> bool:
-    # It may run on into the words after it; only one length is right for its country.
+    # The match may include following words; only one length is right for its country.
     lengths = range(15, len(candidate) + 1)
     return any(iban.is_valid(candidate[:end]) and candidate[:end] not in SAMPLE_IBANS for end in lengths)
 
 
 def _addresses(text: str, has_digits: bool) -> Iterator[str]:
     for found in _IPV4.finditer(text) if has_digits else ():
-        # Numbers of versions and sections look the same, with small parts.
+        # Version and section numbers look the same, with small parts.
         if any(len(part) == 3 for part in found[0].split(".")):
             yield found[0]
     for found in _IPV6.finditer(text):

@@ -22,36 +22,19 @@ from detect_secrets.plugins.slack import SlackDetector
 from detect_secrets.plugins.square_oauth import SquareOAuthDetector
 from detect_secrets.plugins.stripe import StripeDetector
 
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.personal_data import personal_data
-from stillhouse.dataset.labelling.subject import Subject
-
-
-class PrivacyLabels:
-    """The column private_data: the kinds found in what the model wrote and in what tools returned, sorted.
-
-    The kinds are those of `dataset.filters.drop_private`. What was found is neither kept nor logged. The prompt is not
-    looked at: it was there before the teacher.
-    """
-
-    def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-        """The column, one list for each subject."""
-        return {"private_data": [self.kinds(f"{one.sampled_text}\n{one.tool_text}") for one in subjects]}
-
-    def kinds(self, text: str) -> list[str]:
-        """The kinds of private data in `text`, sorted."""
-        return sorted([*personal_data(text), *(["secret"] if has_secret(text) else [])])
-
 
 _PLACEHOLDER: Final = re.compile(
     r"example|sample|dummy|x{6}|placeholder|your[_-]|12345678|\.eyJzdWIiOiIxMjM0NTY3ODkwI", re.I
 )
-"""What shows a key to be an invented one; the last is the payload of jwt.io, {"sub":"1234567890", in base64."""
+"""Marks an invented key; the last one is the payload of jwt.io, {"sub":"1234567890", in base64."""
 _MIN_DISTINCT: Final = 10
-"""Distinct characters of a token; random ones of 16 and more have more, `xxxx...` and `1212...` fewer."""
+"""Minimum distinct characters of a token; random ones of 16 and more have more, `xxxx...` and `1212...` fewer."""
 
 
 def has_secret(text: str) -> bool:
-    """Whether `text` holds a key or token that is no placeholder."""
+    """Whether `text` has a key or token that is no placeholder."""
     return any(
         len(set(token)) >= _MIN_DISTINCT and _PLACEHOLDER.search(token) is None
         for marks, find in _FINDERS
@@ -61,15 +44,15 @@ def has_secret(text: str) -> bool:
 
 
 def _detected(detector: Any, text: str) -> Iterator[str]:
-    for form in detector.denylist:
-        for found in form.finditer(text):
-            # It gives only the groups of what it finds, but checks more than the form.
-            if any(detector.analyze_string(found[0])):
-                yield found[0]
+    for pattern in detector.denylist:
+        for match in pattern.finditer(text):
+            # analyze_string checks more than the pattern, but returns only its groups.
+            if any(detector.analyze_string(match[0])):
+                yield match[0]
 
 
-def _matched(form: str, text: str) -> Iterator[str]:
-    return (found[0] for found in re.finditer(form, text))
+def _matched(pattern: str, text: str) -> Iterator[str]:
+    return (match[0] for match in re.finditer(pattern, text))
 
 
 _FINDERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Iterator[str]]], ...]] = (
@@ -84,16 +67,30 @@ _FINDERS: Final[tuple[tuple[tuple[str, ...], Callable[[str], Iterator[str]]], ..
     (("xox", "hooks.slack.com"), partial(_detected, SlackDetector())),
     (("sq0csp-",), partial(_detected, SquareOAuthDetector())),
     (("k_live_",), partial(_detected, StripeDetector())),
-    # Forms that detect-secrets does not know, as in the rules of gitleaks 8.
+    # Not in detect-secrets; after the rules of gitleaks 8.
     (("github_pat_",), partial(_matched, r"\bgithub_pat_\w{82}\b")),
     (("sk-ant-",), partial(_matched, r"\bsk-ant-(?:api|admin)\d{2}-[\w-]{80,}")),
     (("hf_",), partial(_matched, r"\bhf_[A-Za-z]{34}\b")),
     (("AIza",), partial(_matched, r"\bAIza[\w-]{35}(?![\w-])")),
     (("npm_",), partial(_matched, r"\bnpm_[A-Za-z0-9]{36}\b")),
-    # The header alone explains what a key looks like; a key has a body.
+    # A header alone is an explanation; a key has a body.
     (
         ("PRIVATE KEY",),
         partial(_matched, r"-BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[ A-Z]*-----[^-]{0,200}?[A-Za-z0-9+/]{40}"),
     ),
 )
-"""Marks, one of which each token holds, and what finds the tokens."""
+"""Marks, one of which every token contains, and the function that finds the tokens."""
+
+
+def privacy_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+    """The column private_data: kinds found in what the model wrote and in what tools returned, sorted.
+
+    The kinds are those of `dataset.filters.drop_private`. The matched text is neither kept nor logged. The prompt is
+    not searched: it was there before the teacher.
+    """
+    return {"private_data": [private_data(f"{item.sampled_text}\n{item.tool_text}") for item in inputs]}
+
+
+def private_data(text: str) -> list[str]:
+    """The kinds of private data in `text`, sorted."""
+    return sorted([*personal_data(text), *(["secret"] if has_secret(text) else [])])

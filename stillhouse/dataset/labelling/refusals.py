@@ -1,7 +1,7 @@
-"""Whether an answer declines, or speaks of being a language model.
+"""The label `refusal`: whether an answer declines, or speaks of being a language model.
 
-Patterns, not a classifier, and strict ones: a kept refusal costs one row, a false alarm costs rows nobody looks at.
-They follow what models were seen to say: the test prefixes of GCG (Zou et al. 2023, arXiv 2307.15043), the refusals of
+Strict patterns rather than a classifier: a missed refusal costs one row, false alarms cost rows nobody looks at. They
+follow what models were seen to say: the test prefixes of GCG (Zou et al. 2023, arXiv 2307.15043), the refusals of
 XSTest (Roettger et al. 2023, arXiv 2308.01263), and the phrases that the unfiltered WizardLM sets leave out. But a lone
 "I'm sorry" or "I cannot", a refusal to those, needs a verb of helping after it.
 
@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.text import without_code, without_thoughts
 
 MAX_SHOWN: Final = 200
-"""Characters of a refusal that are kept."""
+"""Maximum characters of a refusal in the column."""
 
 _OPENING_CHARS: Final = 500
 _STRAIGHT: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u00b4": "'"})
@@ -102,36 +102,35 @@ _OTHER_LANGUAGES: Final = re.compile(
 )
 
 
-def refusal_labels(subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-    """The column refusal: the words that decline, at most `MAX_SHOWN` characters; null where none do."""
-    return {"refusal": [_refusal(one) for one in subjects]}
+def refusal_labels(inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+    """The column refusal: the words that decline, at most `MAX_SHOWN` characters; null without any."""
+    return {"refusal": [_refusal(item) for item in inputs]}
 
 
 def refusal_in(answer: str) -> str | None:
-    """The words of `answer` that decline, or that say it comes from a language model; None where none do.
+    """The words of `answer` that decline, or that say it comes from a language model; None without any.
 
-    An answer declines with its first words; what stands in quotes or code declines nothing.
+    An answer declines with its first words; quotes and code do not count.
     """
     text = without_code(without_thoughts(answer)).text.translate(_STRAIGHT)
     opening = text.lstrip()[:_OPENING_CHARS]
     for pattern in (_DECLINES, _OTHER_LANGUAGES):
-        found = pattern.match(opening)
-        if found is not None:
-            return _shown(found["words"])
-    for speaks in _IS_A_MODEL.finditer(text):
-        if not _is_quoted(text, speaks.start()):
-            return _shown(speaks[0])
+        if match := pattern.match(opening):
+            return _shortened(match["words"])
+    for match in _IS_A_MODEL.finditer(text):
+        if not _is_quoted(text, match.start()):
+            return _shortened(match[0])
     return None
 
 
-def _refusal(subject: Subject) -> str | None:
-    trajectory = subject.trajectory
+def _refusal(item: LabelInput) -> str | None:
+    trajectory = item.trajectory
     last = trajectory.messages[-1] if trajectory.turns and trajectory.messages else None
-    # OpenAI's models put what they say when they decline beside the content, which is null then.
-    declined = last.get("refusal") if last is not None and last["role"] == "assistant" else None
-    if isinstance(declined, str) and declined.strip():
-        return _shown(declined)
-    return None if subject.answer is None else refusal_in(subject.answer)
+    # OpenAI's models put a refusal into a field of its own, and content is null.
+    refusal = last.get("refusal") if last is not None and last["role"] == "assistant" else None
+    if isinstance(refusal, str) and refusal.strip():
+        return _shortened(refusal)
+    return None if item.answer is None else refusal_in(item.answer)
 
 
 def _is_quoted(text: str, place: int) -> bool:
@@ -139,6 +138,6 @@ def _is_quoted(text: str, place: int) -> bool:
     return before.count('"') % 2 == 1 or before.count("\u201c") > before.count("\u201d") or before.startswith(">")
 
 
-def _shown(words: str) -> str:
-    told = " ".join(words.split()).strip("*_ ")
-    return told if len(told) <= MAX_SHOWN else told[: MAX_SHOWN - 3] + "..."
+def _shortened(words: str) -> str:
+    text = " ".join(words.split()).strip("*_ ")
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."

@@ -5,29 +5,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from stillhouse.config import ToolsConfig
-from stillhouse.dataset.labelling.functions import Failures
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.functions import FailureLog
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 
-_AT_ONCE: Final = 32
-"""Trajectories scored side by side: enough for rewards that wait for a judge, few enough threads for those that
-compute."""
+_MAX_CONCURRENT: Final = 32
+"""Trajectories scored at once: enough for rewards that wait for a judge, few enough threads for those that compute."""
 
 
 class RewardLabels:
     """The column scores, by the functions of `tools.rewards_file`: `reward`, the total, and `reward/NAME` for each.
 
-    A score is None where it could not be computed, or was not since a precondition gave 0. Callers need no event loop,
-    and may have one. As a context manager it ends the rewards' sandbox with the block; without one the sandbox ends
-    with `close` or this process.
-
-    Args:
-        tools: where the rewards are, and what they may see.
+    A score is None if it could not be computed, or was skipped since a precondition gave 0. May be called with or
+    without a running event loop. The rewards' sandbox ends with `close`, the context manager, or this process.
 
     Raises:
-        ConfigError: there is no file, it does not load, or it has no function under `@reward`.
+        ConfigError: no file is named, it does not load, or it has no function under `@reward`.
     """
 
     def __init__(self, tools: ToolsConfig) -> None:
@@ -35,27 +30,26 @@ class RewardLabels:
             raise ConfigError(
                 "dataset.labels.rewards is on, but tools.rewards_file names no file: name one, or switch it off"
             )
-        self._book = RewardSet.from_config(tools)
+        self._rewards = RewardSet.from_config(tools)
         self._loop = LoopThread("reward labels")
-        self._failures = Failures(tools.rewards_file)
+        self._failures = FailureLog(tools.rewards_file)
 
-    def __call__(self, subjects: Sequence[Subject]) -> Mapping[str, Sequence[Any]]:
-        """The column, a dict for each subject."""
-        scored = self._loop.run_blocking(self._scored(subjects))
-        for subject, rewards in zip(subjects, scored, strict=True):
+    def __call__(self, inputs: Sequence[LabelInput]) -> Mapping[str, Sequence[Any]]:
+        scored = self._loop.run_blocking(self._score_all(inputs))
+        for item, rewards in zip(inputs, scored, strict=True):
             for name, problem in rewards.errors.items():
-                self._failures.add(name, subject.trajectory.rollout_key, problem)
+                self._failures.add(name, item.trajectory.rollout_key, problem)
         return {"scores": [self._scores(rewards) for rewards in scored]}
 
     def close(self) -> None:
         """Ends the sandbox; a later call starts another."""
         if self._loop.is_running:
-            self._loop.run_blocking(self._book.__aexit__())
+            self._loop.run_blocking(self._rewards.__aexit__())
             self._loop.close()
 
     def __enter__(self) -> Self:
         try:
-            self._loop.run_blocking(self._book.__aenter__())
+            self._loop.run_blocking(self._rewards.__aenter__())
         except BaseException:
             self.close()
             raise
@@ -65,14 +59,14 @@ class RewardLabels:
         self.close()
 
     def _scores(self, rewards: RewardScores) -> dict[str, float | None]:
-        parts = {f"reward/{name}": rewards.values.get(name) for name in self._book.names}
+        parts = {f"reward/{name}": rewards.values.get(name) for name in self._rewards.names}
         return {"reward": rewards.total, **parts}
 
-    async def _scored(self, subjects: Sequence[Subject]) -> list[RewardScores]:
-        places = asyncio.Semaphore(_AT_ONCE)
+    async def _score_all(self, inputs: Sequence[LabelInput]) -> list[RewardScores]:
+        slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        async def score(subject: Subject) -> RewardScores:
-            async with places:
-                return await self._book.score(subject.trajectory, subject.metadata)
+        async def score(item: LabelInput) -> RewardScores:
+            async with slots:
+                return await self._rewards.score(item.trajectory, item.metadata)
 
-        return await asyncio.gather(*(score(one) for one in subjects))
+        return await asyncio.gather(*map(score, inputs))

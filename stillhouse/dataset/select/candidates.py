@@ -1,6 +1,6 @@
-"""Every row of all shards in a few dozen bytes: what the filters say of it, and what choices among rows go by.
+"""All rows of all shards in a few dozen bytes each: results of the filters, and what choices among rows depend on.
 
-Ids are held as 64-bit hashes (XXH3). That two of a million ids share one has odds of 3 in 100 million: n^2 / 2^65.
+Ids are 64-bit hashes (XXH3); among a million ids the probability of a collision is n^2 / 2^65, 3 in 100 million.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -27,8 +27,8 @@ from stillhouse.dataset.schema import (
     CandidateShard,
     Column,
 )
-from stillhouse.dataset.select.filters import drop_bits, limits_of, wanted_scores
-from stillhouse.dataset.select.labels import PLAIN, label_frame, names_of_scores, opened_for, score_column
+from stillhouse.dataset.select.filters import configured_scores, drop_bits, limits_of
+from stillhouse.dataset.select.labels import PLAIN, label_frame, score_column, score_names_in, score_source
 from stillhouse.dataset.table import gathered
 from stillhouse.errors import InputError
 from stillhouse.store.fingerprint import unit_interval
@@ -42,30 +42,30 @@ class Candidates:
     """All rows in the order of the shards."""
 
     rows: pd.DataFrame
-    """`id`, `prompt`, `cluster`, `standing`: hashes; `standing` is that of the row it repeats, its own where none.
-    `is_near`: whether it repeats that row only nearly. `sample_index`, `num_tool_calls`. `size`: student tokens, or
-    completion tokens, or characters, whichever is known first. `score`: the one `selection.score` names, or NaN.
-    `verified`: 1, 0, or -1 for unverified. `draw`: the cluster's in [0, 1), NaN for rows that no split needs.
-    `tag`: categorical, the categories sorted. `is_repeated`: whether a row before has the same id."""
+    """`id`, `prompt`, `cluster`, `original`: hashes; `original` is the row it repeats, or itself.
+    `is_near`: whether it repeats that row only nearly. `sample_index`, `num_tool_calls`. `size`: student tokens, else
+    completion tokens, else characters. `score`: the one `selection.score` names, or NaN. `verified`: 1, 0, or -1 for
+    unverified. `draw`: the cluster's in [0, 1), NaN for rows that no split needs. `tag`: categorical with sorted
+    categories. `is_repeated`: whether an earlier row has the same id."""
     reasons: npt.NDArray[np.uint64]
-    """What `FILTERS` say; 0 for repeated rows."""
+    """Reasons of `FILTERS` as bits; 0 for repeated rows."""
     scores: frozenset[str]
-    """Those of the scores the config goes by that some row has."""
+    """The scores named in the config that some row has."""
 
 
 def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max_tokens: int | None) -> Candidates:
-    """All rows of `shards`; memory holds a batch of labels, and about 80 bytes for each row.
+    """All rows of `shards`. Memory holds a batch of labels and about 80 bytes a row.
 
     Raises:
-        InputError: a file lacks columns or rows, or a row's stop reason is unknown.
+        InputError: a file lacks columns or rows, or a stop reason is unknown.
     """
-    limits, scores = limits_of(config, max_tokens), wanted_scores(config)
-    parts, bits, found = [], [], set[str]()
-    opened = {opened_for(name) for name in scores}
-    tables = chain.from_iterable(_tables(shard, opened) for shard in shards)
+    limits, scores = limits_of(config, max_tokens), configured_scores(config)
+    parts, bits, present = [], [], set[str]()
+    score_sources = {score_source(name) for name in scores}
+    tables = chain.from_iterable(_tables(shard, score_sources) for shard in shards)
     for batch in chain.from_iterable(table.to_batches() for table in gathered(tables, _BATCH_ROWS)):
         labels = label_frame(batch, scores)
-        found.update(name for name in scores if labels[score_column(name)].notna().any())
+        present.update(name for name in scores if labels[score_column(name)].notna().any())
         bits.append(drop_bits(labels, limits))
         parts.append(_compact(labels, bits[-1] == 0, config))
     if not parts:
@@ -75,31 +75,30 @@ def read_candidates(shards: Sequence[CandidateShard], config: DatasetConfig, max
     rows["is_repeated"] = rows["id"].duplicated()
     reasons = np.concatenate(bits)
     reasons[rows["is_repeated"]] = 0
-    return Candidates(rows, reasons, frozenset(found))
+    return Candidates(rows, reasons, frozenset(present))
 
 
-def scores_of(shards: Sequence[CandidateShard]) -> list[str]:
+def score_names(shards: Sequence[CandidateShard]) -> list[str]:
     """Names of all scores that rows of `shards` have, sorted."""
     tables = chain.from_iterable(_tables(shard, ("scores", "judge")) for shard in shards)
-    return sorted(set().union(*(names_of_scores(batch) for table in tables for batch in table.to_batches())))
+    return sorted(set().union(*(score_names_in(batch) for table in tables for batch in table.to_batches())))
 
 
-def _tables(shard: CandidateShard, opened: Collection[str]) -> Iterator[pa.Table]:
-    """The labels of a shard: of `scores` and `judge` those in `opened`, and the judge's where it verifies answers."""
+def _tables(shard: CandidateShard, score_sources: Collection[str]) -> Iterator[pa.Table]:
+    """The labels of a shard, batch by batch; of `scores` and `judge` those needed for scores and verdicts."""
     files: list[tuple[Path | None, Sequence[Column]]] = [
         (shard.candidates, CANDIDATE_COLUMNS),
         (shard.difficulty, DIFFICULTY_COLUMNS),
         (shard.duplicates, DUPLICATE_COLUMNS),
     ]
-    if shard.judge is not None and ("judge" in opened or _asks_judge(shard)):
+    if shard.judge is not None and ("judge" in score_sources or _has_judge_verifier(shard)):
         files.append((shard.judge, JUDGE_COLUMNS))
-    names = {*PLAIN, "contamination", "judge", *opened}
+    names = {*PLAIN, "contamination", "judge", *score_sources}
     streams = [
         _stream(path, [column.name for column in columns if column.name in names], shard.candidates)
         for path, columns in files
         if path is not None
     ]
-    # The files of a shard hold the same rows, so batches of one size do as well.
     for batches in zip(*streams, strict=True):
         table = pa.table({name: batch.column(name) for batch in batches for name in batch.schema.names})
         _check_stop_reasons(table, shard.candidates)
@@ -116,7 +115,7 @@ def _stream(path: Path, names: Sequence[str], candidates: Path) -> Iterator[pa.R
     return file.iter_batches(_BATCH_ROWS, columns=list(names))
 
 
-def _asks_judge(shard: CandidateShard) -> bool:
+def _has_judge_verifier(shard: CandidateShard) -> bool:
     return "judge" in pq.read_table(shard.candidates, columns=["verifier"])["verifier"].unique().to_pylist()
 
 
@@ -140,7 +139,7 @@ def _compact(labels: pd.DataFrame, passes: npt.NDArray[np.bool_], config: Datase
             "id": _hashes(labels["id"]),
             "prompt": _hashes(labels["prompt_id"]),
             "cluster": _hashes(cluster),
-            "standing": _hashes(labels["duplicate_of"].where(repeats, labels["id"])),
+            "original": _hashes(labels["duplicate_of"].where(repeats, labels["id"])),
             "is_near": repeats & (labels["duplicate_kind"] == "near").to_numpy(bool, na_value=False),
             "sample_index": labels["sample_index"].to_numpy(np.int32),
             "num_tool_calls": labels["num_tool_calls"].to_numpy(np.int32),
@@ -158,14 +157,14 @@ def _hashes(texts: "pd.Series[str]") -> npt.NDArray[np.uint64]:
 
 
 def _repeats(labels: pd.DataFrame, config: DatasetConfig) -> npt.NDArray[np.bool_]:
-    """Rows that repeat one of these shards, in a way that the config drops."""
+    """Rows that repeat another row of these shards, of the kinds that the config drops."""
     kinds = {"keep": (), "exact": ("exact",), "near": ("exact", "near")}[config.filters.duplicates]
     is_here = labels["duplicate_of"].notna() & labels["duplicate_source"].isna()
     return (is_here & labels["duplicate_kind"].isin(kinds)).to_numpy(bool)
 
 
 def _draws(clusters: "pd.Series[str]", passes: npt.NDArray[np.bool_], config: DatasetConfig) -> npt.NDArray[np.float64]:
-    """The draw of each cluster, apart from that of the held-out split: else no training prompt would fall below it."""
+    """The draw of each cluster; salted, since all training prompts have a high draw in the held-out split."""
     draws = np.full(len(clusters), np.nan)
     if config.validation_fraction > 0:
         codes, names = pd.factorize(clusters[passes])

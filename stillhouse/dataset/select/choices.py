@@ -40,14 +40,16 @@ def preference(rows: pd.DataFrame, selection: SelectionConfig) -> npt.NDArray[np
     return ranks
 
 
-def rank_in_prompt(rows: pd.DataFrame, alive: Mask) -> "pd.Series[int]":
-    """Rank of each row of `alive` within its prompt, from 0, the preferred first; indexed by row."""
-    return rows.loc[alive, ["prompt", "preference"]].sort_values("preference").groupby("prompt", sort=False).cumcount()
+def rank_in_prompt(rows: pd.DataFrame, remaining: Mask) -> "pd.Series[int]":
+    """Rank of each row of `remaining` within its prompt, from 0, the preferred first; indexed by row."""
+    return (
+        rows.loc[remaining, ["prompt", "preference"]].sort_values("preference").groupby("prompt", sort=False).cumcount()
+    )
 
 
-def spread(rows: pd.DataFrame, alive: Mask) -> npt.NDArray[np.intp]:
-    """The rows of `alive` by rank in their prompt, then by the id's hash."""
-    ranks = rank_in_prompt(rows, alive)
+def spread(rows: pd.DataFrame, remaining: Mask) -> npt.NDArray[np.intp]:
+    """The rows of `remaining` by rank in their prompt, then by the id's hash."""
+    ranks = rank_in_prompt(rows, remaining)
     return ranks.index.to_numpy()[np.lexsort((rows["id"][ranks.index], ranks))]
 
 
@@ -67,11 +69,11 @@ def outside_band(rates: npt.NDArray[np.float64], selection: SelectionConfig) -> 
     return (rates < low) | (rates > high)
 
 
-def over_quota(rows: pd.DataFrame, alive: Mask, quotas: Mapping[str, int]) -> Mask:
-    """Rows of `alive` beyond the quota of their tag; tags without a quota keep all."""
+def over_quota(rows: pd.DataFrame, remaining: Mask, quotas: Mapping[str, int]) -> Mask:
+    """Rows of `remaining` beyond the quota of their tag; tags without a quota keep all."""
     dropped = np.zeros(len(rows), bool)
     for tag, quota in quotas.items():
-        dropped[spread(rows, alive & (rows["tag"] == tag).to_numpy())[quota:]] = True
+        dropped[spread(rows, remaining & (rows["tag"] == tag).to_numpy())[quota:]] = True
     return dropped
 
 
@@ -88,11 +90,11 @@ def check_quotas(quotas: Mapping[str, int], tags: Collection[str]) -> None:
         )
 
 
-def over_target(rows: pd.DataFrame, alive: Mask, target: int | None) -> Mask:
-    """Rows of `alive` beyond the `target`; None keeps all."""
+def over_target(rows: pd.DataFrame, remaining: Mask, target: int | None) -> Mask:
+    """Rows of `remaining` beyond the `target`; None keeps all."""
     dropped = np.zeros(len(rows), bool)
     if target is not None:
-        dropped[spread(rows, alive)[target:]] = True
+        dropped[spread(rows, remaining)[target:]] = True
     return dropped
 
 
@@ -136,6 +138,6 @@ def preference_pairs(rows: pd.DataFrame, kept: Mask, reasons: npt.NDArray[np.uin
     return list(zip(pairs["row_right"].tolist(), pairs["row_wrong"].tolist(), strict=True))
 
 
-def _preferred(rows: pd.DataFrame, alive: Mask) -> pd.DataFrame:
-    ordered = rows.loc[alive, ["prompt", "preference"]].sort_values("preference").drop_duplicates("prompt")
+def _preferred(rows: pd.DataFrame, remaining: Mask) -> pd.DataFrame:
+    ordered = rows.loc[remaining, ["prompt", "preference"]].sort_values("preference").drop_duplicates("prompt")
     return ordered["prompt"].rename_axis("row").reset_index()

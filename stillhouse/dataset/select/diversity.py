@@ -1,12 +1,12 @@
-"""Diversity: so many rows, of prompts that differ as much from each other as their embeddings tell.
+"""Diversity: a number of rows from prompts whose embeddings differ most.
 
-Prompts are taken greedily, each the farthest from all taken so far: the 2-approximation of the k-centre problem
+Prompts are selected greedily, each the farthest from all selected so far: the 2-approximation of the k-centre problem
 (Gonzalez 1985, "Clustering to minimize the maximum intercluster distance"). The first is the prompt of lowest hash.
-Distance is one minus the cosine, which orders unit vectors as Euclidean distance does. All rows of a prompt that is
-taken stay, but for the last: of it the preferred ones, up to the number asked for. Prompts without an embedding, and
-those without text, come last, in the order of their hashes.
+Distance is one minus the cosine, which orders unit vectors as Euclidean distance does. All rows of a selected prompt
+are kept, except that of the last one only as many preferred rows as are needed. Prompts without an embedding come last,
+in the order of their hashes.
 
-Taking k of n prompts with embeddings of d numbers costs O(n k d) operations, nearly all in matrix products, and n d
+Selecting k of n prompts with embeddings of d numbers costs O(n k d) operations, nearly all in matrix products, and n d
 float32 numbers in a scratch file; memory holds a few blocks of `_BLOCK` of them and 8 n bytes.
 """
 
@@ -28,94 +28,94 @@ from stillhouse.errors import InputError
 Vectors = npt.NDArray[np.float32]
 
 _BLOCK: Final = 1024
-"""Prompts whose distances to each other are known at once."""
+"""Prompts whose mutual distances are held in memory."""
 _OUT: Final = np.float32(-np.inf)
-"""The distance of a place that cannot be taken (any more)."""
+"""Distance of a prompt that cannot be selected (any more)."""
 
 
-def not_diverse(rows: pd.DataFrame, alive: Mask, shards: Sequence[CandidateShard], most: int | None) -> Mask:
-    """Rows of `alive` beyond the `most` that differ most; None, or fewer rows than that, drops none.
+def not_diverse(rows: pd.DataFrame, remaining: Mask, shards: Sequence[CandidateShard], max_rows: int | None) -> Mask:
+    """Rows of `remaining` beyond the `max_rows` that differ most; None drops none.
 
     Raises:
-        InputError: no row of `alive` has an embedding.
+        InputError: no row of `remaining` has an embedding.
     """
-    if most is None or np.count_nonzero(alive) <= most:
+    if max_rows is None or np.count_nonzero(remaining) <= max_rows:
         return np.zeros(len(rows), bool)
-    # Preference keeps prompts together, in the order of their hashes.
-    ordered = rows.loc[alive, ["prompt", "preference"]].sort_values("preference")
+    # The preference order keeps prompts together, in the order of their hashes.
+    ordered = rows.loc[remaining, ["prompt", "preference"]].sort_values("preference")
     sizes = ordered.groupby("prompt").size().tolist()
     with tempfile.TemporaryFile() as scratch:
         vectors, is_known = _embeddings(shards, ordered.drop_duplicates("prompt").index.to_numpy(), scratch)
-        taken = _taken(chain(farthest_first(vectors, is_known), np.flatnonzero(~is_known)), sizes, most)
-    rank = np.full(len(sizes), len(taken))
-    rank[taken] = np.arange(len(taken))
-    dropped = alive.copy()
-    dropped[ordered.index[np.argsort(np.repeat(rank, sizes), kind="stable")[:most]]] = False
+        selected = _first_prompts(chain(farthest_first(vectors, is_known), np.flatnonzero(~is_known)), sizes, max_rows)
+    rank = np.full(len(sizes), len(selected))
+    rank[selected] = np.arange(len(selected))
+    dropped = remaining.copy()
+    dropped[ordered.index[np.argsort(np.repeat(rank, sizes), kind="stable")[:max_rows]]] = False
     return dropped
 
 
 def farthest_first(vectors: Vectors, is_known: Mask) -> Iterator[int]:
-    """The places where `is_known`, from the lowest on each the farthest from all before it.
+    """Indices of the known vectors: the lowest first, then each the farthest from all before it.
 
-    A place only comes nearer to those taken. So the next ones are among the `_BLOCK` farthest for as long as these stay
-    farther than all others are, and only then is every place looked at again.
+    Distances to the selection only shrink. So the next ones are among the `_BLOCK` farthest as long as these stay
+    farther than all others; only then are all distances computed again.
 
     Args:
-        vectors: Unit vectors, one a row.
-        is_known: Which rows take part, at least one.
+        vectors: unit vectors, one a row.
+        is_known: rows that take part, at least one.
     """
     nearest = np.where(is_known, np.float32(np.inf), _OUT)
-    taken = [int(is_known.argmax())]
-    yield taken[0]
+    selected = [int(is_known.argmax())]
+    yield selected[0]
     while True:
-        _measure(nearest, vectors, taken)
+        _update(nearest, vectors, selected)
         block = np.sort(np.argpartition(-nearest, min(_BLOCK, len(nearest)) - 1)[:_BLOCK])
         in_block, apart = nearest[block], 1 - vectors[block] @ vectors[block].T
-        bound, taken = max(np.delete(nearest, block).max(initial=_OUT), -1), []
+        bound, selected = max(np.delete(nearest, block).max(initial=_OUT), -1), []
         while (farthest := int(in_block.argmax())) >= 0 and in_block[farthest] >= bound:
-            taken.append(int(block[farthest]))
-            yield taken[-1]
+            selected.append(int(block[farthest]))
+            yield selected[-1]
             in_block = np.minimum(in_block, apart[farthest])
             in_block[farthest] = _OUT
-        if not taken:
+        if not selected:
             return
 
 
-def _measure(nearest: Vectors, vectors: Vectors, taken: Sequence[int]) -> None:
-    """Brings `nearest`, each place's distance to the nearest one taken, up to date with those just `taken`."""
-    centres = vectors[taken].T
+def _update(nearest: Vectors, vectors: Vectors, selected: Sequence[int]) -> None:
+    """Lowers each vector's distance to the `nearest` selected one by those just selected."""
+    centres = vectors[selected].T
     for start in range(0, len(vectors), _BLOCK):
         part = slice(start, start + _BLOCK)
         nearest[part] = np.minimum(nearest[part], 1 - (vectors[part] @ centres).max(axis=1))
-    nearest[taken] = _OUT
+    nearest[selected] = _OUT
 
 
-def _taken(prompts: Iterable[int], sizes: Sequence[int], most: int) -> list[int]:
-    """The first of `prompts` that together have at least `most` rows."""
-    taken, rows_left = [], most
+def _first_prompts(prompts: Iterable[int], sizes: Sequence[int], num_rows: int) -> list[int]:
+    """The first of `prompts` that together have at least `num_rows` rows."""
+    selected: list[int] = []
     for prompt in prompts:
-        if rows_left <= 0:
+        if num_rows <= 0:
             break
-        taken.append(prompt)
-        rows_left -= sizes[prompt]
-    return taken
+        selected.append(prompt)
+        num_rows -= sizes[prompt]
+    return selected
 
 
 def _embeddings(
     shards: Sequence[CandidateShard], heads: npt.NDArray[np.int64], scratch: IO[bytes]
 ) -> tuple[Vectors, Mask]:
-    """The embeddings of the rows `heads` as unit vectors in `scratch`, and which of them have one."""
+    """Embeddings of the rows `heads` as unit vectors in `scratch`, and which of them have one."""
     vectors, is_known = np.empty((0, 0), np.float32), np.zeros(len(heads), bool)
-    for places, found in _found(shards, heads):
+    for places, batch in _batches(shards, heads):
         if not is_known.any():
-            vectors = np.memmap(scratch, np.float32, shape=(len(heads), found.shape[1]))
-        if found.shape[1] != vectors.shape[1]:
+            vectors = np.memmap(scratch, np.float32, shape=(len(heads), batch.shape[1]))
+        if batch.shape[1] != vectors.shape[1]:
             raise InputError(
-                f"embeddings have {vectors.shape[1]} numbers in one file and {found.shape[1]} in another; expected as "
+                f"embeddings have {vectors.shape[1]} numbers in one file and {batch.shape[1]} in another; expected as "
                 "many in all. Embed the prompts again, with one model"
             )
-        norms = np.linalg.norm(found, axis=1, keepdims=True)
-        vectors[places] = found / np.where(norms > 0, norms, 1)
+        norms = np.linalg.norm(batch, axis=1, keepdims=True)
+        vectors[places] = batch / np.where(norms > 0, norms, 1)
         is_known[places] = norms[:, 0] > 0
     if not is_known.any():
         raise InputError(
@@ -125,10 +125,10 @@ def _embeddings(
     return vectors, is_known
 
 
-def _found(
+def _batches(
     shards: Sequence[CandidateShard], heads: npt.NDArray[np.int64]
 ) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
-    """Places in `heads` with the embeddings of the rows there, batch by batch; rows without one are left out."""
+    """Indices into `heads` with the embeddings of those rows, batch by batch; rows without one are skipped."""
     by_row = np.argsort(heads)
     start = 0
     for shard in shards:

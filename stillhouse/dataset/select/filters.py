@@ -23,65 +23,65 @@ from stillhouse.types import StopReason
 
 
 class Filter(NamedTuple):
-    """One reason to drop a row."""
+    """A reason to drop rows."""
 
     step: str
-    """Names the rows that pass, for a table; filters of one step follow each other."""
+    """Step of the funnel, named after the rows that pass; filters of one step are adjacent."""
     reason: DropReason
     drops: "Callable[[pd.DataFrame, FiltersConfig], pd.Series[bool] | None]"
-    """True for rows to drop, null for rows without the label; None where the config sets no limit."""
+    """True for rows to drop, null for rows without the label; None if the config sets no limit."""
 
 
 def passes(labels: pd.DataFrame, config: DatasetConfig, max_tokens: int | None) -> "pd.Series[bool]":
-    """Whether each row passes all `FILTERS`; set-level choices are not made.
+    """Whether each row passes all `FILTERS`, before choices among rows.
 
     Args:
-        labels: Columns of the schema, as `labels.labels_of_rows` gives them or as pandas reads them from a file. A
-            column that is not there was not measured.
-        config: The limits.
-        max_tokens: `student.max_length`, or None for no limit besides the config's.
+        labels: columns of the schema, as `labels.labels_of_rows` gives them or as pandas reads them from a file; a
+            missing column was not measured.
+        config: the limits.
+        max_tokens: `student.max_length`, or None for the config's limit alone.
     """
-    frame = label_frame(arrow_batch(labels), wanted_scores(config))
+    frame = label_frame(arrow_batch(labels), configured_scores(config))
     return pd.Series(drop_bits(frame, limits_of(config, max_tokens)) == 0, index=labels.index)
 
 
 def limits_of(config: DatasetConfig, max_tokens: int | None) -> FiltersConfig:
-    """The limits, `max_tokens` being the lower of the config's and the student's."""
+    """The filters' limits, with the lower of the config's and the student's `max_tokens`."""
     known = [limit for limit in (config.filters.max_tokens, max_tokens) if limit is not None]
     return config.filters.model_copy(update={"max_tokens": min(known, default=None)})
 
 
-def wanted_scores(config: DatasetConfig) -> list[str]:
-    """Names of the scores that the config goes by, sorted."""
+def configured_scores(config: DatasetConfig) -> list[str]:
+    """Sorted names of the scores in the config."""
     named = {*config.filters.min_scores, *config.filters.max_scores}
     return sorted(named if config.selection.score is None else {*named, config.selection.score})
 
 
 def drop_bits(labels: pd.DataFrame, limits: FiltersConfig) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-    """The reasons against each row of a `label_frame`, as the sum of their `BITS`."""
+    """The drop reasons of each row of a `label_frame` as a bit mask."""
     bits = np.zeros(len(labels), np.uint64)
-    for one in FILTERS:
-        drops = one.drops(labels, limits)
+    for rule in FILTERS:
+        drops = rule.drops(labels, limits)
         if drops is not None:
-            bits[drops.to_numpy(dtype=bool, na_value=False)] |= np.uint64(BITS[one.reason])
+            bits[drops.to_numpy(dtype=bool, na_value=False)] |= np.uint64(BITS[rule.reason])
     return bits
 
 
-def _below(values: "pd.Series[float]", least: float | None) -> "pd.Series[bool] | None":
-    return None if least is None else values < least
+def _below(values: "pd.Series[float]", low: float | None) -> "pd.Series[bool] | None":
+    return None if low is None else values < low
 
 
-def _above(values: "pd.Series[float]", most: float | None) -> "pd.Series[bool] | None":
-    return None if most is None else values > most
+def _above(values: "pd.Series[float]", high: float | None) -> "pd.Series[bool] | None":
+    return None if high is None else values > high
 
 
-def _from(values: "pd.Series[int]", least: int | None) -> "pd.Series[bool] | None":
-    return None if least is None else values >= least
+def _at_least(values: "pd.Series[int]", low: int | None) -> "pd.Series[bool] | None":
+    return None if low is None else values >= low
 
 
 def _either(*drops: "pd.Series[bool] | None") -> "pd.Series[bool] | None":
-    """True where one of `drops` is, even if others are null."""
-    known: list[pd.Series[bool]] = [one for one in drops if one is not None]
+    """True where any of `drops` is, even if others are null."""
+    known: list[pd.Series[bool]] = [mask for mask in drops if mask is not None]
     return reduce(or_, known) if known else None
 
 
@@ -126,7 +126,7 @@ def _too_hard(labels: pd.DataFrame, limits: FiltersConfig) -> "pd.Series[bool] |
 
 
 def _earlier(labels: pd.DataFrame, kind: str) -> "pd.Series[bool]":
-    """Repeats of an earlier dataset; those of a row of this one are `duplicates.repeated_rows`' to decide."""
+    """Repeats of an earlier dataset; `duplicates.settle` decides on repeats within this one."""
     return labels["duplicate_source"].notna() & (labels["duplicate_kind"] == kind)
 
 
@@ -160,7 +160,7 @@ FILTERS: Final = (
     Filter("with scores within limits", DropReason.SCORE_LOW, _score_low),
     Filter("with scores within limits", DropReason.SCORE_HIGH, _score_high),
     Filter("not in an evaluation set", DropReason.CONTAMINATED,
-           lambda labels, limits: _from(labels["longest_overlap"], limits.contamination_ngrams)),
+           lambda labels, limits: _at_least(labels["longest_overlap"], limits.contamination_ngrams)),
     Filter("rendered by the student's template", DropReason.TEMPLATE_ERROR,
            lambda labels, limits: labels["template_problem"].notna()),
     Filter("short enough", DropReason.TOO_LONG, lambda labels, limits: _above(labels["num_tokens"], limits.max_tokens)),
@@ -173,38 +173,37 @@ FILTERS: Final = (
     Filter("not a duplicate", DropReason.NEAR_DUPLICATE,
            lambda labels, limits: _earlier(labels, "near") if limits.duplicates == "near" else None),
 )  # fmt: skip
-"""In the order of the funnel: broken rows first, then what is cheapest to know."""
+"""In the order of the funnel."""
 
 
 STEPS: Final[tuple[tuple[str, tuple[DropReason, ...]], ...]] = (
-    *((step, tuple(one.reason for one in filters)) for step, filters in groupby(FILTERS, lambda one: one.step)),
+    *((step, tuple(rule.reason for rule in rules)) for step, rules in groupby(FILTERS, lambda rule: rule.step)),
     ("of a prompt within the pass rates", (DropReason.PASS_RATE,)),
     ("preferred in its prompt", (DropReason.NOT_PREFERRED,)),
     ("within the quota of its tag", (DropReason.QUOTA,)),
     ("diverse", (DropReason.NOT_DIVERSE,)),
     ("within the target", (DropReason.SURPLUS,)),
 )
-"""Each step's name, which describes the rows that pass it, and the reasons that drop rows there."""
+"""Name and drop reasons of each step; the name describes the rows that pass."""
 
 
 def funnel(reasons: npt.NDArray[np.uint64]) -> list[tuple[str, int]]:
-    """Each step's name and the number of rows that no reason up to there speaks against."""
-    left, against = [], 0
-    for step, found in STEPS:
-        against |= sum(BITS[reason] for reason in found)
-        left.append((step, int(np.count_nonzero((reasons & np.uint64(against)) == 0))))
-    return left
+    """Each step's name and the number of rows that pass it and all before."""
+    passed, mask = [], 0
+    for step, step_reasons in STEPS:
+        mask |= sum(BITS[reason] for reason in step_reasons)
+        passed.append((step, int(np.count_nonzero((reasons & np.uint64(mask)) == 0))))
+    return passed
 
 
 def explanation(reasons: npt.NDArray[np.uint64]) -> str:
-    """The steps that lose rows as lines of text, how often each reason holds, and what those reasons mean."""
-    left = [len(reasons), *(num_rows for _, num_rows in funnel(reasons))]
-    lost = (
+    """Lines of text: the steps that lose rows, and count and meaning of each reason."""
+    passed = [len(reasons), *(num_rows for _, num_rows in funnel(reasons))]
+    steps = "\n".join(
         f"  {after:>8}  {step}"
-        for (step, _), before, after in zip(STEPS, left, left[1:], strict=False)
+        for (step, _), before, after in zip(STEPS, passed, passed[1:], strict=False)
         if after < before
     )
-    steps = "\n".join(lost)
     counts = {reason: int(np.count_nonzero(reasons & np.uint64(bit))) for reason, bit in BITS.items()}
     common = sorted((reason for reason in counts if counts[reason]), key=lambda reason: -counts[reason])
     return f"{steps}\nReasons: {', '.join(f'{reason} {counts[reason]}' for reason in common) or 'none'}\n" + "".join(

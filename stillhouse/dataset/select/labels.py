@@ -1,4 +1,4 @@
-"""Labels as the filters see them: a column each, JSON opened, null for what was not measured.
+"""Labels as the filters see them: one column each, JSON parsed, null for what was not measured.
 
 All columns are backed by Arrow, so that a comparison with null is null and never drops a row.
 """
@@ -22,34 +22,34 @@ PLAIN: Final = (
     "num_supervised_tokens", "template_problem", "student_nll", "student_pass_rate", "prompt_cluster", "duplicate_of",
     "duplicate_kind", "duplicate_source",
 )  # fmt: skip
-"""Columns of the schema that are taken as they are."""
+"""Columns of the schema that filters and selection read as they are."""
 
-OPENED: Final = ("scores", "judge", "contamination")
-"""Columns of JSON, of which the filters see parts."""
+JSON_LABELS: Final = ("scores", "judge", "contamination")
+"""Columns of JSON that are parsed for them."""
 
 _TEXT_OF: Final = {Kind.JSON: pa.string(), Kind.JSONS: pa.list_(pa.string())}
 _TYPES: Final = {column.name: _TEXT_OF.get(column.kind, column.kind.arrow_type) for column in COLUMNS}
 
 
 def score_column(name: str) -> str:
-    """The column that holds a score in the frame."""
+    """The column of the frame that holds a score."""
     return f"scores.{name}"
 
 
-def opened_for(name: str) -> str:
-    """The column of the schema that a score is in."""
+def score_source(name: str) -> str:
+    """The column of the schema that holds a score."""
     return "judge" if name.startswith("judge/") else "scores"
 
 
 def labels_of_rows(rows: Sequence[JsonObject]) -> pd.DataFrame:
-    """What the filters read of rows as `rows.candidate_row` gives them."""
-    columns = {name: pa.array([row.get(name) for row in rows], _TYPES[name]) for name in (*PLAIN, *OPENED)}
+    """The label columns of rows as `rows.candidate_row` gives them."""
+    columns = {name: pa.array([row.get(name) for row in rows], _TYPES[name]) for name in (*PLAIN, *JSON_LABELS)}
     return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def arrow_batch(labels: pd.DataFrame) -> pa.RecordBatch:
-    """Columns of the schema, however pandas holds them, in its types."""
-    names = [name for name in (*PLAIN, *OPENED) if name in labels.columns]
+    """The label columns of a frame in the types of the schema."""
+    names = [name for name in (*PLAIN, *JSON_LABELS) if name in labels.columns]
     table = pa.table({name: pa.array(labels[name], type=_TYPES[name], from_pandas=True) for name in names})
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], names)
 
@@ -58,13 +58,12 @@ def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
     """The columns that filters and selection read, one row for each of `batch`.
 
     Args:
-        batch: Columns of the schema by name, JSON as text or under Arrow's JSON type; those that are not there are
-            null.
-        scores: Names of the scores to open, each as the column `score_column(name)`.
+        batch: columns of the schema by name, JSON as text or under Arrow's JSON type; missing ones become null.
+        scores: names of scores, each of which becomes the column `score_column(name)`.
 
     Returns:
         `PLAIN`, where `verified` is the judge's verdict for rows under the verifier `judge`; `longest_overlap`, the
-        most words in a row that an evaluation set shares; the scores.
+        longest n-gram shared with an evaluation set; the scores.
     """
     columns = {name: _column(batch, name) for name in PLAIN}
     columns["verified"] = _with_verdicts(columns["verified"], columns["verifier"], batch)
@@ -73,7 +72,7 @@ def label_frame(batch: pa.RecordBatch, scores: Collection[str]) -> pd.DataFrame:
     return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def names_of_scores(batch: pa.RecordBatch) -> set[str]:
+def score_names_in(batch: pa.RecordBatch) -> set[str]:
     """Names of all scores in the columns `scores` and `judge`."""
     return {name for column in ("scores", "judge") for scores in _scores_of(batch, column) for name in scores}
 
@@ -88,31 +87,31 @@ def _with_verdicts(verified: pa.Array, verifier: pa.Array, batch: pa.RecordBatch
     is_judged = pc.fill_null(pc.equal(verifier, "judge"), False)
     if not pc.any(is_judged).as_py():
         return verified
-    asked = pc.if_else(is_judged, _column(batch, "judge"), None)
-    return pc.if_else(is_judged, pa.array((one.get("verdict") for one in _opened(asked)), pa.bool_()), verified)
+    judgements = _parsed(pc.if_else(is_judged, _column(batch, "judge"), None))
+    return pc.if_else(is_judged, pa.array((row.get("verdict") for row in judgements), pa.bool_()), verified)
 
 
 def _longest_overlap(contamination: pa.Array) -> pa.Array:
     longest = np.zeros(len(contamination), np.int64)
     hits = pc.list_flatten(contamination)
-    lengths = np.array([hit["ngram"] for hit in _opened(hits)], np.int64)
+    lengths = np.array([hit["ngram"] for hit in _parsed(hits)], np.int64)
     np.maximum.at(longest, pc.list_parent_indices(contamination).to_numpy(), lengths)
     return pa.array(longest, mask=contamination.is_null().to_numpy(zero_copy_only=False))
 
 
 def _scores(batch: pa.RecordBatch, names: Collection[str]) -> dict[str, pa.Array]:
-    found: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for column in ("scores", "judge"):
-        wanted = [name for name in names if opened_for(name) == column]
-        rows = list(_scores_of(batch, column)) if wanted else []
-        found |= {score_column(name): pa.array((row.get(name) for row in rows), pa.float64()) for name in wanted}
-    return found
+        here = [name for name in names if score_source(name) == column]
+        rows = list(_scores_of(batch, column)) if here else []
+        columns |= {score_column(name): pa.array((row.get(name) for row in rows), pa.float64()) for name in here}
+    return columns
 
 
 def _scores_of(batch: pa.RecordBatch, column: str) -> Iterator[Mapping[str, float | None]]:
-    opened = _opened(_column(batch, column))
-    return (one.get("scores") or {} for one in opened) if column == "judge" else opened
+    rows = _parsed(_column(batch, column))
+    return (row.get("scores") or {} for row in rows) if column == "judge" else rows
 
 
-def _opened(texts: pa.Array) -> Iterator[dict[str, Any]]:
+def _parsed(texts: pa.Array) -> Iterator[dict[str, Any]]:
     return (orjson.loads(text) if text is not None else {} for text in texts.to_pylist())

@@ -1,14 +1,11 @@
-"""Reasons why a trajectory is not kept, and what each means.
-
-A row's reasons are also a number: bit `i` stands for the `i`-th member. A million rows then take 8 MB.
-"""
+"""Reasons why a trajectory is dropped. A row's reasons are a bit mask, so that a million rows take 8 MB."""
 
 from enum import StrEnum
 from typing import Final
 
 
 class DropReason(StrEnum):
-    """Why a trajectory is not kept. Closed: a new reason is a new member."""
+    """Why a trajectory is dropped."""
 
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -92,10 +89,10 @@ MEANINGS: Final[dict[DropReason, str]] = {
     DropReason.NOT_DIVERSE: "dataset.selection.max_diverse_rows rows differ more from each other",
     DropReason.SURPLUS: "dataset.selection.target_rows rows are there without it",
 }
-"""One sentence each; it names the config key to loosen, where there is one."""
+"""One sentence each, with the config key to loosen if there is one."""
 
 BITS: Final[dict[DropReason, int]] = {reason: 1 << place for place, reason in enumerate(DropReason)}
-"""The bit of each reason in a row's number, which has 64."""
+"""The bit of each reason, of 64."""
 
 
 def reasons_in(bits: int) -> list[DropReason]:

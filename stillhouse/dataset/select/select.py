@@ -1,7 +1,7 @@
-"""Which rows are kept, of all shards: filters, then choices among the rows that pass them, then the split.
+"""Selects the rows to keep from all shards: filters, then choices among the rows that pass, then the split.
 
-All of it follows from labels and config; neither shards nor the order of rows matter, but that of rows with the same id
-the first stands.
+The result depends on labels and config alone, not on shards or the order of rows. Among rows with equal ids the first
+wins.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import pandas as pd
 
 from stillhouse.config import DatasetConfig
 from stillhouse.dataset.schema import CandidateShard
-from stillhouse.dataset.select.candidates import Candidates, read_candidates, scores_of
+from stillhouse.dataset.select.candidates import Candidates, read_candidates, score_names
 from stillhouse.dataset.select.choices import (
     Mask,
     check_quotas,
@@ -27,35 +27,35 @@ from stillhouse.dataset.select.choices import (
 )
 from stillhouse.dataset.select.diversity import not_diverse
 from stillhouse.dataset.select.duplicates import duplicate_groups, settle
-from stillhouse.dataset.select.filters import explanation, wanted_scores
+from stillhouse.dataset.select.filters import configured_scores, explanation
 from stillhouse.dataset.select.reasons import BITS, DropReason, reasons_in
 from stillhouse.errors import ConfigError, NothingKept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The decision on every row; arrays have one entry for each, in the order of the shards."""
+    """The decision on every row; arrays have one entry a row, in the order of the shards."""
 
     reasons: npt.NDArray[np.uint64]
-    """Why the row is not kept: `reasons.BITS`, 0 for rows that are kept or repeated."""
+    """Drop reasons as `reasons.BITS`; 0 for rows that are kept or repeated."""
     splits: npt.NDArray[np.int8]
     """0 for `train`, 1 for `validation`, -1 for rows that are not kept."""
     pass_rates: npt.NDArray[np.float32]
-    """Share of right rows among the verified ones of the row's prompt; NaN without any."""
+    """Right rows over verified rows of the row's prompt; NaN without any."""
     verified: npt.NDArray[np.int8]
-    """1 for right, 0 for wrong, -1 for unverified, where the verifier is `judge` by the judge's verdict."""
+    """1 for right, 0 for wrong, -1 for unverified; the judge's verdict if the verifier is `judge`."""
     repeated: Mask
-    """Rows whose id came before: left out of every file, and counted nowhere else."""
+    """Rows with the id of an earlier row: written to no file and counted nowhere else."""
     pairs: list[tuple[int, int]]
-    """A right and a wrong row of one prompt each, if `selection.pairs` asks for them."""
+    """A right and a wrong row of one prompt each; empty unless `selection.pairs`."""
 
     @property
     def kept(self) -> int:
-        """The number of rows kept; it may be lower than `selection.target_rows`."""
+        """Number of rows kept, which may be below `selection.target_rows`."""
         return int(np.count_nonzero(self.splits >= 0))
 
     def reasons_of(self, row: int) -> list[str]:
-        """Why a row is not kept, in the order of `DropReason`."""
+        """The drop reasons of a row, in the order of `DropReason`."""
         return [reason.value for reason in reasons_in(int(self.reasons[row]))]
 
 
@@ -63,14 +63,14 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
     """The decision on every row of `shards`.
 
     Args:
-        shards: With whatever was measured of them; what was not measured drops nothing.
-        config: Filters, selection and split.
-        max_tokens: `student.max_length`, or None for no limit besides the config's.
+        shards: their labels; what was not measured drops nothing.
+        config: filters, selection and split.
+        max_tokens: `student.max_length`, or None for the config's limit alone.
 
     Raises:
-        NothingKept: nothing is kept, or nothing to train on.
+        NothingKept: no row is kept, or none to train on.
         InputError: a file lacks columns or rows.
-        ConfigError: the config goes by a score that no row has, or has a quota for a tag that none has.
+        ConfigError: the config names a score or has a quota for a tag that no row has.
     """
     candidates = read_candidates(shards, config, max_tokens)
     rows = candidates.rows.assign(preference=preference(candidates.rows, config.selection))
@@ -104,44 +104,44 @@ def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_
 
 def _choose(
     rows: pd.DataFrame,
-    found: npt.NDArray[np.uint64],
+    filter_reasons: npt.NDArray[np.uint64],
     rates: npt.NDArray[np.float64],
     shards: Sequence[CandidateShard],
     config: DatasetConfig,
 ) -> npt.NDArray[np.uint64]:
-    """What the filters `found` and, of rows they pass, what each choice says of those that the one before left."""
-    selection, reasons = config.selection, found.copy()
+    """The filters' reasons, and for rows that pass them the reason of the first choice that drops them."""
+    selection, reasons = config.selection, filter_reasons.copy()
     is_counted = ~rows["is_repeated"].to_numpy()
 
     def drop(reason: DropReason, dropped: Mask) -> None:
         reasons[dropped] |= np.uint64(BITS[reason])
 
-    def alive() -> Mask:
+    def remaining() -> Mask:
         return is_counted & (reasons == 0)
 
     drop(DropReason.PASS_RATE, is_counted & outside_band(rates, selection))
     duplicates = duplicate_groups(rows)
     for reason in (DropReason.DUPLICATE, DropReason.NEAR_DUPLICATE):
-        # A row that equals one that repeats an earlier dataset repeats it as well.
-        drop(reason, is_counted & (found[duplicates.standing] & np.uint64(BITS[reason]) > 0))
-    settled = settle(rows, alive(), duplicates, selection.rows_per_prompt)
+        # A duplicate of a row that repeats an earlier dataset repeats it as well.
+        drop(reason, is_counted & (filter_reasons[duplicates.original] & np.uint64(BITS[reason]) > 0))
+    settled = settle(rows, remaining(), duplicates, selection.rows_per_prompt)
     drop(DropReason.DUPLICATE, settled.repeats)
     drop(DropReason.NEAR_DUPLICATE, settled.near_repeats)
     drop(DropReason.NOT_PREFERRED, settled.refused)
-    drop(DropReason.QUOTA, over_quota(rows, alive(), selection.quotas))
-    drop(DropReason.NOT_DIVERSE, not_diverse(rows, alive(), shards, selection.max_diverse_rows))
-    drop(DropReason.SURPLUS, over_target(rows, alive(), selection.target_rows))
+    drop(DropReason.QUOTA, over_quota(rows, remaining(), selection.quotas))
+    drop(DropReason.NOT_DIVERSE, not_diverse(rows, remaining(), shards, selection.max_diverse_rows))
+    drop(DropReason.SURPLUS, over_target(rows, remaining(), selection.target_rows))
     return reasons
 
 
 def _check_names(candidates: Candidates, shards: Sequence[CandidateShard], config: DatasetConfig) -> None:
     check_quotas(config.selection.quotas, candidates.rows["tag"].cat.categories)
     is_passed = (candidates.reasons == 0) & ~candidates.rows["is_repeated"]
-    unknown = sorted(set(wanted_scores(config)) - candidates.scores)
-    # Where no row passes, there may be nothing that was scored: the funnel says more.
+    unknown = sorted(set(configured_scores(config)) - candidates.scores)
+    # If no row passes, none may have been scored, and the funnel explains more.
     if unknown and is_passed.any():
         raise ConfigError(
             f"the config goes by the score {', '.join(map(repr, unknown))}, which no trajectory has; seen: "
-            f"{', '.join(map(repr, scores_of(shards))) or 'none'}. Correct dataset.selection.score, "
+            f"{', '.join(map(repr, score_names(shards))) or 'none'}. Correct dataset.selection.score, "
             "dataset.filters.min_scores or dataset.filters.max_scores, or have it measured"
         )

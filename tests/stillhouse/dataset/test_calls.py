@@ -8,7 +8,7 @@ from stillhouse.chat.content import Call, calls_of
 from stillhouse.config import Criterion, JudgeConfig
 from stillhouse.dataset.duplicates.texts import texts_of
 from stillhouse.dataset.judge import question_of
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.types import Trajectory
 
 ODD = {
@@ -52,8 +52,8 @@ def test_labels_duplicates_and_the_judge_read_such_calls(
     plain = make_trajectory()
     trajectory = make_trajectory(messages=[plain.messages[0], message(ODD[written]), *plain.messages[2:]])
     (call,) = calls_of(trajectory.messages[1])
-    subject = Subject.of(trajectory, None)
-    assert subject.sampled_text == "\n".join(part for part in (call.arguments, subject.answer) if part)
+    item = LabelInput.of(trajectory, None)
+    assert item.sampled_text == "\n".join(part for part in (call.arguments, item.answer) if part)
     question = question_of(trajectory, None, JudgeConfig(rubric=(Criterion(name="x", question="y"),)))
     assert question is not None
     assert f"[2] assistant calls {call.name or 'a tool'}:\n{call.arguments}" in str(

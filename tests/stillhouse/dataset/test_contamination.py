@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.contamination import ContaminationLabels
 from stillhouse.dataset.evaluation_sets import sets_fingerprint
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import StopReason, Trajectory, Turn
 
@@ -25,7 +25,7 @@ SOLUTION = "Nine sheep remain, since all but nine ran away, so that he buys elev
 OTHER = "Compute the sum of the first one hundred positive integers by pairing the terms from both ends of the list."
 
 
-def subject(asked: str, written: str = "I cannot tell.", returned: str | None = None) -> Subject:
+def item(asked: str, written: str = "I cannot tell.", returned: str | None = None) -> LabelInput:
     messages: list[Any] = [{"role": "user", "content": asked}]
     if returned is not None:
         call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
@@ -33,7 +33,7 @@ def subject(asked: str, written: str = "I cannot tell.", returned: str | None = 
         messages.append({"role": "tool", "tool_call_id": "c", "content": returned})
     messages.append({"role": "assistant", "content": written})
     turns = [Turn("stop", {}, 0.5, "teacher-1") for message in messages if message["role"] == "assistant"]
-    return Subject.of(Trajectory("r", "p", 0, messages, [], turns, StopReason.ANSWERED, "teacher"), None)
+    return LabelInput.of(Trajectory("r", "p", 0, messages, [], turns, StopReason.ANSWERED, "teacher"), None)
 
 
 def write_jsonl(path: Path, *rows: Any) -> str:
@@ -41,8 +41,8 @@ def write_jsonl(path: Path, *rows: Any) -> str:
     return str(path)
 
 
-def hits(labels: ContaminationLabels, *subjects: Subject) -> list[list[dict[str, Any]]]:
-    return labels(subjects)["contamination"]
+def hits(labels: ContaminationLabels, *inputs: LabelInput) -> list[list[dict[str, Any]]]:
+    return labels(inputs)["contamination"]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def riddles(tmp_path: Path) -> str:
 def test_a_contaminated_prompt_is_named_with_set_row_and_words(riddles: str) -> None:
     labels = ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}))
     shouted = PROBLEM.upper().replace(";", " --").replace(",", "")
-    assert hits(labels, subject(f"Solve this: {shouted}"), subject("How many sheep does a farmer have?")) == [
+    assert hits(labels, item(f"Solve this: {shouted}"), item("How many sheep does a farmer have?")) == [
         [
             {
                 "set": "riddles",
@@ -69,7 +69,7 @@ def test_a_contaminated_prompt_is_named_with_set_row_and_words(riddles: str) -> 
 
 def test_what_the_model_wrote_and_what_tools_returned_are_looked_through(riddles: str) -> None:
     labels = ContaminationLabels(ContaminationConfig(sets={"riddles": riddles}))
-    found = hits(labels, subject("Solve it.", "Nine sheep remain since all but nine ran off.", f"Found: {OTHER}"))[0]
+    found = hits(labels, item("Solve it.", "Nine sheep remain since all but nine ran off.", f"Found: {OTHER}"))[0]
     assert [(hit["part"], hit["row"], hit["ngram"]) for hit in found] == [("tools", 0, 13), ("answer", 1, 8)]
     assert found[1]["text"] == "nine sheep remain since all but nine ran"
 
@@ -83,7 +83,7 @@ def test_a_run_counts_from_its_length_on_wherever_it_stands(
     path.write_text(" ".join(spelled))
     labels = ContaminationLabels(ContaminationConfig(sets={"s": str(path)}, ngrams=(5, 9)))
     other = [f"o{number}" for number in range(around)]
-    found = hits(labels, subject(" ".join([*other, *spelled[start : start + length], *other])))[0]
+    found = hits(labels, item(" ".join([*other, *spelled[start : start + length], *other])))[0]
     expected = 9 if length >= 9 else 5 if length >= 5 else None
     assert [hit["ngram"] for hit in found] == ([] if expected is None else [expected])
     if expected:
@@ -95,7 +95,7 @@ def test_the_row_that_shares_most_comes_first_and_no_more_than_five_are_named(tm
     shared = " ".join(f"shared{number}" for number in range(13))
     rows = [f"{shared} {' '.join(f'own{chance.random()}' for _ in range(20))}" for _ in range(8)]
     path = write_jsonl(tmp_path / "set.jsonl", *({"prompt": row} for row in rows))
-    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), subject(rows[6]))[0]
+    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), item(rows[6]))[0]
     assert [hit["row"] for hit in found] == [6, 0, 1, 2, 3]
 
 
@@ -103,14 +103,14 @@ def test_a_template_of_many_rows_is_no_sign_of_any(tmp_path: Path) -> None:
     template = "Answer the following question with the letter of the one correct choice and say nothing else."
     many = write_jsonl(tmp_path / "many.jsonl", *({"q": f"{template} {OTHER} Case {n}."} for n in range(11)))
     few = write_jsonl(tmp_path / "few.jsonl", *({"q": f"{template} Case {n}."} for n in range(10)))
-    row = subject(f"{template} Which of these are mammals?")
+    row = item(f"{template} Which of these are mammals?")
     assert hits(ContaminationLabels(ContaminationConfig(sets={"many": many})), row) == [[]]
     assert hits(ContaminationLabels(ContaminationConfig(sets={"few": few, "many": many})), row)[0][0]["set"] == "few"
 
 
 def test_an_evaluation_row_that_is_repeated_often_is_still_found(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "set.jsonl", *({"problem": PROBLEM} for _ in range(64)))
-    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), subject(PROBLEM))[0]
+    found = hits(ContaminationLabels(ContaminationConfig(sets={"s": path})), item(PROBLEM))[0]
     assert [hit["row"] for hit in found] == [0]
 
 
@@ -141,7 +141,7 @@ def test_sets_are_read_whatever_their_format_and_columns(
 ) -> None:
     write(tmp_path / name)
     labels = ContaminationLabels(ContaminationConfig(sets={"s": str(tmp_path / name)}))
-    found = hits(labels, subject(PROBLEM))[0]
+    found = hits(labels, item(PROBLEM))[0]
     assert [(hit["row"], hit["text"][:20]) for hit in found] == [(1, "a farmer has sevente")]
 
 

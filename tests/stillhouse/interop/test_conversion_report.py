@@ -2,12 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.interop.conversion_report import Converted, Example, summary_lines
+from stillhouse.interop.conversion_report import ConversionReport, Example, summary_lines
 
 
 @pytest.fixture
-def account() -> Converted:
-    account = Converted("rnow-rollouts", "rollouts", files=9, rows=1200, rows_left_out=4, prompts=1, trajectories=1196)
+def account() -> ConversionReport:
+    account = ConversionReport(
+        "rnow-rollouts", "rollouts", files=9, rows=1200, rows_left_out=4, prompts=1, trajectories=1196
+    )
     for number in range(4):
         place = f"rollouts/rollout_1/sample_{number}.json"
         account.note("the row is malformed", Example(place, None, "x " * 300), leaves_out=True)
@@ -22,7 +24,7 @@ def account() -> Converted:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_lines_fit_the_terminal_and_what_costs_rows_comes_first(account: Converted, width: int) -> None:
+def test_lines_fit_the_terminal_and_what_costs_rows_comes_first(account: ConversionReport, width: int) -> None:
     lines = list(summary_lines(account, Path("out"), width))
     assert all(len(line) <= width for line in lines), max(lines, key=len)
     assert lines[0] == "read     rollouts as rnow-rollouts: 1,200 rows in 9 files, 4 left out"

@@ -6,11 +6,11 @@ from stillhouse.prompts import parse_prompts
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import JsonObject
 
-Converted = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
+Convert = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
 SECRET = "tvly-0123456789abcdef"
 
 
-def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Converted) -> None:
+def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Convert) -> None:
     config, unmapped = rnow()
     assert (config.sft.enabled, config.on_policy.enabled) == (False, True)
     assert (config.student.model, config.teacher.model) == ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B")
@@ -36,7 +36,7 @@ def test_every_key_of_an_rnow_config_is_written_or_listed(rnow: Converted) -> No
 
 
 def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
-    tmp_path: Path, write: Callable[..., Path], rnow: Converted
+    tmp_path: Path, write: Callable[..., Path], rnow: Convert
 ) -> None:
     answered = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
     write(tmp_path / "train.jsonl", {"messages": answered})
@@ -54,13 +54,13 @@ def test_a_project_of_rnow_comes_with_its_rows_tools_and_rewards(
     assert unmapped.keys() >= {"tools.py", "rewards.py", "teacher", "data.group_size"}
 
 
-def test_a_mode_that_is_not_offered_trains_nothing_and_says_so(rnow: Converted) -> None:
+def test_a_mode_that_is_not_offered_trains_nothing_and_says_so(rnow: Convert) -> None:
     config, unmapped = rnow(dataset_type="midtrain", teacher=None)
     assert (config.sft.enabled, config.on_policy.enabled) == (False, False)
     assert unmapped["dataset_type"]["value"] == "midtrain"
 
 
-def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(rnow: Converted) -> None:
+def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(rnow: Convert) -> None:
     settings = {"loss_fn": "importance_sampling", "adv_estimator": "reinforce", "kl_penalty_coef": 0.01}
     config, unmapped = rnow(dataset_type="rl", teacher=None, algorithm=settings)
     assert (config.sft.enabled, config.on_policy.enabled, config.on_policy.reward_coef) == (False, True, 1.0)
@@ -74,7 +74,7 @@ def test_rewards_alone_train_a_student_that_may_be_held_near_its_base(rnow: Conv
     assert "no critic" in unmapped["algorithm.adv_estimator"]["reason"]
 
 
-def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(rnow: Converted) -> None:
+def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(rnow: Convert) -> None:
     model = "anthropic/claude-sonnet-4.5"
     config, unmapped = rnow(teacher={"path": model})
     assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)
@@ -82,13 +82,13 @@ def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(rnow: Conv
     assert "no log-probabilities" in unmapped["teacher.path"]["reason"]
 
 
-def test_distillation_on_policy_without_a_teacher_is_off_and_says_so(rnow: Converted) -> None:
+def test_distillation_on_policy_without_a_teacher_is_off_and_says_so(rnow: Convert) -> None:
     config, unmapped = rnow(teacher=None)
     assert (config.sft.enabled, config.on_policy.enabled) == (False, False)
     assert "needs teacher.path" in unmapped["teacher.path"]["reason"]
 
 
-def test_unknown_keys_and_values_that_would_be_refused_are_listed(rnow: Converted) -> None:
+def test_unknown_keys_and_values_that_would_be_refused_are_listed(rnow: Convert) -> None:
     changes = {
         "surprise": {"deep": 1},
         "model": {"path": ["Qwen/Qwen3-8B", "Qwen/Qwen3-32B"], "qlora_rank": 0},
@@ -104,7 +104,7 @@ def test_unknown_keys_and_values_that_would_be_refused_are_listed(rnow: Converte
     assert config.on_policy.kl_coef == 0.1
 
 
-def test_secrets_are_neither_copied_nor_listed(tmp_path: Path, rnow_body: JsonObject, rnow: Converted) -> None:
+def test_secrets_are_neither_copied_nor_listed(tmp_path: Path, rnow_body: JsonObject, rnow: Convert) -> None:
     rollout = {**rnow_body["rollout"], "mcp_url": f"https://mcp.example.org/mcp/?apiKey={SECRET}"}
     extra = {"api_key": SECRET, "docker_env": {"TOKEN": SECRET}, "nested": {"list": [{"password": SECRET}]}}
     _, unmapped = rnow(rollout=rollout, **extra)

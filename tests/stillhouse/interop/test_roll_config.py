@@ -6,11 +6,11 @@ from stillhouse.config import DistillConfig
 from stillhouse.prompts import parse_prompts
 from stillhouse.types import JsonObject
 
-Converted = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
+Convert = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
 
 
 def test_every_key_of_a_roll_config_is_written_or_listed(
-    tmp_path: Path, write: Callable[..., Path], roll: Converted
+    tmp_path: Path, write: Callable[..., Path], roll: Convert
 ) -> None:
     row = {"id": "0", "prompt": "3x + 5 = 14", "tag": "deepmath", "ground_truth": "3"}
     write(tmp_path / "data/math.jsonl", row, json.dumps(row)[:20])
@@ -45,7 +45,7 @@ def test_every_key_of_a_roll_config_is_written_or_listed(
     assert "dce12064" not in written
 
 
-def test_references_are_followed_but_not_in_circles(converted: Converted) -> None:
+def test_references_are_followed_but_not_in_circles(converted: Convert) -> None:
     body = {
         "base": "Qwen",
         "pretrain": "${base}/Qwen3-8B",

@@ -7,11 +7,11 @@ from stillhouse.config import DistillConfig
 from stillhouse.errors import ConfigError
 from stillhouse.types import JsonObject
 
-Converted = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
+Convert = Callable[..., tuple[DistillConfig, dict[str, JsonObject]]]
 
 
 @pytest.fixture
-def of_rewards(roll_body: JsonObject, roll: Converted) -> Converted:
+def of_rewards(roll_body: JsonObject, roll: Convert) -> Convert:
     """`roll` of a pipeline that learns from rewards, where the student has another name."""
 
     def run(**changes: Any) -> tuple[DistillConfig, dict[str, JsonObject]]:
@@ -21,14 +21,14 @@ def of_rewards(roll_body: JsonObject, roll: Converted) -> Converted:
     return run
 
 
-def test_rewards_are_mixed_in_where_roll_does(of_rewards: Converted) -> None:
+def test_rewards_are_mixed_in_where_roll_does(of_rewards: Convert) -> None:
     group = {"adv_estimator": "reinforce", "norm_mean_type": "group", "norm_std_type": None}
     config, _ = of_rewards(**group, use_opd=True)
     assert (config.on_policy.reward_coef, config.on_policy.kl_coef) == (1.0, 0.5)
     assert (config.on_policy.adv_estimator, config.on_policy.kl_in_reward) == ("mean", False)
 
 
-def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Converted) -> None:
+def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Convert) -> None:
     changes = {"adv_estimator": "grpo", "use_kl_loss": True, "add_token_level_kl": False}
     config, unmapped = of_rewards(**changes)
     assert config.on_policy.enabled
@@ -38,7 +38,7 @@ def test_a_pipeline_of_rewards_has_no_teacher(of_rewards: Converted) -> None:
     assert "add_token_level_kl" not in unmapped
 
 
-def test_both_ways_of_distilling_at_once_are_refused(roll: Converted) -> None:
+def test_both_ways_of_distilling_at_once_are_refused(roll: Convert) -> None:
     with pytest.raises(ConfigError, match=r"is_pure_opd and use_opd are both true.* Leave out one"):
         roll(is_pure_opd=True, use_opd=True)
 
@@ -70,7 +70,7 @@ def test_both_ways_of_distilling_at_once_are_refused(roll: Converted) -> None:
         ({"train_infer_correction": {"is_weight": {"enabled": False}}}, {"correction": "none"}),
     ],
 )
-def test_settings_of_rolls_loss_have_their_equals(changes: JsonObject, expected: JsonObject, roll: Converted) -> None:
+def test_settings_of_rolls_loss_have_their_equals(changes: JsonObject, expected: JsonObject, roll: Convert) -> None:
     config, unmapped = roll(**changes)
     assert {name: getattr(config.on_policy, name) for name in expected} == pytest.approx(expected)
     assert not unmapped.keys() & (changes.keys() - {"pure_opd_pipeline_type"})
@@ -90,13 +90,13 @@ def test_settings_of_rolls_loss_have_their_equals(changes: JsonObject, expected:
         ("entropy_loss_coef", 0.01),
     ],
 )
-def test_settings_of_rolls_loss_without_an_equal_are_listed(key: str, value: Any, roll: Converted) -> None:
+def test_settings_of_rolls_loss_without_an_equal_are_listed(key: str, value: Any, roll: Convert) -> None:
     config, unmapped = roll(**{key: value})
     assert config.on_policy.enabled
     assert unmapped[key]["value"] == value
 
 
-def test_several_teachers_share_the_prompts_by_tag(roll: Converted) -> None:
+def test_several_teachers_share_the_prompts_by_tag(roll: Convert) -> None:
     def worker(model: str, **settings: Any) -> JsonObject:
         return {"model_args": {"model_name_or_path": model}, "device_mapping": "list(range(0,4))", **settings}
 
@@ -119,9 +119,7 @@ def test_several_teachers_share_the_prompts_by_tag(roll: Converted) -> None:
     assert [one.routes for one in config.on_policy.teachers] == [("deepmath", "aime")]
 
 
-def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(
-    roll_body: JsonObject, roll: Converted
-) -> None:
+def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(roll_body: JsonObject, roll: Convert) -> None:
     config, unmapped = roll("teacher")
     assert not config.on_policy.enabled
     assert "has no teacher" in unmapped["teacher"]["reason"]
@@ -136,7 +134,7 @@ def test_where_no_teacher_is_named_the_student_without_its_adapter_is_one(
     assert unmapped["teacher"]["value"] == elsewhere
 
 
-def test_self_distillation_hints_the_student_before_training(roll: Converted) -> None:
+def test_self_distillation_hints_the_student_before_training(roll: Convert) -> None:
     student = {"model_args": {"model_name_or_path": "Qwen/Qwen3-8B"}}
     changes = {"opsd_mode": True, "opsd_solution_key": "solution", "teacher": student}
     config, _ = roll(**changes)
@@ -144,7 +142,7 @@ def test_self_distillation_hints_the_student_before_training(roll: Converted) ->
     assert (teacher.kind, teacher.hint) == ("base", "Reference solution:\n{{ solution }}")
 
 
-def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(roll: Converted) -> None:
+def test_a_teacher_that_cannot_score_is_learnt_from_by_what_it_writes(roll: Convert) -> None:
     model = "anthropic/claude-sonnet-4.5"
     config, unmapped = roll(teacher={"model_args": {"model_name_or_path": model}})
     assert (config.sft.enabled, config.on_policy.enabled, config.teacher.model) == (True, False, model)

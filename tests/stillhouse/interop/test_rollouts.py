@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.interop import Converted, Options, convert
+from stillhouse.interop import ConversionReport, ConvertOptions, convert
 from stillhouse.prompts import parse_prompts
 from stillhouse.store.records import read_jsonl, read_trajectories
 from stillhouse.types import JsonObject, StopReason, Trajectory
@@ -27,8 +27,8 @@ def browser_navigate(url: str) -> str:
 '''
 
 
-def _convert(source: Path, output: Path, **options: object) -> tuple[Converted, list[Trajectory]]:
-    account = convert(source, output, "auto", Options(**options))  # type: ignore[arg-type]
+def _convert(source: Path, output: Path, **options: object) -> tuple[ConversionReport, list[Trajectory]]:
+    account = convert(source, output, "auto", ConvertOptions(**options))  # type: ignore[arg-type]
     file = output / "trajectories.jsonl"
     return account, list(read_trajectories(file)) if file.exists() else []
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import PromptsConfig
-from stillhouse.interop import Converted, Options, convert
+from stillhouse.interop import ConversionReport, ConvertOptions, convert
 from stillhouse.prompts import parse_prompts
 from stillhouse.prompts.parse import ParsedPrompts
 from stillhouse.store.records import read_jsonl, read_trajectories
@@ -25,7 +25,7 @@ class Result:
 
     def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
         folder = source.parent / "out"
-        self.account: Converted = convert(source, folder, form, Options(**options))
+        self.account: ConversionReport = convert(source, folder, form, ConvertOptions(**options))
         self.loaded: ParsedPrompts = parse_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
         self.trajectories: list[Trajectory] = _if_there(folder / "trajectories.jsonl", read_trajectories)
         self.unmapped: list[JsonObject] = _if_there(folder / "unmapped.jsonl", read_jsonl)

@@ -10,7 +10,7 @@ import pytest
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CandidateShard
 from stillhouse.dataset.table import TableWriter
@@ -23,8 +23,8 @@ def _write_shard(trajectories: Sequence[Trajectory], config: DuplicatesConfig, f
     with TableWriter(shard.candidates, CANDIDATE_COLUMNS) as writer:
         for trajectory in trajectories:
             writer.write(candidate_row(trajectory, None, {}, None))
-    subjects = [Subject.of(trajectory, None) for trajectory in trajectories]
-    pq.write_table(pa.Table.from_batches([signature_batch(subjects, config)], SIGNATURE_SCHEMA), shard.signatures)
+    inputs = [LabelInput.of(trajectory, None) for trajectory in trajectories]
+    pq.write_table(pa.Table.from_batches([signature_batch(inputs, config)], SIGNATURE_SCHEMA), shard.signatures)
     return shard
 
 

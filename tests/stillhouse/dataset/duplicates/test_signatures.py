@@ -8,14 +8,14 @@ import pytest
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Bands
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, signature_batch
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.types import Trajectory
 
 NEAR = DuplicatesConfig(near=True, num_permutations=512)
 
 
 def signed(*trajectories: Trajectory, config: DuplicatesConfig = NEAR) -> list[dict[str, Any]]:
-    batch = signature_batch([Subject.of(trajectory, None) for trajectory in trajectories], config)
+    batch = signature_batch([LabelInput.of(trajectory, None) for trajectory in trajectories], config)
     assert batch.schema == SIGNATURE_SCHEMA
     return batch.to_pylist()
 

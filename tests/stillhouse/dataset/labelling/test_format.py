@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stillhouse.dataset.labelling.format import FormatLabels
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.types import Turn
 
@@ -66,7 +66,7 @@ def test_what_is_well_formed_has_no_problem(label_of: Callable[..., Any], answer
     assert label_of(FormatLabels({}, None), "format_problem", answer) is None
 
 
-def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_subject: Callable[..., Subject]) -> None:
+def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_input: Callable[..., LabelInput]) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "<think>"},
@@ -77,10 +77,10 @@ def test_earlier_turns_are_looked_at_and_the_prompt_is_not(make_subject: Callabl
         {"role": "assistant", "content": "5"},
     ]
     labels = FormatLabels({}, None)
-    assert labels([make_subject(messages=messages)])["format_problem"] == [
+    assert labels([make_input(messages=messages)])["format_problem"] == [
         "messages[3], line 1: <tool_call> was left in the content"
     ]
-    last = make_subject(messages=messages, turns=[Turn("stop", {}, 0.0, "teacher")])
+    last = make_input(messages=messages, turns=[Turn("stop", {}, 0.0, "teacher")])
     assert labels([last])["format_problem"] == [None]
 
 
@@ -133,9 +133,9 @@ def test_a_schema_or_pattern_that_is_none_is_named(schema: dict[str, Any], patte
         FormatLabels(schema, pattern)
 
 
-def test_the_order_of_a_batch_changes_no_label(make_subject: Callable[..., Subject]) -> None:
-    subjects = [make_subject(text) for text in (*WELL_FORMED, *(text for text, _ in BROKEN))]
-    order = random.Random(0).sample(range(len(subjects)), len(subjects))
+def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
+    inputs = [make_input(text) for text in (*WELL_FORMED, *(text for text, _ in BROKEN))]
+    order = random.Random(0).sample(range(len(inputs)), len(inputs))
     labels = FormatLabels({}, "5")
-    found = labels(subjects)["format_problem"]
-    assert labels([subjects[place] for place in order])["format_problem"] == [found[place] for place in order]
+    found = labels(inputs)["format_problem"]
+    assert labels([inputs[place] for place in order])["format_problem"] == [found[place] for place in order]

@@ -6,7 +6,7 @@ import pytest
 
 from stillhouse.dataset import LabelArgs, label
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.types import Message, PromptMetadata, StopReason
 
@@ -55,26 +55,26 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_numbers_are_scores_and_texts_objections(
-    write: Callable[[str], Path], make_subject: Callable[..., Subject]
+    write: Callable[[str], Path], make_input: Callable[..., LabelInput]
 ) -> None:
-    subject = make_subject("The answer is 5.", metadata=METADATA)
-    labels = UserLabels(write(LABELS))([subject])
+    item = make_input("The answer is 5.", metadata=METADATA)
+    labels = UserLabels(write(LABELS))([item])
     assert labels["scores"] == [{"words": 4.0, "fails": 1.0, "spoils": 0.5, "undefined": None}]
     assert labels["objections"] == [["impolite"]]
-    assert subject.metadata == PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
-    assert len(subject.trajectory.messages) == 4
-    assert subject.trajectory.tools
+    assert item.metadata == PromptMetadata("prompt-0", "5", "sums", "numeric", {"k": [1]})
+    assert len(item.trajectory.messages) == 4
+    assert item.trajectory.tools
 
 
 def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
-    write: Callable[[str], Path], make_subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+    write: Callable[[str], Path], make_input: Callable[..., LabelInput], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(
         "@label\ndef fails(args: LabelArgs, messages: list[Message]) -> float:\n    return 1 / len(args.metadata)\n"
     )
     labels = UserLabels(path)
     with caplog.at_level(logging.WARNING):
-        scores = labels([make_subject(number=number) for number in range(12)])["scores"]
+        scores = labels([make_input(number=number) for number in range(12)])["scores"]
     assert scores == [{"fails": None}] * 12
     first, tenth = caplog.messages
     assert f"{path}: fails gave no score for 1 of" in first
@@ -87,10 +87,10 @@ def test_a_failure_is_no_score_and_is_told_by_powers_of_ten(
 
 @pytest.mark.parametrize("value", ["[1]", "'  '", "float('inf')", "1j", "exit()"])
 def test_what_is_neither_number_nor_text_is_no_score(
-    write: Callable[[str], Path], make_subject: Callable[..., Subject], value: str
+    write: Callable[[str], Path], make_input: Callable[..., LabelInput], value: str
 ) -> None:
     path = write(f"@label\ndef odd(args: LabelArgs, messages: list[Message]) -> float:\n    return {value}\n")
-    labels = UserLabels(path)([make_subject()])
+    labels = UserLabels(path)([make_input()])
     assert (labels["scores"], labels["objections"]) == ([{"odd": None}], [[]])
 
 
@@ -104,10 +104,10 @@ def test_a_label_is_still_a_function() -> None:
 
 
 def test_a_function_with_two_names_counts_once(
-    write: Callable[[str], Path], make_subject: Callable[..., Subject]
+    write: Callable[[str], Path], make_input: Callable[..., LabelInput]
 ) -> None:
     path = write("@label\ndef one(args: LabelArgs, messages: list[Message]) -> str:\n    return 'no'\nother = one\n")
-    assert UserLabels(path)([make_subject()])["objections"] == [["no"]]
+    assert UserLabels(path)([make_input()])["objections"] == [["no"]]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes, labelled_rows
-from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
@@ -43,10 +43,10 @@ def test_a_changed_file_is_read_again_by_a_process_that_knows_the_old_one(
     file: Path, make_trajectory: MakeTrajectory
 ) -> None:
     config = LabelsConfig(render=False, file=str(file))
-    subjects = [Subject.of(make_trajectory(), None)]
+    inputs = [LabelInput.of(make_trajectory(), None)]
 
     def worth() -> float:
-        (row,) = labelled_rows(subjects, labelling(config))
+        (row,) = labelled_rows(inputs, labelling(config))
         value: float = orjson.loads(row["scores"])["worth"]
         return value
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_missing_is_told_of_by_the_setting_that_names_it(
 ) -> None:
     missing = labelling(LabelsConfig(render=False, file=str(tmp_path / "absent.py")))
     with pytest.raises(ConfigError, match=r"absent\.py: no such file; dataset\.labels\.file must name"):
-        labelled_rows([Subject.of(make_trajectory(), None)], missing)
+        labelled_rows([LabelInput.of(make_trajectory(), None)], missing)
 
 
 DEADLY = """

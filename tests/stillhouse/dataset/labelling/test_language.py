@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.language import LanguageLabels
-from stillhouse.dataset.labelling.subject import Subject
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_an_answer_without_prose_has_no_language(
     assert label_of(languages, "language_confidence", answer) is None
 
 
-def test_the_order_of_a_batch_changes_no_label(languages: LanguageLabels, make_subject: Callable[..., Subject]) -> None:
-    subjects = [
-        make_subject(text * 3) for text in ("Five apples. ", "Fünf Äpfel. ", "Cinq pommes. ", "Cinco manzanas. ")
-    ]
+def test_the_order_of_a_batch_changes_no_label(
+    languages: LanguageLabels, make_input: Callable[..., LabelInput]
+) -> None:
+    inputs = [make_input(text * 3) for text in ("Five apples. ", "Fünf Äpfel. ", "Cinq pommes. ", "Cinco manzanas. ")]
     order = random.Random(0).sample(range(4), 4)
-    found, shuffled = languages(subjects), languages([subjects[place] for place in order])
+    found, shuffled = languages(inputs), languages([inputs[place] for place in order])
     for column in ("language", "language_confidence"):
         assert shuffled[column] == [found[column][place] for place in order]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.labelling.privacy import PrivacyLabels
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.labelling.privacy import privacy_labels, private_data
 
 _DRAW = random.Random(7)
 
@@ -20,7 +20,7 @@ def drawn(length: int, alphabet: str = string.ascii_letters + string.digits) -> 
 
 PRIVATE = (
     ("email", "Write to anna.smith@gmail.com."),
-    ("email", "mailto:Anna+list@mail.uni-bonn.de?subject=x"),
+    ("email", "mailto:Anna+list@mail.uni-bonn.de?item=x"),
     ("phone", "Call +49 151 12345678 now"),
     ("phone", "Call (415) 867-5309."),
     ("phone", "tel 415-867-5309"),
@@ -114,25 +114,18 @@ PUBLIC = (
 )
 
 
-@pytest.fixture(scope="module")
-def privacy() -> PrivacyLabels:
-    return PrivacyLabels()
-
-
 @pytest.mark.parametrize(("kind", "text"), PRIVATE)
-def test_private_data_is_found_by_its_kind(privacy: PrivacyLabels, kind: str, text: str) -> None:
-    assert privacy.kinds(text) == [kind]
-    assert privacy.kinds(f"Anna has 2 apples.\n{text}\nShe buys 3 more.") == [kind]
+def test_private_data_is_found_by_its_kind(kind: str, text: str) -> None:
+    assert private_data(text) == [kind]
+    assert private_data(f"Anna has 2 apples.\n{text}\nShe buys 3 more.") == [kind]
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_what_looks_private_and_is_not_is_left(privacy: PrivacyLabels, text: str) -> None:
-    assert privacy.kinds(text) == []
+def test_what_looks_private_and_is_not_is_left(text: str) -> None:
+    assert private_data(text) == []
 
 
-def test_answers_calls_and_tool_results_are_looked_at_and_prompts_are_not(
-    privacy: PrivacyLabels, label_of: Callable[..., Any]
-) -> None:
+def test_answers_calls_and_tool_results_are_looked_at_and_prompts_are_not(label_of: Callable[..., Any]) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "calculator", "arguments": '{"to": "a@gmail.com"}'}}
     messages = [
         {"role": "user", "content": "My card is 4539 1488 0343 6467."},
@@ -140,20 +133,18 @@ def test_answers_calls_and_tool_results_are_looked_at_and_prompts_are_not(
         {"role": "tool", "tool_call_id": "1", "content": "(415) 867-5309"},
         {"role": "assistant", "reasoning": "It is 151.101.65.140.", "content": "Call them."},
     ]
-    assert label_of(privacy, "private_data", None, messages=messages) == ["email", "ip", "phone"]
-    assert label_of(privacy, "private_data", "The answer is 5.") == []
+    assert label_of(privacy_labels, "private_data", None, messages=messages) == ["email", "ip", "phone"]
+    assert label_of(privacy_labels, "private_data", "The answer is 5.") == []
 
 
 @given(st.permutations(range(8)))
 def test_the_order_of_what_is_private_changes_no_label(order: list[int]) -> None:
     parts = [text for _, text in PRIVATE[::5]]
-    assert PrivacyLabels().kinds("\n".join(parts[place] for place in order)) == sorted(
-        {kind for kind, _ in PRIVATE[::5]}
-    )
+    assert private_data("\n".join(parts[place] for place in order)) == sorted({kind for kind, _ in PRIVATE[::5]})
 
 
-def test_the_order_of_a_batch_changes_no_label(privacy: PrivacyLabels, make_subject: Callable[..., Subject]) -> None:
-    subjects = [make_subject(text) for text in (*PUBLIC, *(text for _, text in PRIVATE))]
-    order = random.Random(0).sample(range(len(subjects)), len(subjects))
-    found = privacy(subjects)["private_data"]
-    assert privacy([subjects[place] for place in order])["private_data"] == [found[place] for place in order]
+def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
+    inputs = [make_input(text) for text in (*PUBLIC, *(text for _, text in PRIVATE))]
+    order = random.Random(0).sample(range(len(inputs)), len(inputs))
+    found = privacy_labels(inputs)["private_data"]
+    assert privacy_labels([inputs[place] for place in order])["private_data"] == [found[place] for place in order]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.refusals import MAX_SHOWN, refusal_in, refusal_labels
-from stillhouse.dataset.labelling.subject import Subject
 
 REFUSALS = (
     "I'm sorry, but I can't help with that.",
@@ -134,8 +134,8 @@ def test_a_trajectory_without_an_answer_declines_nothing(label_of: Callable[...,
     assert label_of(refusal_labels, "refusal", None) is None
 
 
-def test_the_order_of_a_batch_changes_no_label(make_subject: Callable[..., Subject]) -> None:
-    subjects = [make_subject(text) for text in (*REFUSALS, *ANSWERS)]
-    order = random.Random(0).sample(range(len(subjects)), len(subjects))
-    found = refusal_labels(subjects)["refusal"]
-    assert refusal_labels([subjects[place] for place in order])["refusal"] == [found[place] for place in order]
+def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
+    inputs = [make_input(text) for text in (*REFUSALS, *ANSWERS)]
+    order = random.Random(0).sample(range(len(inputs)), len(inputs))
+    found = refusal_labels(inputs)["refusal"]
+    assert refusal_labels([inputs[place] for place in order])["refusal"] == [found[place] for place in order]

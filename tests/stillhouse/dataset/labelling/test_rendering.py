@@ -4,8 +4,8 @@ import pytest
 
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.rendering import RenderLabels
-from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.types import Trajectory
 
@@ -22,7 +22,7 @@ def test_lengths_are_those_of_the_sample_that_is_trained_on(
 ) -> None:
     tokenizer = load_tokenizer("embedded:student")
     trajectories = [make_trajectory(number, answer="yes " * number) for number in range(5)]
-    labels = render_labels([Subject.of(one, None) for one in trajectories])
+    labels = render_labels([LabelInput.of(one, None) for one in trajectories])
     samples = [render_samples(tokenizer, one.messages, one.tools)[0] for one in trajectories]
     assert labels["num_tokens"] == [len(sample.token_ids) for sample in samples]
     assert labels["num_supervised_tokens"] == [sum(sample.loss_mask) for sample in samples]
@@ -34,7 +34,7 @@ def test_a_row_that_cannot_be_rendered_stands_between_rows_that_can(
 ) -> None:
     sound = make_trajectory()
     bad = make_trajectory(messages=sound.messages[1:])
-    labels = render_labels([Subject.of(one, None) for one in (sound, bad, sound)])
+    labels = render_labels([LabelInput.of(one, None) for one in (sound, bad, sound)])
     assert labels["num_tokens"][1] is None
     assert labels["num_supervised_tokens"][1] is None
     assert "refuses a conversation" in labels["template_problem"][1]
@@ -47,7 +47,7 @@ def test_a_call_that_would_be_learnt_as_another_is_a_problem_of_a_row_with_lengt
 ) -> None:
     trajectory = make_trajectory()
     trajectory.messages[1]["tool_calls"][0]["function"]["arguments"] = "2 + 3"
-    labels = render_labels([Subject.of(trajectory, None)])
+    labels = render_labels([LabelInput.of(trajectory, None)])
     assert labels["num_tokens"][0] > 0
     assert "message 1 is rendered as something else: the call calculator" in labels["template_problem"][0]
 

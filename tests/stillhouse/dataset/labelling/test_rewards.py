@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.rewards import RewardLabels
-from stillhouse.dataset.labelling.subject import Subject
 from stillhouse.errors import ConfigError
 from stillhouse.types import PromptMetadata
 
@@ -47,12 +47,12 @@ def write(tmp_path: Path) -> Callable[[str], ToolsConfig]:
 
 
 def test_the_total_and_each_reward_are_scores(
-    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput], caplog: pytest.LogCaptureFixture
 ) -> None:
-    subjects = [make_subject("It is 5.", metadata=METADATA), make_subject("6", metadata=METADATA)]
-    subjects += [make_subject(None, metadata=METADATA), make_subject("5", metadata=None)]
+    inputs = [make_input("It is 5.", metadata=METADATA), make_input("6", metadata=METADATA)]
+    inputs += [make_input(None, metadata=METADATA), make_input("5", metadata=None)]
     with RewardLabels(write(REWARDS)) as labels, caplog.at_level(logging.WARNING):
-        assert labels(subjects)["scores"] == [
+        assert labels(inputs)["scores"] == [
             {"reward": 1.0, "reward/answered": 1.0, "reward/right": 1.0},
             {"reward": 0.0, "reward/answered": 1.0, "reward/right": 0.0},
             {"reward": 0.0, "reward/answered": 0.0, "reward/right": None},
@@ -63,12 +63,12 @@ def test_the_total_and_each_reward_are_scores(
 
 
 def test_a_caller_may_have_an_event_loop_of_its_own(
-    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject]
+    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput]
 ) -> None:
     async def score() -> object:
         labels = RewardLabels(write(REWARDS))
         try:
-            return labels([make_subject("5", metadata=METADATA)] * 100)["scores"][99]
+            return labels([make_input("5", metadata=METADATA)] * 100)["scores"][99]
         finally:
             labels.close()
 
@@ -77,12 +77,12 @@ def test_a_caller_may_have_an_event_loop_of_its_own(
 
 @pytest.mark.usefixtures("jail")
 def test_sandboxed_rewards_run_apart_and_start_again_after_close(
-    write: Callable[[str], ToolsConfig], make_subject: Callable[..., Subject]
+    write: Callable[[str], ToolsConfig], make_input: Callable[..., LabelInput]
 ) -> None:
     labels = RewardLabels(write(SANDBOXED.replace("PARENT", "os.getppid()")))
     for _ in range(2):
         with labels:
-            assert labels([make_subject()])["scores"] == [{"reward": 1.0, "reward/apart": 1.0}]
+            assert labels([make_input()])["scores"] == [{"reward": 1.0, "reward/apart": 1.0}]
 
 
 def test_a_file_is_asked_for() -> None:

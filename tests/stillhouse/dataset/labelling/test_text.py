@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.labelling.subject import Subject
+from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.text import (
     MIN_COMPRESSED_BYTES,
     compression_ratio,
@@ -18,8 +18,8 @@ from stillhouse.dataset.labelling.text import (
 WORDS = st.lists(st.sampled_from(["one", "Two", "drei", "四", "5"]), max_size=60)
 
 
-def test_lengths_count_what_each_side_wrote(make_subject: Callable[..., Subject]) -> None:
-    labels = text_labels([make_subject("Five."), make_subject(None)])
+def test_lengths_count_what_each_side_wrote(make_input: Callable[..., LabelInput]) -> None:
+    labels = text_labels([make_input("Five."), make_input(None)])
     assert labels["has_answer"] == [True, False]
     assert labels["answer_chars"] == [5, None]
     question, call = "Anna has 2 apples. Anna buys 3 more. Case 0.", '{"expression": "2 + 3"}'

@@ -91,7 +91,7 @@ def frame() -> Callable[..., pd.DataFrame]:
         ids = np.arange(1, size + 1, dtype=np.uint64)
         given = {
             "id": ids,
-            "standing": columns.get("id", ids),
+            "original": columns.get("id", ids),
             "is_near": False,
             "sample_index": 0,
             "num_tool_calls": 0,

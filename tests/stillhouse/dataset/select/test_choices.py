@@ -139,13 +139,16 @@ def test_asking_for_more_rows_adds_and_never_swaps(
 ) -> None:
     ids = np.random.default_rng(seed).permutation(len(prompts)).astype(np.uint64) + np.uint64(1)
     rows = frame(id=ids, prompt=prompts, tag=["math"] * len(prompts)).assign(preference=np.arange(len(prompts)))
-    alive = np.ones(len(prompts), bool)
-    for drops in (lambda most: over_target(rows, alive, most), lambda most: over_quota(rows, alive, {"math": most})):
+    remaining = np.ones(len(prompts), bool)
+    for drops in (
+        lambda most: over_target(rows, remaining, most),
+        lambda most: over_quota(rows, remaining, {"math": most}),
+    ):
         few, many = ~drops(fewer), ~drops(fewer + more)
         assert (few.sum(), many.sum()) == (min(fewer, len(prompts)), min(fewer + more, len(prompts)))
         assert not (few & ~many).any()
     counts = Counter(prompts)
-    firsts = [prompts[row] for row in spread(rows, alive)[: len(counts)]]
+    firsts = [prompts[row] for row in spread(rows, remaining)[: len(counts)]]
     assert sorted(firsts) == sorted(counts)
 
 

@@ -145,19 +145,19 @@ def test_what_is_dropped_is_dropped_for_what_is_kept(
     shuffle: Any,
     frame: Callable[..., pd.DataFrame],
 ) -> None:
-    prompts, groups, indices, near, alive = (np.array(values) for values in zip(*data, strict=True))
+    prompts, groups, indices, near, remaining = (np.array(values) for values in zip(*data, strict=True))
     ids = np.arange(1, len(data) + 1, dtype=np.uint64)
-    # The first row of each group stands, and its own id is what the others repeat.
-    standing = ids[[int(np.argmax(groups == group)) for group in groups]]
+    # The first row of each group is the one that the others repeat.
+    originals = ids[[int(np.argmax(groups == group)) for group in groups]]
     rows = frame(
-        id=ids, prompt=prompts, standing=standing, is_near=near & (standing != ids), sample_index=indices
+        id=ids, prompt=prompts, original=originals, is_near=near & (originals != ids), sample_index=indices
     )  # fmt: skip
     rows["preference"] = preference(rows, SelectionConfig())
-    settled = settle(rows, alive, duplicate_groups(rows), most)
+    settled = settle(rows, remaining, duplicate_groups(rows), most)
     repeats = settled.repeats | settled.near_repeats
-    kept = alive & ~repeats & ~settled.refused
+    kept = remaining & ~repeats & ~settled.refused
     assert not (repeats & settled.refused).any()
-    assert not ((repeats | settled.refused) & ~alive).any()
+    assert not ((repeats | settled.refused) & ~remaining).any()
     for group in np.unique(groups):
         assert kept[groups == group].sum() <= 1
         assert kept[groups == group].any() or not repeats[groups == group].any()
@@ -170,7 +170,7 @@ def test_what_is_dropped_is_dropped_for_what_is_kept(
 
     order = list(range(len(data)))
     shuffle.shuffle(order)
-    again = settle(rows.iloc[order].reset_index(drop=True), alive[order], _shuffled(rows, order), most)
+    again = settle(rows.iloc[order].reset_index(drop=True), remaining[order], _shuffled(rows, order), most)
     assert all(np.array_equal(one[order], other) for one, other in zip(settled, again, strict=True))
 
 

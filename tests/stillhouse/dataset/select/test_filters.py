@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.select.filters import FILTERS, drop_bits, limits_of, passes, wanted_scores
+from stillhouse.dataset.select.filters import FILTERS, configured_scores, drop_bits, limits_of, passes
 from stillhouse.dataset.select.labels import arrow_batch, label_frame, labels_of_rows
 from stillhouse.dataset.select.reasons import reasons_in
 from stillhouse.types import StopReason
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 def reasons(row: Row, longest: int | None = 100, **filters: Any) -> list[str]:
     measured = {"language": True, "privacy": True, "student_nll": True, "student_samples": 1}
     config = DatasetConfig(labels=measured, duplicates={"near": True}, filters=filters)
-    labels = label_frame(arrow_batch(labels_of_rows([row])), wanted_scores(config))
+    labels = label_frame(arrow_batch(labels_of_rows([row])), configured_scores(config))
     return [reason.value for reason in reasons_in(int(drop_bits(labels, limits_of(config, longest))[0]))]
 
 
