@@ -9,7 +9,7 @@ from prefect import task
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DatasetConfig, DistillConfig, DuplicatesConfig, TeacherConfig
-from stillhouse.dataset.build import assemble_dataset, most_tokens
+from stillhouse.dataset.build import assemble_dataset, max_row_tokens
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.report.origin import Origin
 from stillhouse.dataset.schema import (
@@ -60,7 +60,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
         embeddings=embed(rollouts, config, run),
         duplicates=_find_duplicates(labels, dataset.duplicates, run),
         dataset=dataset,
-        max_tokens=most_tokens(dataset, config.student.max_length),
+        max_tokens=max_row_tokens(dataset, config.student.max_length),
         student=model_identity(config.student.model) if render else None,
         price=_price(config.teacher),
         lineage={

@@ -11,7 +11,7 @@ from prefect import get_run_logger
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.acceptance import Acceptance
-from stillhouse.dataset.build import most_tokens
+from stillhouse.dataset.build import max_row_tokens
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
@@ -85,7 +85,7 @@ def _wanted(debts: ShardQuotas, shards: Sequence[Artifact], config: DistillConfi
         # Who sampled a trajectory makes no difference to whether it passes.
         labelling=Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
         dataset=config.dataset,
-        max_tokens=most_tokens(config.dataset, config.student.max_length),
+        max_tokens=max_row_tokens(config.dataset, config.student.max_length),
     )
     per_prompt = config.dataset.selection.rows_per_prompt
     return [

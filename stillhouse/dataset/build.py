@@ -1,4 +1,4 @@
-"""A dataset from labelled shards: select, write, account for every row."""
+"""Builds a dataset from labelled shards: selects and writes rows, and reports on every one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,20 +30,20 @@ def build_dataset(
 ) -> tuple[int, JsonObject]:
     """Labels trajectories in this process and fills `folder` as `assemble_dataset` does.
 
-    A judge, the student and an endpoint of embeddings are not asked: their labels are not measured.
+    Labels by a judge, the student or an embeddings endpoint are not measured.
 
     Args:
-        trajectories: Finished and failed ones; of equal rollout keys the first stands.
-        metadata: By prompt id; a prompt without an entry is unverified.
-        config: What is measured and what is kept.
-        tokenizer_ref: The student, whose chat template rows are rendered with.
-        max_length: Longest training row in the student's tokens.
-        folder: An empty folder.
-        lineage: Names and fingerprints of the inputs, for the card.
+        trajectories: finished and failed ones; among equal rollout keys the first wins.
+        metadata: by prompt id; a prompt without an entry is unverified.
+        config: what is measured and kept.
+        tokenizer_ref: model ref of the student, whose chat template is used.
+        max_length: maximum length of a training row in the student's tokens.
+        folder: an empty folder.
+        lineage: names and fingerprints of the inputs, for the card.
 
     Raises:
-        InputError: No row is kept, or none of those kept falls into the training split.
-        ConfigError: A file or a tokenizer that the config names cannot be used.
+        InputError: no row is kept, or none in the training split.
+        ConfigError: a file or a tokenizer that the config names cannot be used.
     """
     from stillhouse.dataset.duplicates.find import find_duplicates
 
@@ -57,7 +57,7 @@ def build_dataset(
             config=config,
             code_version=code_version(),
             student=model_identity(tokenizer_ref) if config.labels.render else None,
-            max_tokens=most_tokens(config, max_length),
+            max_tokens=max_row_tokens(config, max_length),
             lineage=dict(lineage or {}),
         )
         return assemble_dataset([replace(shard, duplicates=part)], origin, folder)
@@ -66,19 +66,19 @@ def build_dataset(
 def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: Path) -> tuple[int, JsonObject]:
     """Fills `folder` with train.parquet, validation.parquet, rejected.parquet, a card (README.md) and report.html.
 
-    Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes for each row.
+    Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes a row.
 
     Args:
-        shards: Everything that was measured.
-        origin: Where it comes from; its `config` decides what is kept.
-        folder: An empty folder, for instance the one `ArtifactStore.write` hands to `fill`.
+        shards: everything that was measured.
+        origin: provenance; its `config` decides what is kept.
+        folder: an empty folder.
 
     Returns:
-        Rows kept, and facts: see `DatasetSummary.facts`.
+        Number of rows kept, and `DatasetSummary.facts`.
 
     Raises:
-        InputError: No row is kept, or none of those kept falls into the training split.
-        ConfigError: The config names a score or a tag that no row has.
+        InputError: no row is kept, or none in the training split.
+        ConfigError: the config names a score or a tag that no row has.
     """
     selection = select_rows(shards, origin.config, max_tokens=origin.max_tokens)
     write_rows(shards, selection, folder)
@@ -87,6 +87,6 @@ def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: P
     return summary.num_kept, summary.facts()
 
 
-def most_tokens(config: DatasetConfig, max_length: int) -> int | None:
-    """Longest row that may be kept, in student tokens; None where rows are not rendered."""
+def max_row_tokens(config: DatasetConfig, max_length: int) -> int | None:
+    """Maximum student tokens of a kept row; None if rows are not rendered."""
     return min(max_length, config.filters.max_tokens or max_length) if config.labels.render else None

@@ -16,11 +16,24 @@ import numpy.typing as npt
 from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.evaluation_sets import read_set
 from stillhouse.dataset.labelling.inputs import LabelInput
-from stillhouse.dataset.words import Hashes, normalised, run_hashes, word_hashes, words
+from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import JsonObject
 
-_MOST_HITS: Final = 5
+MAX_ROWS: Final = 10
+"""An n-gram in more rows of a set than this belongs to its template (`Answer with the letter of`) and is ignored. GPT-3
+ignores n-grams in more than ten training documents for the same reason (Brown et al. 2020, arXiv:2005.14165, appendix
+C)."""
+_MAX_HITS: Final = 5
+_SLOTS_PER_NGRAM: Final = 16
+
+
+class EvaluationRow(NamedTuple):
+    """A row of an evaluation set."""
+
+    set: str
+    row: int
+    """Its number in the file, from 0, without blank lines."""
 
 
 class _Hit(NamedTuple):
@@ -28,18 +41,22 @@ class _Hit(NamedTuple):
     part: str
     ngram: int
     text: str
-    num_runs: int
+    num_ngrams: int
 
 
 class ContaminationLabels:
-    """Labels inputs with the evaluation rows they share words with.
+    """The column `contamination`: for each input its hits, longest n-grams first, at most five.
+
+    A hit is an evaluation row (`set`, `row` from 0) and a `part` of the trajectory (`prompt`, `answer`: all the model
+    wrote, `tools`: what they returned) that share an n-gram of `ngram` words, the longest configured length they share;
+    `text` is the first such n-gram. Among equal lengths, rows that share more n-grams come first.
 
     Args:
-        config: The sets and the lengths of runs.
+        config: the sets and the lengths of n-grams.
 
     Raises:
-        ConfigError: There are sets, but no lengths; or a file's ending tells no format.
-        InputError: A set cannot be read, or none of its rows has as many words as the shortest run.
+        ConfigError: there are sets but no lengths, or a file's suffix is unknown.
+        InputError: a set cannot be read, or all of its rows are shorter than the shortest n-gram.
     """
 
     def __init__(self, config: ContaminationConfig) -> None:
@@ -51,134 +68,101 @@ class ContaminationLabels:
         self._rows: list[EvaluationRow] = []
         texts: list[list[Hashes]] = []
         for name, file in config.sets.items():
-            read = _distinct_rows(name, file, lengths[-1])
-            self._rows += [EvaluationRow(name, row) for row in read]
-            texts += read.values()
+            rows = _distinct_rows(name, file, lengths[-1])
+            self._rows += [EvaluationRow(name, row) for row in rows]
+            texts += rows.values()
         sets = [row.set for row in self._rows]
         self._indexes = [NgramIndex(texts, sets, length) for length in lengths]
 
     def __call__(self, inputs: Sequence[LabelInput]) -> dict[str, list[list[JsonObject]]]:
-        """The column `contamination`: for each item its hits, those with the longest runs first, at most five.
-
-        A hit is an evaluation row (`set`, `row` from 0) and a `part` of the trajectory (`prompt`, `answer`: all the
-        model wrote, `tools`: what they returned) that share a run of `ngram` words, the longest length looked for of
-        which they share any; `text` is the first such run. Of equal lengths, rows that share more runs come first.
-        """
         return {"contamination": [self._hits(item) for item in inputs]}
 
     def _hits(self, item: LabelInput) -> list[JsonObject]:
         parts = {"prompt": item.prompt_text, "answer": item.sampled_text, "tools": item.tool_text}
         hits = [hit for part, text in parts.items() for hit in self._hits_in(part, text)]
-        hits.sort(key=lambda hit: (-hit.ngram, -hit.num_runs))
+        hits.sort(key=lambda hit: (-hit.ngram, -hit.num_ngrams))
         return [
             {**self._rows[hit.row]._asdict(), "part": hit.part, "ngram": hit.ngram, "text": hit.text}
-            for hit in hits[:_MOST_HITS]
+            for hit in hits[:_MAX_HITS]
         ]
 
     def _hits_in(self, part: str, text: str) -> list[_Hit]:
-        spelled = words(normalised(text))
-        hashes = word_hashes(spelled)
-        found: dict[int, tuple[int, int, int]] = {}
+        text_words = words(normalised(text))
+        hashes = word_hashes(text_words)
+        matches: dict[int, tuple[int, int, int]] = {}
         for index in self._indexes:
-            for start, row in index.overlaps(hashes):
-                length, first, num_runs = found.get(row, (index.length, start, 0))
+            for start, row in index.matches(hashes):
+                length, first, num_ngrams = matches.get(row, (index.length, start, 0))
                 if length == index.length:
-                    found[row] = length, first, num_runs + 1
+                    matches[row] = length, first, num_ngrams + 1
         return [
-            _Hit(row, part, length, " ".join(spelled[first : first + length]), num_runs)
-            for row, (length, first, num_runs) in sorted(found.items())
+            _Hit(row, part, length, " ".join(text_words[first : first + length]), num_ngrams)
+            for row, (length, first, num_ngrams) in sorted(matches.items())
         ]
 
 
-def _distinct_rows(name: str, file: str, shortest: int) -> dict[int, list[Hashes]]:
-    """Word hashes of the texts of each row by its number; of rows with equal texts, the first."""
+def _distinct_rows(name: str, file: str, min_words: int) -> dict[int, list[Hashes]]:
+    """Word hashes of the texts of each row by its number; among rows with equal texts the first wins."""
     rows: dict[int, list[Hashes]] = {}
     seen: set[Any] = set()
     for row, texts in enumerate(read_set(name, file)):
-        hashes = [found for text in texts if len(found := word_hashes(words(normalised(text)))) >= shortest]
-        key = tuple(found.tobytes() for found in hashes)
+        hashes = [text for text in (word_hashes(words(normalised(text))) for text in texts) if len(text) >= min_words]
+        key = tuple(text.tobytes() for text in hashes)
         if hashes and key not in seen:
             seen.add(key)
             rows[row] = hashes
     if not rows:
         raise InputError(
-            f"dataset.contamination.sets.{name}: no row of {file} holds a text of {shortest} words, so nothing could "
+            f"dataset.contamination.sets.{name}: no row of {file} holds a text of {min_words} words, so nothing could "
             "be found; expected questions or solutions, or lower dataset.contamination.ngrams"
         )
     return rows
 
 
-MOST_ROWS: Final = 10
-"""A run of words in more rows of a set than this is its template (`Answer with the letter of`), and no sign that any of
-them was seen. GPT-3 leaves out runs in more than ten training documents for the same reason (Brown et al. 2020,
-arXiv:2005.14165, appendix C)."""
-_SLOTS_PER_RUN: Final = 16
-
-
-class EvaluationRow(NamedTuple):
-    """A row of an evaluation set."""
-
-    set: str
-    row: int
-    """Its number in the file, from 0, blank lines not counted."""
-
-
-class Overlap(NamedTuple):
-    """A run of words of a text that an evaluation row holds as well."""
-
-    start: int
-    """Place of the run's first word in the text."""
-    row: int
-    """Place of the row in the list the index was made of."""
-
-
 class NgramIndex:
-    """Runs of `length` words and the rows that hold them.
+    """N-grams of `length` words and the rows that contain them.
 
     Args:
-        rows: Word hashes of the texts of each row, the rows of a set together; rows with equal texts count once.
-        sets: For each row the set it belongs to.
-        length: Words of a run.
+        rows: word hashes of the texts of each row, the rows of a set together.
+        sets: the set of each row.
+        length: words of an n-gram.
     """
 
     def __init__(self, rows: Sequence[Sequence[Hashes]], sets: Sequence[str], length: int) -> None:
         self.length = length
-        runs = [_distinct([run_hashes(text, length) for text in texts]) for texts in rows]
-        hashes = np.concatenate([np.empty(0, np.uint64), *runs])
-        owners = np.repeat(np.arange(len(rows)), [len(found) for found in runs])
+        ngrams = [_distinct([ngram_hashes(text, length) for text in texts]) for texts in rows]
+        hashes = np.concatenate([np.empty(0, np.uint64), *ngrams])
+        owners = np.repeat(np.arange(len(rows)), [len(row) for row in ngrams])
         kept = _without_templates(hashes, np.unique(np.array(sets, str), return_inverse=True)[1][owners])
         order = kept[np.argsort(hashes[kept], kind="stable")]
         self._hashes, self._rows = hashes[order], owners[order]
-        num_slots = 1 << (_SLOTS_PER_RUN * max(1, len(order)) - 1).bit_length()
+        num_slots = 1 << (_SLOTS_PER_NGRAM * max(1, len(order)) - 1).bit_length()
         self._mask = np.uint64(num_slots - 1)
         self._slots = np.zeros(num_slots, bool)
         self._slots[self._hashes & self._mask] = True
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def overlaps(self, words: Hashes) -> Iterator[Overlap]:
-        """Every run of `words` that is in the index, with every row that holds it."""
-        runs = run_hashes(words, self.length)
-        # Hardly any run is in the index; a look at its slot, a tenth as dear as a search, settles most.
-        starts = np.flatnonzero(self._slots[runs & self._mask])
+    def matches(self, words: Hashes) -> Iterator[tuple[int, int]]:
+        """Start of every n-gram of `words` in the index, with the index of every row that contains it."""
+        ngrams = ngram_hashes(words, self.length)
+        # Hardly any n-gram is in the index, and a look at its slot costs a tenth of a search.
+        starts = np.flatnonzero(self._slots[ngrams & self._mask])
         if not len(starts):
             return
-        left = np.searchsorted(self._hashes, runs[starts], side="left")
-        right = np.searchsorted(self._hashes, runs[starts], side="right")
+        left = np.searchsorted(self._hashes, ngrams[starts], side="left")
+        right = np.searchsorted(self._hashes, ngrams[starts], side="right")
         for start, first, end in zip(starts.tolist(), left.tolist(), right.tolist(), strict=True):
             for row in self._rows[first:end].tolist():
-                yield Overlap(start, row)
+                yield start, row
 
 
-def _distinct(runs: Sequence[Hashes]) -> Hashes:
-    return np.unique(np.concatenate(runs)) if runs else np.empty(0, np.uint64)
+def _distinct(ngrams: Sequence[Hashes]) -> Hashes:
+    return np.unique(np.concatenate(ngrams)) if ngrams else np.empty(0, np.uint64)
 
 
 def _without_templates(hashes: Hashes, sets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Places of the hashes that at most `MOST_ROWS` rows of their set hold."""
+    """Indices of the hashes that at most `MAX_ROWS` rows of their set contain."""
     order = np.lexsort((hashes, sets))
     keys = np.stack((hashes[order], sets[order].astype(np.uint64)))
     opens = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)) if len(order) else np.empty(0, bool)
     sizes = np.diff(np.append(np.flatnonzero(opens), len(order)))
-    return order[np.repeat(sizes <= MOST_ROWS, sizes)]
+    return order[np.repeat(sizes <= MAX_ROWS, sizes)]

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 _CHUNK: Final = 64
-"""Rows scored between two looks at whether the stage was cancelled."""
+"""Rows scored between checks for cancellation."""
 
 
 @dataclass(slots=True)
 class StudentScorer:
-    """A student in this process; its weights are loaded when it first scores. Safe to use from several threads."""
+    """A student in this process, loaded when it first scores. Thread-safe."""
 
     ref: str
     runtime: RuntimeConfig
@@ -47,16 +47,16 @@ class StudentScorer:
 
             nll = -mean_t log p(token_t | tokens before it),   over tokens t with a loss mask, in all its samples
 
-        None where a trajectory was not answered, cannot be rendered with the student's chat template, has a sample of
-        more than `max_length` tokens, or has nothing supervised in it.
+        None if a trajectory has no answer, cannot be rendered with the student's chat template, has a sample longer
+        than `max_length` tokens, or has no supervised tokens.
 
         Raises:
             ConfigError: the student cannot be loaded.
         """
-        found: list[float | None] = []
+        losses: list[float | None] = []
         for start in range(0, len(trajectories), _CHUNK):
-            found += await asyncio.to_thread(self._score, trajectories[start : start + _CHUNK], max_length)
-        return found
+            losses += await asyncio.to_thread(self._score, trajectories[start : start + _CHUNK], max_length)
+        return losses
 
     def _score(self, trajectories: Sequence[Trajectory], max_length: int) -> list[float | None]:
         from stillhouse.chat.rendering import TemplateError
@@ -66,28 +66,30 @@ class StudentScorer:
         with self._lock:
             model, tokenizer = self._loaded = self._loaded or self._load()
             rendered = {}
-            for place, trajectory in enumerate(trajectories):
+            for index, trajectory in enumerate(trajectories):
                 if trajectory.stop_reason is not StopReason.ANSWERED:
                     continue
                 try:
                     samples = render_samples(tokenizer, trajectory.messages, trajectory.tools)
                 except TemplateError:
                     continue
-                # The first token has nothing before it and no likelihood.
+                # The first token has no context and so no likelihood.
                 fits = all(len(sample.token_ids) <= max_length for sample in samples)
                 if fits and any(any(sample.loss_mask[1:]) for sample in samples):
-                    rendered[place] = samples
+                    rendered[index] = samples
             flat = [sample.token_ids for samples in rendered.values() for sample in samples]
             scores = iter(score_tokens(model, flat))
-        found: list[float | None] = [None] * len(trajectories)
-        for place, samples in rendered.items():
+        losses: list[float | None] = [None] * len(trajectories)
+        for index, samples in rendered.items():
             scored = zip(samples, islice(scores, len(samples)), strict=True)
-            targets = [one for sample, logprobs in scored for one in compress(logprobs[1:], sample.loss_mask[1:])]
-            found[place] = -math.fsum(targets) / len(targets)
-        return found
+            targets = [
+                logprob for sample, logprobs in scored for logprob in compress(logprobs[1:], sample.loss_mask[1:])
+            ]
+            losses[index] = -math.fsum(targets) / len(targets)
+        return losses
 
     def free(self) -> None:
-        """Lets go of the weights."""
+        """Releases the weights."""
         if not self.is_loaded:
             return
         import torch
@@ -112,12 +114,7 @@ _registry: Final = threading.Lock()
 
 @contextmanager
 def student_scorer(ref: str, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
-    """The process's scorer of a student, shared by all who use it at once; the last one to leave frees its memory.
-
-    Args:
-        ref: Model ref.
-        runtime: Gives device and CPU threads.
-    """
+    """The process's scorer of a student (a model ref), shared by concurrent users; the last one frees its memory."""
     key = (ref, runtime.device)
     with _registry:
         scorer = _scorers.setdefault(key, StudentScorer(ref, runtime))
@@ -134,10 +131,9 @@ def student_scorer(ref: str, runtime: RuntimeConfig) -> Iterator[StudentScorer]:
 
 
 def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
-    """What the student is asked, by the prompt id of the trajectories: each distinct prompt of theirs, once.
+    """Prompts for the student, by the prompt id of the trajectories.
 
-    A prompt is what its trajectories begin with, the system prompt that was put before it included, with the tools that
-    they were offered.
+    A prompt is what its trajectories begin with, including the system prompt, with the tools they were offered.
     """
     prompts: dict[str, Prompt] = {}
     for trajectory in trajectories:
@@ -149,12 +145,7 @@ def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
 
 
 def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConfig:
-    """How the student is sampled: within the teacher's bounds, at temperature 1, as evaluation samples it.
-
-    Args:
-        rollouts: of the teacher.
-        num_samples: answers to each prompt.
-    """
+    """How the student is sampled: within the limits of the teacher's `rollouts`, at temperature 1 as in evaluation."""
     return RolloutsConfig(
         num_samples=num_samples,
         temperature=1.0,
@@ -169,30 +160,25 @@ def student_rollouts(rollouts: RolloutsConfig, num_samples: int) -> RolloutsConf
 def pass_rates(
     sampled: Iterable[Trajectory], prompts: Mapping[str, Prompt], metadata: Mapping[str, PromptMetadata]
 ) -> dict[str, float]:
-    """Share of right answers among the verified ones, by prompt id; prompts without a verified one are left out.
+    """Share of right answers among verified ones, by prompt id; prompts without a verified one are left out.
 
     Args:
-        sampled: the student's trajectories of `prompts`.
-        prompts: what `student_prompts` gave.
+        sampled: the student's trajectories.
+        prompts: as `student_prompts` returns.
         metadata: by the prompt id of the dataset's trajectories.
     """
-    asked = {prompt.id: known for known, prompt in prompts.items()}
+    dataset_ids = {prompt.id: dataset_id for dataset_id, prompt in prompts.items()}
     verdicts: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in sampled:
-        known = asked[trajectory.prompt_id]
-        verified = verify_trajectory(replace(trajectory, prompt_id=known), metadata.get(known))
+        dataset_id = dataset_ids[trajectory.prompt_id]
+        verified = verify_trajectory(replace(trajectory, prompt_id=dataset_id), metadata.get(dataset_id))
         if verified is not None:
-            verdicts[known].append(verified)
-    return {known: sum(found) / len(found) for known, found in verdicts.items()}
+            verdicts[dataset_id].append(verified)
+    return {dataset_id: sum(verified) / len(verified) for dataset_id, verified in verdicts.items()}
 
 
 def write_difficulty(path: Path, rows: Iterable[tuple[float | None, float | None]]) -> int:
-    """Writes `schema.DIFFICULTY_COLUMNS`; the number of rows.
-
-    Args:
-        path: the file.
-        rows: the student's mean negative log-likelihood and its pass rate, for each of a shard's trajectories in order.
-    """
+    """Writes `schema.DIFFICULTY_COLUMNS` from (NLL, pass rate) of each trajectory of a shard; the number of rows."""
     with TableWriter(path, DIFFICULTY_COLUMNS) as table:
         for nll, pass_rate in rows:
             table.write({"student_nll": nll, "student_pass_rate": pass_rate})

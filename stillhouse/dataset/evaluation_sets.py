@@ -21,12 +21,12 @@ _BATCH_ROWS: Final = 1024
 
 
 def read_set(name: str, file: str) -> Iterator[list[str]]:
-    """All texts of each row of an evaluation set, at any depth and in order; rows as JSON text are read into.
+    """All texts of each row of an evaluation set, at any depth and in order, JSON in text included.
 
     Raises:
-        ConfigError: The file's ending tells no format.
-        InputError: The file is missing or a row of it cannot be read: an evaluation set that is read in part would let
-            the rest of it pass.
+        ConfigError: the file's suffix is unknown.
+        InputError: the file is missing or one of its rows cannot be read: a set that is read in part would miss
+            contamination by the rest.
     """
     path = _path(name, file)
     try:
@@ -39,7 +39,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
 
 
 def sets_fingerprint(config: ContaminationConfig) -> str:
-    """A hash of the bytes of all evaluation sets under their names, for a cache key.
+    """Hash of the bytes of all evaluation sets under their names, for a cache key.
 
     Raises:
         ConfigError, InputError: as `read_set` of a file that cannot be found.
@@ -66,7 +66,7 @@ def _rows(path: Path) -> Iterator[JsonObject]:
     if ending == ".csv":
         yield from _csv_rows(path)
     elif ending == ".parquet":
-        # Or row groups stay in memory once they are read.
+        # `pre_buffer` would keep row groups in memory once they are read.
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
@@ -78,7 +78,7 @@ def _rows(path: Path) -> Iterator[JsonObject]:
 
 
 def _csv_rows(path: Path) -> Iterator[JsonObject]:
-    # The module's default of 128 KiB for a cell is below the length of a long text.
+    # The default limit of 128 KiB a cell is below the length of a long text.
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)

@@ -26,56 +26,13 @@ RIGHT: Final = "right"
 WRONG: Final = "wrong"
 CANNOT_TELL: Final = "cannot_tell"
 
-_CORRECTIONS: Final = 2
-
-
-def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObject:
-    """The JSON schema of one judgement, strict in OpenAI's sense: every key required and no other allowed.
-
-    The explanation comes first, so that grades follow from it and not it from them.
-
-    Args:
-        rubric: each criterion is a key with a whole number from 0 to its best.
-        verdict: whether the judge is to say if the answer is right.
-
-    Raises:
-        ConfigError: two keys would have the same name.
-    """
-    properties: JsonObject = {EXPLANATION: {"type": "string"}}
-    for criterion in rubric:
-        if criterion.name in properties or criterion.name == VERDICT:
-            raise ConfigError(
-                f"dataset.judge.rubric: the name {criterion.name!r} is taken; expected names that differ from each "
-                f"other and from {EXPLANATION!r} and {VERDICT!r}. Rename the criterion"
-            )
-        properties[criterion.name] = {"type": "integer", "minimum": 0, "maximum": criterion.best}
-    if verdict:
-        properties[VERDICT] = {"type": "string", "enum": [RIGHT, WRONG, CANNOT_TELL]}
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
-    """How judgements of one form are sampled; each correction takes a turn of its own, and a batch has but one.
-
-    Raises:
-        ConfigError: see `judgement_schema`.
-    """
-    max_corrections = 0 if config.model.batch else _CORRECTIONS
-    return RolloutsConfig(
-        num_samples=config.num_samples,
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        max_turns=1 + max_corrections,
-        max_corrections=max_corrections,
-        response_schema=judgement_schema(config.rubric, verdict=verdict),
-        failure_budget=config.failure_budget,
-    )
-
-
+_MAX_CORRECTIONS: Final = 2
+SCORE_PREFIX: Final = "judge/"
+"""Prefix of score names in the column `judge`."""
 MAX_CONVERSATION: Final = 24_000
-"""Most characters of the conversation that the judge reads, about 6,000 tokens of English."""
+"""Maximum characters of the conversation that the judge reads, about 6,000 tokens of English."""
 MAX_PART: Final = 8_000
-"""Most characters of the final answer and of the expected one."""
+"""Maximum characters of the final answer and of the expected one."""
 
 _TASK: Final = """\
 You grade a conversation between a user and an assistant.
@@ -93,20 +50,60 @@ _VERDICT: Final = (
 )
 
 
+def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObject:
+    """The JSON schema of a judgement, strict in OpenAI's sense: all keys are required and no others allowed.
+
+    The explanation comes first, so that grades follow from it.
+
+    Args:
+        rubric: each criterion is a key with an integer from 0 to its best.
+        verdict: whether the judge decides if the answer is right.
+
+    Raises:
+        ConfigError: two keys have the same name.
+    """
+    properties: JsonObject = {EXPLANATION: {"type": "string"}}
+    for criterion in rubric:
+        if criterion.name in properties or criterion.name == VERDICT:
+            raise ConfigError(
+                f"dataset.judge.rubric: the name {criterion.name!r} is taken; expected names that differ from each "
+                f"other and from {EXPLANATION!r} and {VERDICT!r}. Rename the criterion"
+            )
+        properties[criterion.name] = {"type": "integer", "minimum": 0, "maximum": criterion.best}
+    if verdict:
+        properties[VERDICT] = {"type": "string", "enum": [RIGHT, WRONG, CANNOT_TELL]}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def judge_rollouts(config: JudgeConfig, *, verdict: bool) -> RolloutsConfig:
+    """How judgements are sampled. Each correction takes a turn, and a batch has only one.
+
+    Raises:
+        ConfigError: as `judgement_schema`.
+    """
+    max_corrections = 0 if config.model.batch else _MAX_CORRECTIONS
+    return RolloutsConfig(
+        num_samples=config.num_samples,
+        temperature=config.temperature,
+        max_tokens=config.max_tokens,
+        max_turns=1 + max_corrections,
+        max_corrections=max_corrections,
+        response_schema=judgement_schema(config.rubric, verdict=verdict),
+        failure_budget=config.failure_budget,
+    )
+
+
 class Question(NamedTuple):
-    """What the judge is asked about one trajectory."""
+    """The judge's prompt about one trajectory."""
 
     prompt: Prompt
     """Its id depends on content alone, so equal conversations are one prompt."""
     verdict: bool
-    """Whether it is for the judge to say if the answer is right."""
+    """Whether the judge decides if the answer is right."""
 
 
 def question_of(trajectory: Trajectory, metadata: PromptMetadata | None, config: JudgeConfig) -> Question | None:
-    """The question about a trajectory; None where there is nothing to ask.
-
-    That is so unless it came to an answer, and there is a rubric or its prompt is under the verifier `judge`.
-    """
+    """The judge's prompt about a trajectory; None without an answer, or without both rubric and verifier `judge`."""
     verdict = metadata is not None and metadata.verifier == "judge"
     if trajectory.stop_reason is not StopReason.ANSWERED or not trajectory.turns or not (config.rubric or verdict):
         return None
@@ -136,15 +133,15 @@ def _keys(config: JudgeConfig, *, verdict: bool, expected: bool) -> Iterator[str
 
 
 def _sections(messages: Sequence[Message], answer: str, expected: str | None) -> Iterator[str]:
-    conversation = "\n\n".join(_said(messages))
+    conversation = "\n\n".join(_transcript(messages))
     yield f"# Conversation\n\n{cut_middle(conversation, MAX_CONVERSATION)}"
     yield f"# Final answer\n\n{cut_middle(answer, MAX_PART)}"
     if expected is not None:
         yield f"# Expected answer\n\n{cut_middle(expected, MAX_PART)}"
 
 
-def _said(messages: Sequence[Message]) -> Iterator[str]:
-    """Each message's parts under a line that says whose they are."""
+def _transcript(messages: Sequence[Message]) -> Iterator[str]:
+    """The parts of each message under a line that names the author."""
     callers: dict[str, str] = {}
     for number, message in enumerate(messages, start=1):
         role = message["role"]
@@ -161,7 +158,7 @@ def _said(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def cut_middle(text: str, max_characters: int) -> str:
-    """The text, or its two ends with a note between them of how much was left out."""
+    """The text, or its two ends with a note on how much was left out."""
     if len(text) <= max_characters:
         return text
     start = max_characters // 2
@@ -169,28 +166,23 @@ def cut_middle(text: str, max_characters: int) -> str:
     return f"{text[:start]}\n[... {len(text) - max_characters} characters left out ...]\n{text[-end:]}"
 
 
-SCORE_PREFIX: Final = "judge/"
-"""What the names of scores in the column `judge` begin with."""
-
-
 def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject | None:
-    """What the judgements of one trajectory say together; None where none of them came out.
+    """Combines the judgements of one trajectory; None if none succeeded.
 
-    A judgement that failed, or that missed its schema to the last, says nothing: it is neither a low grade nor a wrong
-    answer.
+    A judgement that failed, or never matched its schema, does not count: it is neither a low grade nor a wrong answer.
 
     Returns:
         `scores`: the mean grade of each criterion over its best, in [0, 1], as `judge/NAME`. `verdict`: True or False
-        where more than half of `config.num_samples` say right or wrong, else None. `explanation`: of the first
-        judgement that agrees with the verdict. `num_judgements`: how many came out.
+        if more than half of `config.num_samples` say right or wrong, else None. `explanation`: of the first judgement
+        that agrees with the verdict. `num_judgements`: number of successful judgements.
     """
-    answers = [answer for one in judgements if (answer := _answer(one)) is not None]
+    answers = [answer for judgement in judgements if (answer := _answer(judgement)) is not None]
     if not answers:
         return None
     verdict = _majority([answer.get(VERDICT) for answer in answers], config.num_samples)
-    agreeing = [one for one in answers if verdict is None or one[VERDICT] == (RIGHT if verdict else WRONG)]
+    agreeing = [answer for answer in answers if verdict is None or answer[VERDICT] == (RIGHT if verdict else WRONG)]
     return {
-        "scores": {f"{SCORE_PREFIX}{one.name}": _mean(answers, one) for one in config.rubric},
+        "scores": {f"{SCORE_PREFIX}{criterion.name}": _mean(answers, criterion) for criterion in config.rubric},
         "verdict": verdict,
         "explanation": agreeing[0][EXPLANATION],
         "num_judgements": len(answers),
@@ -198,7 +190,7 @@ def combine(judgements: Sequence[Trajectory], config: JudgeConfig) -> JsonObject
 
 
 def write_judgements(path: Path, rows: Iterable[JsonObject | None]) -> int:
-    """Writes the column `judge`, a row for each of a shard's trajectories in their order; the number of rows."""
+    """Writes the column `judge`, one row for each of a shard's trajectories in order; the number of rows."""
     with TableWriter(path, JUDGE_COLUMNS) as table:
         for row in rows:
             table.write({"judge": None if row is None else orjson.dumps(row, option=orjson.OPT_SORT_KEYS).decode()})
@@ -206,17 +198,17 @@ def write_judgements(path: Path, rows: Iterable[JsonObject | None]) -> int:
 
 
 def count_outcomes(rows: Iterable[JsonObject | None]) -> dict[str, int]:
-    """How many rows the judge was heard on, and how many of them it calls right and wrong."""
-    heard = [row for row in rows if row is not None]
+    """Number of rows judged, and of those judged right and wrong."""
+    judged = [row for row in rows if row is not None]
     return {
-        "judged": len(heard),
-        "judged_right": sum(row["verdict"] is True for row in heard),
-        "judged_wrong": sum(row["verdict"] is False for row in heard),
+        "judged": len(judged),
+        "judged_right": sum(row["verdict"] is True for row in judged),
+        "judged_wrong": sum(row["verdict"] is False for row in judged),
     }
 
 
 def _answer(judgement: Trajectory) -> Mapping[str, object] | None:
-    # The rollout engine has checked answers against the schema; those that miss it end as invalid.
+    # The rollout engine validates answers against the schema; others end as invalid.
     text = final_answer(judgement.messages) if judgement.stop_reason is StopReason.ANSWERED else None
     return None if text is None else orjson.loads(text)
 

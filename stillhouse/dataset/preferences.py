@@ -21,18 +21,18 @@ _COLUMNS: Final = ["id", "prompt_id", "tag", "messages", "tools", "turns", "scor
 def write_preferences(candidates: Sequence[Path], pairs: Sequence[tuple[int, int]], path: Path) -> int:
     """Writes a row for each pair, in the order in which the shards complete them; the number of rows.
 
-    A pair whose prompts or tools differ (another system prompt, say) is left out: a trainer shows both answers after
-    one prompt. Memory holds the rows whose partner is still to come.
+    A pair whose prompts or tools differ (another system prompt, for instance) is left out, since a trainer shows both
+    answers after one prompt. Memory holds rows whose partner is still to come.
 
     Args:
-        candidates: The shards' candidates, in order.
-        pairs: Preferred row and the other one, counted over all shards.
-        path: The file to write.
+        candidates: the shards' candidates, in order.
+        pairs: row numbers over all shards, chosen before rejected.
+        path: the file to write.
     """
     by_row = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     by_row = by_row[np.lexsort((by_row[:, 1], by_row[:, 0], by_row.max(axis=1)))]
     rows, uses = np.unique(by_row, return_counts=True)
-    left = dict(zip(rows.tolist(), uses.tolist(), strict=True))
+    uses_left = dict(zip(rows.tolist(), uses.tolist(), strict=True))
     waiting: dict[int, JsonObject] = {}
     next_pair = 0
     with TableWriter(path, PREFERENCE_COLUMNS) as writer:
@@ -45,20 +45,20 @@ def write_preferences(candidates: Sequence[Path], pairs: Sequence[tuple[int, int
                 if preference is not None:
                     writer.write(preference)
                 for used in (chosen, rejected):
-                    left[used] -= 1
-                    if not left[used]:
+                    uses_left[used] -= 1
+                    if not uses_left[used]:
                         del waiting[used]
     return writer.num_rows
 
 
-def _records(candidates: Sequence[Path], wanted: npt.NDArray[np.int64]) -> Iterator[tuple[int, JsonObject]]:
-    """The rows of the numbers `wanted`, which ascend."""
+def _records(candidates: Sequence[Path], numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, JsonObject]]:
+    """The rows with these sorted numbers, each with its number."""
     first = 0
     for path in candidates:
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 end = first + file.metadata.row_group(group).num_rows
-                here = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, end)]
+                here = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, end)]
                 if len(here):
                     table = file.read_row_group(group, _COLUMNS).take(pa.array(here - first))
                     yield from zip(here.tolist(), table.to_pylist(), strict=True)
@@ -66,14 +66,14 @@ def _records(candidates: Sequence[Path], wanted: npt.NDArray[np.int64]) -> Itera
 
 
 def _preference(chosen: JsonObject, rejected: JsonObject) -> JsonObject | None:
-    prompt, preferred = _parts(chosen)
-    other_prompt, other = _parts(rejected)
-    if prompt != other_prompt or chosen["tools"] != rejected["tools"]:
+    prompt, chosen_messages = _parts(chosen)
+    rejected_prompt, rejected_messages = _parts(rejected)
+    if prompt != rejected_prompt or chosen["tools"] != rejected["tools"]:
         return None
     return {
         "prompt": prompt,
-        "chosen": preferred,
-        "rejected": other,
+        "chosen": chosen_messages,
+        "rejected": rejected_messages,
         "tools": chosen["tools"],
         "prompt_id": chosen["prompt_id"],
         "tag": chosen["tag"],
@@ -85,7 +85,7 @@ def _preference(chosen: JsonObject, rejected: JsonObject) -> JsonObject | None:
 
 
 def _parts(record: JsonObject) -> tuple[list[str], list[str]]:
-    """The messages as JSON text: those of the prompt, and those from the first sampled one on."""
+    """The messages of the prompt and the sampled ones, as JSON text."""
     texts: list[Any] = record["messages"]
     place = num_given([orjson.loads(text) for text in texts], record["turns"])
     return texts[:place], texts[place:]

@@ -1,4 +1,4 @@
-"""A dataset's Parquet files by row, with JSON columns as JSON objects again, or by column, with those as text."""
+"""Reads a dataset's Parquet files by row, with JSON columns parsed, or by column, with those as text."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from stillhouse.types import JsonObject, Message
 
 SplitName = Literal["train", "validation", "rejected"]
 _BATCH_ROWS: Final = 1024
-"""Rows that are read whole."""
+"""Rows of a batch with all columns."""
 _COLUMN_ROWS: Final = 1 << 14
-"""Rows of which some columns are read."""
+"""Rows of a batch with some columns."""
 
 
 def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
-    """The rows of one file of a dataset, in order; messages, tools, metadata and error as they were stored.
+    """The rows of one file of a dataset in order, JSON columns parsed.
 
     Raises:
         InputError: the file is missing or damaged.
@@ -29,7 +29,7 @@ def read_rows(folder: Path, split: SplitName) -> Iterator[JsonObject]:
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[JsonObject]:
-    """As `read_rows`, for a file that may lie anywhere; `columns` are those wanted, None for all.
+    """As `read_rows` for any path; `columns` None reads all.
 
     Raises:
         InputError: the file is missing, is damaged, or lacks a column.
@@ -42,13 +42,13 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> Iterator[Json
 def iter_columns(
     path: Path, columns: Sequence[str] | None, *, batch_rows: int = _COLUMN_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of a file, in the order asked for, or all for None. JSON is text; nothing else is read.
+    """Batches of some columns of a file in the order given, None for all, with JSON as text.
 
     Raises:
         InputError: the file is missing, is damaged, or lacks a column.
     """
     try:
-        # With `pre_buffer` all row groups that were read stay in memory until the file is closed.
+        # `pre_buffer` would keep row groups in memory until the file is closed.
         with pq.ParquetFile(path, pre_buffer=False) as file:
             if missing := set(columns or ()).difference(file.schema_arrow.names):
                 raise InputError(f"dataset file {path} lacks {', '.join(sorted(missing))}: build the dataset again")
@@ -61,7 +61,7 @@ def iter_columns(
 
 
 def original_messages(row: JsonObject) -> list[Message]:
-    """The messages of a row with the arguments of tool calls as the model wrote them, spelling and all."""
+    """The messages of a row with the arguments of tool calls exactly as the model wrote them."""
     written = iter(row["arguments"])
     messages: list[Any] = []
     for message in row["messages"]:
@@ -73,12 +73,12 @@ def original_messages(row: JsonObject) -> list[Message]:
 
 
 def _as_written(call: JsonObject, arguments: str | None) -> JsonObject:
-    # None stands where the endpoint wrote no text, and the call is as it was.
+    # None: the endpoint wrote no text, and the call was stored unchanged.
     return call if arguments is None else {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """JSON as text: compute functions do not take the extension type."""
+    """The column with JSON as text, since compute functions do not take the extension type."""
     if isinstance(column.type, pa.JsonType):
         return column.storage
     if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.JsonType):

@@ -1,7 +1,7 @@
-"""A trajectory as a row of a dataset.
+"""Converts a trajectory to a row of a dataset.
 
-Arguments of a tool call become an object, which is what chat templates and trainers take; the column `arguments` keeps
-them as the model wrote them.
+Arguments of tool calls become objects, as chat templates and trainers expect; the column `arguments` keeps them as the
+model wrote them.
 """
 
 import json
@@ -25,13 +25,13 @@ def candidate_row(
     """The values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
 
     Args:
-        trajectory: Finished or failed.
-        metadata: What came with its prompt, if anything.
-        labels: Values by name of column, JSON columns as objects; columns that are not there become null.
-        sampling: Hash of teacher, sampling and tools, where it is known.
+        trajectory: finished or failed.
+        metadata: of its prompt.
+        labels: by column name, JSON columns as objects; missing columns become null.
+        sampling: hash of teacher, sampling and tools, if known.
 
     Raises:
-        KeyError: `labels` names a column that is no label.
+        KeyError: `labels` has a column that is no label.
     """
     if unknown := labels.keys() - _LABELS:
         raise KeyError(f"no label columns: {', '.join(sorted(unknown))}")
@@ -42,7 +42,9 @@ def candidate_row(
         "sample_index": trajectory.sample_index,
         "messages": [_with_objects(message) for message in trajectory.messages],
         "tools": trajectory.tools,
-        "arguments": [_written(call) for message in trajectory.messages for call in message.get("tool_calls") or ()],
+        "arguments": [
+            _arguments_text(call) for message in trajectory.messages for call in message.get("tool_calls") or ()
+        ],
         "metadata": metadata.metadata if metadata else {},
         "expected_answer": metadata.expected_answer if metadata else None,
         "tag": metadata.tag if metadata else None,
@@ -68,31 +70,31 @@ def candidate_row(
 
 
 def _with_objects(message: Message) -> JsonObject:
-    """The message with the arguments of its calls as objects, where they are JSON objects."""
+    """The message with arguments of its calls parsed, if they are JSON objects."""
     calls: Any = message.get("tool_calls")
     return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else dict(message)
 
 
 def _with_object(call: JsonObject) -> JsonObject:
-    written = _written(call)
-    if written is None or call["function"].get("name") == MALFORMED_CALL:
+    arguments = _arguments_text(call)
+    if arguments is None or call["function"].get("name") == MALFORMED_CALL:
         return call
-    return {**call, "function": {**call["function"], "arguments": _object(written)}}
+    return {**call, "function": {**call["function"], "arguments": _object(arguments)}}
 
 
-def _written(call: Any) -> str | None:
-    """The arguments as text; None where an endpoint wrote none, or wrote them as something else."""
+def _arguments_text(call: Any) -> str | None:
+    """The arguments; None if the endpoint wrote none, or not as text."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     return arguments if isinstance(arguments, str) else None
 
 
 def _object(arguments: str) -> JsonObject | str:
-    """The object that `arguments` spells; the text itself where JSON's reader and writer would not give it back."""
+    """The parsed object; the text itself if it is none, or would not survive a JSON round trip."""
     try:
         value = json.loads(arguments)
-        # NaN, 1e999, integers beyond 64 bits and lone surrogates pass Python's reader, and would come back as null or
-        # not at all.
+        # Python's parser accepts NaN, 1e999, integers beyond 64 bits and lone surrogates, which orjson would write as
+        # null or refuse.
         is_exact = isinstance(value, dict) and orjson.loads(orjson.dumps(value)) == value
     except (ValueError, TypeError, RecursionError):
         return arguments

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 class Kind(Enum):
-    """Type of a column: its Arrow type, and its feature in the terms of the package `datasets`."""
+    """Type of a column, in Arrow and in the package `datasets`."""
 
     TEXT = ("string",)
     WHOLE = ("int64",)
@@ -34,7 +34,7 @@ class Kind(Enum):
 
     @property
     def storage_type(self) -> pa.DataType:
-        """The type without Arrow's extension for JSON, under which rows are put together."""
+        """The type without Arrow's JSON extension, in which rows are assembled."""
         item = pa.string() if self.value[0] == "json" else _ARROW_TYPES[self.value[0]]
         return pa.list_(item) if len(self.value) > 1 else item
 
@@ -90,7 +90,7 @@ TRAJECTORY_COLUMNS: Final = (
     Column("latency_s", Kind.REAL, "seconds spent waiting for completions; null if that of a turn is unknown"),
     Column("error", Kind.JSON, "what failed: kind, message and, where there was one, HTTP status; null if nothing did"),
 )  # fmt: skip
-"""What a trajectory and its prompt say of themselves."""
+"""Facts of a trajectory and its prompt."""
 
 LABEL_COLUMNS: Final = (
     Column("verifier", Kind.TEXT, "how the answer was verified; null without metadata of the prompt"),
@@ -114,18 +114,18 @@ LABEL_COLUMNS: Final = (
     Column("num_supervised_tokens", Kind.WHOLE, "tokens of all its samples that are trained on; null if not rendered"),
     Column("template_problem", Kind.TEXT, "why the student's template refuses the row, or what it alters; else null"),
 )  # fmt: skip
-"""What is measured of one trajectory on this machine."""
+"""Measured from one trajectory."""
 
 JUDGE_COLUMNS: Final = (
     Column("judge", Kind.JSON, "scores by criterion, verdict and explanation of the judge; null if it was not asked"),
 )  # fmt: skip
-"""What a language model says of one trajectory."""
+"""Graded by a language model."""
 
 DIFFICULTY_COLUMNS: Final = (
     Column("student_nll", Kind.REAL, "mean negative log-likelihood of supervised tokens under the student, in nats"),
     Column("student_pass_rate", Kind.REAL, "share of the student's own answers to the prompt that are right"),
 )  # fmt: skip
-"""How hard the row is for the student."""
+"""Difficulty for the student."""
 
 DUPLICATE_COLUMNS: Final = (
     Column("prompt_cluster", Kind.TEXT, "smallest prompt id among its near-duplicates; splits keep clusters whole"),
@@ -134,7 +134,7 @@ DUPLICATE_COLUMNS: Final = (
     Column("duplicate_similarity", Kind.REAL, "Jaccard similarity of shingles with that row"),
     Column("duplicate_source", Kind.TEXT, "the earlier dataset that holds that row; null if this one does"),
 )  # fmt: skip
-"""How the row relates to others."""
+"""Relations to other rows."""
 
 SELECTION_COLUMNS: Final = (
     Column("pass_rate", Kind.REAL, "share of right rows among the prompt's verified ones; null without any"),
@@ -142,7 +142,7 @@ SELECTION_COLUMNS: Final = (
     Column("drop_reasons", Kind.TEXTS, "every reason why the row is not kept; empty for kept rows"),
     Column("split", Kind.TEXT, "`train` or `validation`; null for rows that are not kept"),
 )  # fmt: skip
-"""What follows from labels and config."""
+"""Derived from labels and config."""
 
 CANDIDATE_COLUMNS: Final = TRAJECTORY_COLUMNS + LABEL_COLUMNS
 """Columns of a shard of labelled trajectories."""
@@ -190,7 +190,7 @@ EMBEDDINGS_FILE: Final = "embeddings.parquet"
 
 @dataclass(frozen=True, slots=True)
 class CandidateShard:
-    """The files of one shard. Row `i` of each is the same trajectory; a file is None where nothing was measured."""
+    """The files of one shard. Row `i` of each is the same trajectory; None: not measured."""
 
     candidates: Path
     """Columns `schema.CANDIDATE_COLUMNS`."""

@@ -1,14 +1,12 @@
-"""Tables of a dataset as Parquet files, written piece by piece and laid out for reading by column.
+"""Streaming writer of a dataset's Parquet files, laid out for reading by column.
 
-A row group holds 32 MiB of text: large enough that the labels of many rows lie together, small enough to be held in
-memory several times. Texts that repeat are kept once a group, those that do not are kept plain; only labels have
-statistics and a page index. Of a million rows of 2 kB, the 36 columns of labels are read in 0.9 s and three of them in
-0.08 s, on one machine with two cores.
+A row group holds 32 MiB of text: large enough that the labels of many rows are contiguous, small enough that memory
+holds several. Repeating texts are dictionary-encoded, unique ones plain; only labels have statistics and a page index.
+The 36 label columns of a million rows of 2 kB are read in 0.9 s, three of them in 0.08 s, on two cores.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -24,15 +22,14 @@ _PLAIN_KINDS: Final = frozenset({Kind.TEXT, Kind.WHOLE, Kind.REAL, Kind.FLAG})
 
 
 class TableWriter:
-    """A Parquet file written in row groups, so that memory stays bounded whatever the number of rows.
+    """Writes a Parquet file in row groups, with bounded memory. The file is complete when the context exits.
 
-    The bytes depend on rows and columns alone, not on the pieces the rows came in. The file is complete once the
-    context is left.
+    The bytes depend on rows and columns alone, not on how the rows were batched.
 
     Args:
-        path: The file, which is not written atomically: it belongs to a folder that is published whole.
-        columns: Its columns.
-        group_bytes: Bytes of text from which a row group is written.
+        path: the file, not written atomically: it belongs to a folder that is.
+        columns: its columns.
+        group_bytes: bytes of text at which a row group is written.
     """
 
     def __init__(self, path: Path, columns: Sequence[Column], *, group_bytes: int = _GROUP_BYTES) -> None:
@@ -57,9 +54,7 @@ class TableWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if kind is None:
             self._take_rows()
             self._write_group()
@@ -73,7 +68,7 @@ class TableWriter:
             self._take_rows()
 
     def write_table(self, table: pa.Table) -> None:
-        """Adds rows, JSON columns as JSON text or as Arrow's extension for it; columns not of the file are left out."""
+        """Adds rows, JSON columns as text or under Arrow's JSON type; columns that the file lacks are ignored."""
         self._take_rows()
         table = table.select(self._storage.names).cast(self._storage)
         while table.num_rows:
@@ -91,7 +86,7 @@ class TableWriter:
     def _add(self, piece: pa.Table) -> None:
         self._pieces.append(piece)
         self._num_bytes += sum(_num_bytes(column) for column in piece.columns)
-        # Only at whole blocks, so that the groups are the same whatever the pieces.
+        # Only at whole blocks, so that groups do not depend on the batches.
         if self.num_rows % _BLOCK_ROWS == 0 and self._num_bytes >= self._group_bytes:
             self._write_group()
 
@@ -103,23 +98,23 @@ class TableWriter:
             self._num_bytes = 0
 
 
-def gathered(tables: Iterable[pa.Table], least_rows: int) -> Iterator[pa.Table]:
-    """The rows of `tables` in order, in tables of at least `least_rows` rows; only the last may have fewer.
+def gathered(tables: Iterable[pa.Table], min_rows: int) -> Iterator[pa.Table]:
+    """Regroups `tables` into tables of at least `min_rows` rows; the last may have fewer.
 
-    Shards are small where prompts were: what is done for each table would cost more than what is done for its rows.
+    With small shards, the cost per table would exceed that of its rows.
     """
     held: list[pa.Table] = []
     for table in tables:
         held.append(table)
-        if sum(one.num_rows for one in held) >= least_rows:
+        if sum(table.num_rows for table in held) >= min_rows:
             yield _joined(held)
             held.clear()
-    if any(one.num_rows for one in held):
+    if any(table.num_rows for table in held):
         yield _joined(held)
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    # A column that some lack is null there.
+    # Missing columns become null.
     return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
 
@@ -128,6 +123,6 @@ def _path(column: Column) -> str:
 
 
 def _num_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of text. `nbytes` would count what depends on how the rows came, such as bitmaps of nulls."""
+    """Bytes of text; `nbytes` would include what depends on batching, such as null bitmaps."""
     texts = pc.list_flatten(column) if pa.types.is_list(column.type) else column
     return pc.sum(pc.binary_length(texts)).as_py() or 0 if pa.types.is_string(texts.type) else 0

@@ -1,4 +1,4 @@
-"""Figures of a whole trajectory from those of its turns."""
+"""Totals of a trajectory over its turns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over turns. A sum is None unless every turn reports its part: unknown is not zero."""
+    """Sums over turns; None unless every turn reports its part."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -21,16 +21,16 @@ class Totals:
     cost_usd: float | None
     latency_s: float | None
     num_tool_calls: int
-    """Calls the model asked for."""
+    """Calls the model made."""
     num_tool_results: int
-    """Calls that ran, to a result or an error; those of a cut or of the last turn are left unanswered or refused."""
+    """Calls that ran, with a result or an error; refused and unanswered ones do not count."""
     num_tool_errors: int
     providers: list[str]
     """Distinct, in order of appearance."""
 
 
 def totals_of(trajectory: Trajectory) -> Totals:
-    """The figures of `trajectory`; tool calls in the prompt itself are not counted."""
+    """The totals of `trajectory`, without tool calls in the prompt."""
     turns = trajectory.turns
     sampled = sampled_part(trajectory)
     return Totals(
@@ -49,12 +49,12 @@ def totals_of(trajectory: Trajectory) -> Totals:
 
 
 def sampled_part(trajectory: Trajectory) -> list[Message]:
-    """The messages from the first sampled one on: the last `len(turns)` assistant messages and what lies between."""
+    """The messages from the first sampled one on: the last `len(turns)` assistant messages and what is in between."""
     return trajectory.messages[num_given(trajectory.messages, len(trajectory.turns)) :]
 
 
 def num_given(messages: Sequence[Message], num_turns: int) -> int:
-    """How many messages come before the first of `num_turns` sampled ones."""
+    """Number of messages before the first of the last `num_turns` assistant messages."""
     missing = num_turns
     place = len(messages)
     while missing > 0 and place > 0:
@@ -64,7 +64,7 @@ def num_given(messages: Sequence[Message], num_turns: int) -> int:
 
 
 def completion_tokens(trajectory: Trajectory) -> int | None:
-    """Tokens sampled, by the endpoint's count or, where it gave none, by the token ids it returned."""
+    """Tokens sampled, as the endpoint counted or else by the token ids it returned."""
     return _sum(
         turn.usage.get("completion_tokens", None if turn.completion_ids is None else len(turn.completion_ids))
         for turn in trajectory.turns

@@ -1,4 +1,4 @@
-"""Texts as words, and runs of words as 64-bit hashes: what near-duplicates and contamination are found by.
+"""Words of texts and 64-bit hashes of n-grams, for near-duplicates and contamination.
 
 Scripts that put no spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) count each character as a word.
 """
@@ -15,11 +15,11 @@ from xxhash import xxh3_64_intdigest
 Hashes = npt.NDArray[np.uint64]
 
 _SIGNS: Final = r"!-/:-@\[-`{-~\u00a1-\u00bf\u00d7\u00f7\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u3001-\u303f"
-"""Punctuation and symbols of ASCII, Latin-1, general punctuation, mathematics and CJK."""
+"""Punctuation and symbols: ASCII, Latin-1, general, mathematical and CJK."""
 _UNSPACED: Final = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# A word is what neither space nor sign ends, so that combining vowels (Devanagari, Arabic) stay in their words.
+# Words end only at spaces and signs, so that combining vowels (Devanagari, Arabic) stay in them.
 _WORDS: Final = re.compile(rf"[^\s{_SIGNS}{_UNSPACED}]+|[{_UNSPACED}]")
 _TOKENS: Final = re.compile(rf"[^\s{_SIGNS}{_UNSPACED}]+|[{_SIGNS}{_UNSPACED}]")
 MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -27,7 +27,7 @@ MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def normalised(text: str) -> str:
-    """`text` under NFKC, casefolded, each run of white space one space. Punctuation stays: `3 - 2` is not `3 + 2`."""
+    """`text` under NFKC, casefolded, with single spaces. Punctuation stays: `3 - 2` is not `3 + 2`."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
@@ -37,7 +37,7 @@ def words(text: str) -> list[str]:
 
 
 def words_and_signs(text: str) -> list[str]:
-    """The words of a normalised text; each sign of punctuation and each symbol is a word of its own."""
+    """The words of a normalised text; each punctuation mark or symbol is a word."""
     return _TOKENS.findall(text)
 
 
@@ -46,14 +46,11 @@ def word_hashes(words: Iterable[str]) -> Hashes:
     return np.fromiter(map(xxh3_64_intdigest, words), np.uint64)
 
 
-def run_hashes(words: Hashes, length: int) -> Hashes:
-    """Hash of each run of `length` words, in order: a polynomial in the words' hashes modulo 2^64.
-
-    Shape `[max(0, num_words - length + 1)]`.
-    """
-    num_runs = max(0, len(words) - length + 1)
-    hashes = words[:num_runs].copy()
+def ngram_hashes(words: Hashes, length: int) -> Hashes:
+    """Hash of each n-gram, shape `[max(0, num_words - length + 1)]`: a polynomial in word hashes modulo 2^64."""
+    num_ngrams = max(0, len(words) - length + 1)
+    hashes = words[:num_ngrams].copy()
     for offset in range(1, length):
         hashes *= MULTIPLIER
-        hashes += words[offset : offset + num_runs]
+        hashes += words[offset : offset + num_ngrams]
     return hashes

@@ -1,17 +1,16 @@
-"""Shards and decisions to the files of a dataset.
+"""Writes the files of a dataset from shards and a selection.
 
 Rows stay Arrow from end to end and the JSON text of messages is never parsed, so that a change of thresholds costs a
-copy. Time follows the number of rows, and memory does not; `benchmarks/dataset.py` measures both.
+copy. Time grows with the number of rows and memory does not; `benchmarks/dataset.py` measures both.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,61 +24,26 @@ from stillhouse.dataset.schema import (
     CandidateShard,
     Column,
 )
+from stillhouse.dataset.select.select import Selection
 from stillhouse.dataset.table import TableWriter, gathered
 from stillhouse.errors import InputError
 
 SPLITS: Final = ("train", "validation")
 REJECTED: Final = "rejected"
 PREFERENCES: Final = "preferences"
-_LEAST_ROWS: Final = 4096
+_MIN_ROWS: Final = 4096
 
 
-class Decisions(Protocol):
-    """What was decided about every row, in the order of shards and of rows in them."""
-
-    @property
-    def splits(self) -> npt.NDArray[np.int8]:
-        """Index in `SPLITS`; -1 for rows that are not kept."""
-
-    @property
-    def reasons(self) -> npt.NDArray[np.uint64]:
-        """A bitmask of reasons; 0 for rows that are kept."""
-
-    @property
-    def pass_rates(self) -> npt.NDArray[np.float32]:
-        """NaN for null."""
-
-    @property
-    def verified(self) -> npt.NDArray[np.int8]:
-        """1 for right, 0 for wrong, -1 for null."""
-
-    @property
-    def repeated(self) -> npt.NDArray[np.bool_]:
-        """Whether an earlier row has the same id; such a row is written nowhere."""
-
-    @property
-    def pairs(self) -> Sequence[tuple[int, int]]:
-        """Preferred row and the other one."""
-
-    def reasons_of(self, row: int) -> list[str]:
-        """The reasons by name."""
-
-
-def write_rows(shards: Sequence[CandidateShard], selection: Decisions, folder: Path) -> dict[str, int]:
+def write_rows(shards: Sequence[CandidateShard], selection: Selection, folder: Path) -> dict[str, int]:
     """Fills `folder` with train.parquet, validation.parquet and rejected.parquet, and preferences.parquet for pairs.
 
     Rows keep the order of the shards. Memory holds a row group of each file, and the side files of one shard.
 
-    Args:
-        shards: Labelled trajectories.
-        selection: What was decided about them.
-        folder: An empty folder, which is published whole.
-
     Returns:
-        Number of rows by name of file, without its ending.
+        Number of rows by file name without suffix.
 
     Raises:
-        InputError: The files of a shard, or shards and decisions, differ in their number of rows.
+        InputError: the files of a shard, or shards and selection, differ in their number of rows.
     """
     _check_length(shards, selection)
     with ExitStack() as stack:
@@ -87,7 +51,7 @@ def write_rows(shards: Sequence[CandidateShard], selection: Decisions, folder: P
             name: stack.enter_context(TableWriter(folder / f"{name}.parquet", COLUMNS)) for name in (*SPLITS, REJECTED)
         }
         first = 0
-        for table in gathered(chain.from_iterable(map(_tables, shards)), _LEAST_ROWS):
+        for table in gathered(chain.from_iterable(map(_tables, shards)), _MIN_ROWS):
             rows = slice(first, first + table.num_rows)
             decided = _with_decisions(table, selection, rows)
             splits = np.where(selection.repeated[rows], np.int8(-2), selection.splits[rows])
@@ -102,7 +66,7 @@ def write_rows(shards: Sequence[CandidateShard], selection: Decisions, folder: P
     return num_rows
 
 
-def _check_length(shards: Sequence[CandidateShard], selection: Decisions) -> None:
+def _check_length(shards: Sequence[CandidateShard], selection: Selection) -> None:
     num_rows = sum(pq.read_metadata(shard.candidates).num_rows for shard in shards)
     if num_rows != len(selection.splits):
         raise InputError(
@@ -112,7 +76,7 @@ def _check_length(shards: Sequence[CandidateShard], selection: Decisions) -> Non
 
 
 def _tables(shard: CandidateShard) -> Iterator[pa.Table]:
-    """The row groups of a shard's candidates, with the columns of its other files beside them."""
+    """The row groups of a shard's candidates, with the columns of its other files."""
     with pq.ParquetFile(shard.candidates) as file:
         num_rows = file.metadata.num_rows
         sides = [
@@ -130,9 +94,9 @@ def _tables(shard: CandidateShard) -> Iterator[pa.Table]:
 
 
 def _side(
-    path: Path | None, columns: Sequence[Column], beside: Path, num_rows: int
+    path: Path | None, columns: Sequence[Column], candidates: Path, num_rows: int
 ) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """The columns of a file that may not be there, each by name."""
+    """The columns of a file by name; nulls without the file."""
     if path is None:
         for column in columns:
             yield column.name, pa.chunked_array([pa.nulls(num_rows, column.kind.storage_type)])
@@ -141,19 +105,19 @@ def _side(
         table = file.read([column.name for column in columns])
     if table.num_rows != num_rows:
         raise InputError(
-            f"{path}: {table.num_rows} rows, expected {num_rows}, one for each row of {beside}. Refresh the stage "
+            f"{path}: {table.num_rows} rows, expected {num_rows}, one for each row of {candidates}. Refresh the stage "
             "`dataset`"
         )
     for column in columns:
         yield column.name, table[column.name].cast(column.kind.storage_type)
 
 
-def _with_decisions(table: pa.Table, selection: Decisions, rows: slice) -> pa.Table:
+def _with_decisions(table: pa.Table, selection: Selection, rows: slice) -> pa.Table:
     verified = selection.verified[rows]
     splits = selection.splits[rows]
     pass_rates = selection.pass_rates[rows].astype(np.float64)
-    _, places, kinds = np.unique(selection.reasons[rows], return_index=True, return_inverse=True)
-    reasons = pa.array([selection.reasons_of(rows.start + int(place)) for place in places], pa.list_(pa.string()))
+    _, first_rows, kinds = np.unique(selection.reasons[rows], return_index=True, return_inverse=True)
+    reasons = pa.array([selection.reasons_of(rows.start + int(row)) for row in first_rows], pa.list_(pa.string()))
     columns = {
         "verified": pa.array(verified == 1, mask=verified < 0),
         "pass_rate": pa.array(pass_rates, mask=np.isnan(pass_rates)),

@@ -1,1 +1,1 @@
-"""Rows that repeat others: signatures, near-duplicates by MinHash, clusters of prompts."""
+"""Duplicate rows: signatures, near-duplicates by MinHash, clusters of near-duplicate prompts."""

@@ -1,4 +1,4 @@
-"""Pairs of signatures that are likely alike, without comparing all pairs: locality-sensitive hashing by bands.
+"""Likely similar signatures without comparing all pairs: locality-sensitive hashing by bands.
 
 Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4: a signature is cut into `b` bands of `r`
 values; two texts of Jaccard similarity `s` agree in at least one whole band with probability `1 - (1 - s^r)^b`.
@@ -6,7 +6,6 @@ values; two texts of Jaccard similarity `s` agree in at least one whole band wit
 
 import math
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -17,14 +16,14 @@ from stillhouse.dataset.words import MULTIPLIER, Hashes
 from stillhouse.errors import ConfigError
 
 RECALL: Final = 0.98
-"""Least share of the pairs at the threshold that some band proposes."""
+"""Minimum share of pairs at the threshold that some band proposes."""
 _DEVIATIONS: Final = 3.0
-"""How far below the threshold a pair's estimate may lie, in standard deviations: of pairs at it, 0.1 % lie lower."""
+"""Standard deviations that a pair's estimate may lie below the threshold; 0.1 % of pairs at the threshold lie lower."""
 _NEIGHBOURS: Final = 8
-"""A text is paired with the first and with the last so many before it in its bucket, so that a bucket of a thousand
-texts from one template does not make half a million pairs."""
+"""A text is paired with this many first and last texts before it in its bucket, so that a thousand texts from one
+template do not make half a million pairs."""
 _PAIRS_OF_TEXT: Final = 64
-"""Most pairs kept of a text with ones before it."""
+"""Maximum pairs of a text with earlier ones."""
 _CHUNK: Final = 1 << 18
 _PENDING: Final = 1 << 23
 
@@ -32,7 +31,7 @@ Places = npt.NDArray[np.int64]
 
 
 class Bands(NamedTuple):
-    """How signatures are cut."""
+    """How signatures are cut into bands."""
 
     number: int
     width: int
@@ -40,10 +39,10 @@ class Bands(NamedTuple):
 
     @classmethod
     def for_threshold(cls, threshold: float, num_permutations: int) -> "Bands":
-        """The widest bands, which propose the fewest pairs below `threshold`, that propose `RECALL` of those at it.
+        """The widest bands, with the fewest pairs below `threshold`, that propose `RECALL` of the pairs at it.
 
         Raises:
-            ConfigError: Even bands of one value propose fewer.
+            ConfigError: even bands of one value propose fewer.
         """
         for width in range(num_permutations, 0, -1):
             number = num_permutations // width
@@ -57,12 +56,12 @@ class Bands(NamedTuple):
 
 
 class SignatureFile:
-    """Signatures of numbered texts on disk, band after band, so that one band of all texts is read at once.
+    """Signatures of numbered texts on disk, band by band, so that one band of all texts is read at once.
 
     Args:
-        path: A scratch file.
-        num_texts: Texts numbered from 0; one that is never written has a signature of zeros.
-        bands: How signatures are cut; values that fill no band are left out.
+        path: a scratch file.
+        num_texts: number of texts; one that is never written has a signature of zeros.
+        bands: how signatures are cut; values that fill no band are left out.
     """
 
     def __init__(self, path: Path, num_texts: int, bands: Bands) -> None:
@@ -74,13 +73,11 @@ class SignatureFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
     def write(self, first: int, signatures: npt.NDArray[np.uint32]) -> None:
-        """Keeps signatures, shape `[num, num_permutations]`, of the texts from number `first` on."""
+        """Stores signatures, shape `[num, num_permutations]`, of the texts from number `first` on."""
         width = self.bands.width
         for band in range(self.bands.number):
             self._file.seek(self._start(band, first))
@@ -97,15 +94,15 @@ class SignatureFile:
 
 
 def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> tuple[Places, Places]:
-    """Pairs of places in `texts` whose similarity may reach `threshold` as far as their signatures tell.
+    """Pairs of texts whose similarity may reach `threshold` according to their signatures.
 
     Args:
-        signatures: Of all texts.
-        texts: Numbers of the texts to compare, in the order that decides which of a pair stands.
-        threshold: A Jaccard similarity.
+        signatures: of all texts.
+        texts: numbers of the texts to compare, in order of precedence.
+        threshold: a Jaccard similarity.
 
     Returns:
-        The later and the earlier place of each pair, sorted by both; a function of the signatures in order.
+        Later and earlier index into `texts` of each pair, sorted by both; a function of the signatures in order.
     """
     kept = np.empty(0, np.uint64)
     pending = kept
@@ -113,7 +110,7 @@ def likely_pairs(signatures: SignatureFile, texts: Places, threshold: float) -> 
         keys = _keys(signatures.band(band), texts)
         pending = np.union1d(pending, _pairs_in_buckets(keys))
         if len(pending) > _PENDING or band == signatures.bands.number - 1:
-            kept = _earliest(np.union1d(kept, pending[_alike(signatures, texts, pending, threshold)]))
+            kept = _earliest(np.union1d(kept, pending[_similar(signatures, texts, pending, threshold)]))
             pending = pending[:0]
     return _unpacked(kept)
 
@@ -127,7 +124,7 @@ def _keys(values: npt.NDArray[np.uint32], texts: Places) -> Hashes:
 
 
 def _pairs_in_buckets(keys: Hashes) -> Hashes:
-    """Pairs of places with equal keys, packed, sorted."""
+    """Pairs of indices with equal keys, packed and sorted."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     positions = np.arange(len(keys))
@@ -135,25 +132,25 @@ def _pairs_in_buckets(keys: Hashes) -> Hashes:
     starts = np.maximum.accumulate(np.where(opens, positions, 0))
     later = positions[positions > starts]
     first = starts[later]
-    found = []
+    pairs = []
     for distance in range(_NEIGHBOURS):
         before = later - 1 - distance
-        found.append(_packed(order, later, before, before >= first))
-        ahead = first + distance
-        found.append(_packed(order, later, ahead, ahead < later - _NEIGHBOURS))
-    return np.sort(np.concatenate(found))
+        pairs.append(_packed(order, later, before, before >= first))
+        from_start = first + distance
+        pairs.append(_packed(order, later, from_start, from_start < later - _NEIGHBOURS))
+    return np.sort(np.concatenate(pairs))
 
 
-def _packed(order: Places, later: Places, earlier: Places, which: npt.NDArray[np.bool_]) -> Hashes:
-    return order[later[which]].astype(np.uint64) << np.uint64(32) | order[earlier[which]].astype(np.uint64)
+def _packed(order: Places, later: Places, earlier: Places, mask: npt.NDArray[np.bool_]) -> Hashes:
+    return order[later[mask]].astype(np.uint64) << np.uint64(32) | order[earlier[mask]].astype(np.uint64)
 
 
 def _unpacked(pairs: Hashes) -> tuple[Places, Places]:
     return (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def _alike(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
-    """Whether enough values of a pair's signatures agree; their share estimates the Jaccard similarity."""
+def _similar(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: float) -> npt.NDArray[np.bool_]:
+    """Whether enough values of a pair's signatures are equal; their share estimates the Jaccard similarity."""
     number, width = signatures.bands
     equal = np.zeros(len(pairs), np.int32)
     for band in range(number):
@@ -167,6 +164,6 @@ def _alike(signatures: SignatureFile, texts: Places, pairs: Hashes, threshold: f
 
 
 def _earliest(pairs: Hashes) -> Hashes:
-    """The first `_PAIRS_OF_TEXT` pairs of each later text, of sorted ones."""
+    """The first `_PAIRS_OF_TEXT` of the sorted pairs of each later text."""
     later, _ = _unpacked(pairs)
     return pairs[np.arange(len(pairs)) - np.searchsorted(later, later) < _PAIRS_OF_TEXT]

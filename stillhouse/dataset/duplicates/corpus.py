@@ -21,12 +21,12 @@ from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE
 from stillhouse.dataset.duplicates.texts import read_texts
 from stillhouse.errors import InputError
 
-Kind = Literal["prompt", "row"]
+TextKind = Literal["prompt", "row"]
 _NAMES: Final = ["id", "prompt_id", "sample_index"]
 _BATCH_ROWS: Final = 8192
 
 
-class Part(NamedTuple):
+class CorpusFile(NamedTuple):
     """Row-aligned files of a part of the corpus."""
 
     signatures: Path
@@ -34,23 +34,23 @@ class Part(NamedTuple):
     texts: Path
     """A Parquet file with a column `messages`."""
     source: str | None = None
-    """The earlier dataset it belongs to; None for the rows in question."""
+    """The earlier dataset it belongs to; None for a shard of ours."""
 
 
 class Corpus:
-    """Rows of all parts, numbered through.
+    """Rows of all files, numbered consecutively.
 
     Args:
-        parts: Those of earlier datasets first.
+        files: those of earlier datasets first.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-        tables = [pq.read_table(part.signatures, columns=_NAMES) for part in parts]
+    def __init__(self, files: Sequence[CorpusFile]) -> None:
+        self.files = files
+        tables = [pq.read_table(file.signatures, columns=_NAMES) for file in files]
         self.starts = np.cumsum([0, *(len(table) for table in tables)])
-        """First row of each part, and the end of the last."""
+        """First row of each file, and the end of the last."""
         self.num_rows = int(self.starts[-1])
-        self.num_earlier = int(self.starts[sum(part.source is not None for part in parts)])
+        self.num_earlier = int(self.starts[sum(file.source is not None for file in files)])
         """Rows of earlier datasets, which come first."""
         names = pa.concat_tables(tables)
         self.ids: pa.ChunkedArray = names["id"]
@@ -59,18 +59,18 @@ class Corpus:
         self.order: Places = np.append(
             np.arange(self.num_earlier), by_name.to_numpy().astype(np.int64) + self.num_earlier
         )
-        """Row numbers in the order that decides which of two stands: earlier datasets as they are, then by prompt id,
-        sample index and id, which do not depend on shards."""
+        """Row numbers in order of precedence: earlier datasets as they are, then ours by prompt id, sample index and
+        id, independently of shards."""
         self.prompt_ids, self.prompts = _coded(ours["prompt_id"], by_name)
-        """Distinct prompt ids, sorted, and for each row the place of its own there; -1 for rows of earlier datasets."""
+        """`prompt_ids` are distinct and sorted; `prompts` is each row's index among them, -1 for earlier datasets."""
         self.prompts = np.append(np.full(self.num_earlier, -1, np.int32), self.prompts)
 
-    def rows_of(self, part: int) -> slice:
-        """Row numbers of a part."""
-        return slice(int(self.starts[part]), int(self.starts[part + 1]))
+    def rows_of(self, file: int) -> slice:
+        """Row numbers of a file, given its index."""
+        return slice(int(self.starts[file]), int(self.starts[file + 1]))
 
-    def firsts(self, kind: Kind, *, ours_only: bool) -> Places:
-        """For each row, the first in order whose text has the same hash: itself, where it has none or is the first."""
+    def firsts(self, kind: TextKind, *, ours_only: bool) -> Places:
+        """For each row the first row in order with an equal text; itself if it has no text or is the first."""
         hashes, present = self._hashes(f"{kind}_hash")
         if ours_only:
             present[: self.num_earlier] = False
@@ -82,8 +82,8 @@ class Corpus:
         firsts[rows] = rows[opens][np.cumsum(opens) - 1]
         return firsts
 
-    def fill(self, file: SignatureFile, kind: Kind) -> npt.NDArray[np.bool_]:
-        """Copies all signatures of a kind to `file`; whether each row has one."""
+    def fill(self, file: SignatureFile, kind: TextKind) -> npt.NDArray[np.bool_]:
+        """Copies all signatures of a kind to `file`; returns whether each row has one."""
         present = np.zeros(self.num_rows, bool)
         row = 0
         for column in self._columns(f"{kind}_signature"):
@@ -109,15 +109,15 @@ class Corpus:
         return hashes, present
 
     def _columns(self, name: str) -> Iterator[pa.Array]:
-        for part in self.parts:
-            # Or row groups stay in memory once they are read.
-            with pq.ParquetFile(part.signatures, pre_buffer=False) as file:
-                for batch in file.iter_batches(_BATCH_ROWS, columns=[name]):
+        for file in self.files:
+            # `pre_buffer` would keep row groups in memory once they are read.
+            with pq.ParquetFile(file.signatures, pre_buffer=False) as parquet:
+                for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name]):
                     yield batch.column(0)
 
 
 def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Distinct names, sorted, and the place of each name among them; `order` sorts the names."""
+    """Distinct names, sorted, and the index of each name among them; `order` sorts the names."""
     ordered = names.take(order)
     opens = np.ones(len(ordered), bool)
     if len(ordered):
@@ -131,24 +131,24 @@ _KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 _BATCH_ROWS: Final = 1024
 
 
-def earlier_parts(config: DuplicatesConfig, scratch: Path) -> list[Part]:
-    """The files of `config.earlier`, in order, their signatures computed into the folder `scratch`.
+def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
+    """The files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
-    Of a dataset's folder these are the rows that were kept. A row without an id goes by its file and number.
+    A dataset's folder counts with its kept rows. A row without an id is named by its file and number.
 
     Raises:
-        InputError: A dataset is missing, or a file of it is no Parquet file with a column `messages`.
+        InputError: a dataset is missing, or a file of it is no Parquet file with a column `messages`.
     """
-    parts: list[Part] = []
+    files: list[CorpusFile] = []
     for source in config.earlier:
-        for path in _files(source):
-            part = Part(scratch / f"earlier-{len(parts)}.parquet", path, source)
-            _write_signatures(part, config)
-            parts.append(part)
-    return parts
+        for path in _dataset_files(source):
+            file = CorpusFile(scratch / f"earlier-{len(files)}.parquet", path, source)
+            _write_signatures(file, config)
+            files.append(file)
+    return files
 
 
-def _files(source: str) -> list[Path]:
+def _dataset_files(source: str) -> list[Path]:
     path = Path(source).expanduser()
     files = [file for name in _KEPT_FILES if (file := path / name).exists()] if path.is_dir() else [path]
     if not files:
@@ -177,15 +177,14 @@ def _check(file: Path) -> None:
         )
 
 
-def _write_signatures(part: Part, config: DuplicatesConfig) -> None:
-    ids, texts = _ids(part.texts), read_texts(part.texts)
-    with pq.ParquetWriter(part.signatures, SIGNATURE_SCHEMA) as writer:
+def _write_signatures(file: CorpusFile, config: DuplicatesConfig) -> None:
+    ids, texts = _ids(file.texts), read_texts(file.texts)
+    with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
         while batch := list(islice(texts, _BATCH_ROWS)):
             writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
 
 
 def _ids(path: Path) -> Iterator[str]:
-    # Or row groups stay in memory once they are read.
     with pq.ParquetFile(path, pre_buffer=False) as file:
         if "id" not in file.schema_arrow.names:
             yield from (f"{path.name}, row {number}" for number in range(file.metadata.num_rows))

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -17,96 +16,93 @@ import numpy.typing as npt
 
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Bands, Places, SignatureFile, likely_pairs
-from stillhouse.dataset.duplicates.corpus import Corpus, Kind
+from stillhouse.dataset.duplicates.corpus import Corpus, TextKind
 from stillhouse.dataset.duplicates.signatures import shingle_hashes
 from stillhouse.dataset.duplicates.texts import read_texts
 from stillhouse.dataset.words import Hashes
 
 _HASH: Final = np.dtype("<u4")
-"""Half of a shingle's hash, to save the disk: of a thousand shingles, two share it once in 10,000 texts."""
+"""Half of a shingle's hash, to save disk: among a thousand shingles two collide in one of 10,000 texts."""
 
 
 class ShingleFile:
-    """Sets of shingles by the number of their row, on disk."""
+    """Sets of shingles on disk, by row number."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w+b")
-        self._places: dict[int, tuple[int, int]] = {}
+        self._spans: dict[int, tuple[int, int]] = {}
         self._end = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
     def add(self, row: int, hashes: Hashes) -> None:
-        """Keeps the shingles of a row."""
-        distinct = np.sort(hashes.astype(_HASH))
-        if len(distinct):
-            distinct = distinct[np.append(True, distinct[1:] != distinct[:-1])]
-        self._places[row] = self._end, distinct.nbytes
+        """Stores the shingles of a row."""
+        distinct = np.unique(hashes.astype(_HASH))
+        self._spans[row] = self._end, distinct.nbytes
         self._file.write(distinct.tobytes())
         self._end += distinct.nbytes
 
     def jaccard(self, first: int, second: int) -> float:
-        """Shingles that two rows share, as a share of those that either has.
-
-        Raises:
-            KeyError: the shingles of one of them were not added.
-        """
-        ours, theirs = self._read(first), self._read(second)
-        shared = len(np.intersect1d(ours, theirs, assume_unique=True))
-        return shared / max(1, len(ours) + len(theirs) - shared)
+        """Jaccard similarity of two rows that were added."""
+        left, right = self._read(first), self._read(second)
+        shared = len(np.intersect1d(left, right, assume_unique=True))
+        return shared / max(1, len(left) + len(right) - shared)
 
     def _read(self, row: int) -> npt.NDArray[np.uint32]:
         self._file.flush()
-        start, size = self._places[row]
+        start, size = self._spans[row]
         return np.frombuffer(os.pread(self._file.fileno(), size, start), _HASH)
 
 
-class Repeat(NamedTuple):
-    """What a row nearly repeats."""
+class NearDuplicate(NamedTuple):
+    """The original of a near-duplicate."""
 
-    of: int
+    original: int
     """Number of a row that repeats none."""
     similarity: float
     """Jaccard similarity of their shingles."""
 
 
-def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch: Path) -> dict[int, Repeat]:
-    """Rows that nearly repeat one before them in the corpus's order, of those that are the first of their equals.
+def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch: Path) -> dict[int, NearDuplicate]:
+    """Near-duplicates of an earlier row in the corpus's order, by row number; exact duplicates are left out.
 
-    A row is compared only with rows that stand, so that nothing is dropped for its likeness to a row that is dropped
-    itself: similarity is not transitive, and a chain of small changes may lead anywhere. Of several rows it is like, it
-    repeats the first.
+    A row is compared only with originals, so that nothing is dropped for its similarity to a dropped row: similarity is
+    not transitive, and a chain of small changes may lead anywhere. The first similar original counts.
+
+    Args:
+        corpus: all rows.
+        firsts: the first of each row's exact duplicates, as `Corpus.firsts` returns.
+        config: threshold and signatures.
+        scratch: folder for scratch files.
     """
-    found: dict[int, Repeat] = {}
-    with _likely(corpus, firsts, "row", config, scratch) as (pairs, shingles):
-        # Sorted by the later row: whether the earlier one stands is settled.
+    duplicates: dict[int, NearDuplicate] = {}
+    with _likely_pairs(corpus, firsts, "row", config, scratch) as (pairs, shingles):
+        # Sorted by the later row, so it is known whether the earlier one is an original.
         for row, before in pairs:
-            if row not in found and before not in found:
+            if row not in duplicates and before not in duplicates:
                 similarity = shingles.jaccard(row, before)
                 if similarity >= config.threshold:
-                    found[row] = Repeat(before, similarity)
-    return found
+                    duplicates[row] = NearDuplicate(before, similarity)
+    return duplicates
 
 
 def prompt_clusters(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> npt.NDArray[np.int32]:
-    """For each of `corpus.prompt_ids` the first of its cluster: prompts that a chain of likenesses connects.
+    """For each of `corpus.prompt_ids` the index of the first prompt of its cluster of similar prompts.
 
-    Chains count here, for a split must part no two prompts that are alike.
+    Similarity is transitive here, since a split must not separate similar prompts.
     """
     firsts = corpus.firsts("prompt", ours_only=True)
-    clusters = _Clusters(len(corpus.prompt_ids))
+    clusters = _DisjointSets(len(corpus.prompt_ids))
     ours = slice(corpus.num_earlier, None)
     links = np.stack((corpus.prompts[ours], corpus.prompts[firsts[ours]]))
     for first, second in np.unique(links[:, links[0] != links[1]], axis=1).T:
         clusters.join(int(first), int(second))
     if config.near:
-        with _likely(corpus, firsts, "prompt", config, scratch) as (pairs, shingles):
+        with _likely_pairs(corpus, firsts, "prompt", config, scratch) as (pairs, shingles):
             for row, before in pairs:
                 first, second = int(corpus.prompts[row]), int(corpus.prompts[before])
                 if not clusters.joined(first, second) and shingles.jaccard(row, before) >= config.threshold:
@@ -115,10 +111,10 @@ def prompt_clusters(corpus: Corpus, config: DuplicatesConfig, scratch: Path) -> 
 
 
 @contextmanager
-def _likely(
-    corpus: Corpus, firsts: Places, kind: Kind, config: DuplicatesConfig, scratch: Path
+def _likely_pairs(
+    corpus: Corpus, firsts: Places, kind: TextKind, config: DuplicatesConfig, scratch: Path
 ) -> Iterator[tuple[Iterator[tuple[int, int]], ShingleFile]]:
-    """Pairs of a row of ours and one before it whose texts are likely alike, and the shingles of all of them."""
+    """Pairs of one of our rows and an earlier row whose texts are likely similar, and the shingles of all of them."""
     bands = Bands.for_threshold(config.threshold, config.num_permutations)
     with SignatureFile(scratch / f"{kind}_signatures", corpus.num_rows, bands) as signatures:
         present = corpus.fill(signatures, kind) & (firsts == np.arange(corpus.num_rows))
@@ -131,19 +127,21 @@ def _likely(
         yield zip(map(int, later), map(int, earlier), strict=True), shingles
 
 
-def _add_shingles(corpus: Corpus, rows: Places, kind: Kind, config: DuplicatesConfig, shingles: ShingleFile) -> None:
-    wanted = np.zeros(corpus.num_rows, bool)
-    wanted[rows] = True
-    for number, part in enumerate(corpus.parts):
+def _add_shingles(
+    corpus: Corpus, rows: Places, kind: TextKind, config: DuplicatesConfig, shingles: ShingleFile
+) -> None:
+    selected = np.zeros(corpus.num_rows, bool)
+    selected[rows] = True
+    for number, file in enumerate(corpus.files):
         span = corpus.rows_of(number)
-        numbers = np.flatnonzero(wanted[span]) + span.start
-        for row, texts in zip(numbers, read_texts(part.texts, wanted[span]), strict=True):
+        numbers = np.flatnonzero(selected[span]) + span.start
+        for row, texts in zip(numbers, read_texts(file.texts, selected[span]), strict=True):
             text = texts.prompt_content if kind == "prompt" else texts.row_content
             shingles.add(int(row), shingle_hashes(text, config.shingle_words))
 
 
-class _Clusters:
-    """Disjoint sets of numbers from 0 in one array, 4 bytes each; the root of a set is its smallest member."""
+class _DisjointSets:
+    """Union-find over numbers from 0, 4 bytes each; the root of a set is its smallest member."""
 
     def __init__(self, size: int) -> None:
         self._parents = np.arange(size, dtype=np.int32)

@@ -1,10 +1,10 @@
-"""What is kept of each row to find its duplicates by: hashes of its texts and MinHash signatures of their shingles.
+"""Hashes of each row's texts and MinHash signatures of their shingles, by which duplicates are found.
 
 `rensa` computes the signatures (R-MinHash, after Fast Similarity Sketching, Dahlgaard et al. 2017, arXiv:1704.04370):
-128 hashes of 350 shingles in 2.5 us, which leaves the splitting into words as the cost. Over sets of 5 to 3000 at
-similarities of 0.5 to 0.95, the share of equal values missed the true Jaccard by 0.003 or less on average and spread
-less than that of independent permutations, `sqrt(J (1 - J) / 128)`. `benchmarks/near_duplicates.py` sets all of it
-beside `datasketch`, which takes five times as long.
+128 hashes of 350 shingles in 2.5 us, less than splitting into words. Over sets of 5 to 3000 at similarities of 0.5 to
+0.95, the share of equal values missed the true Jaccard by 0.003 or less on average, with a standard deviation below
+that of independent permutations, `sqrt(J (1 - J) / 128)`. `benchmarks/near_duplicates.py` compares with `datasketch`,
+which takes five times as long.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stillhouse.config import DuplicatesConfig
-from stillhouse.dataset.duplicates.texts import Texts, texts_of
+from stillhouse.dataset.duplicates.texts import ComparedTexts, texts_of
 from stillhouse.dataset.labelling.inputs import LabelInput
-from stillhouse.dataset.words import Hashes, run_hashes, word_hashes, words_and_signs
+from stillhouse.dataset.words import Hashes, ngram_hashes, word_hashes, words_and_signs
 
 SIGNATURE_SCHEMA: Final = pa.schema(
     [
@@ -31,9 +31,9 @@ SIGNATURE_SCHEMA: Final = pa.schema(
         pa.field("row_signature", pa.binary()),
     ]
 )
-"""Hashes are BLAKE2b of `Texts.prompt` and `Texts.row`; signatures are `duplicates.num_permutations` uint32, little
-endian, of the shingles of `Texts.prompt_content` and `Texts.row_content`. Each is null for a text that is empty, and
-signatures where `duplicates.near` is off."""
+"""Hashes are BLAKE2b of `ComparedTexts.prompt` and `.row`; signatures are `duplicates.num_permutations` uint32, little
+endian, of the shingles of `.prompt_content` and `.row_content`. Each is null for an empty text, and signatures if
+`duplicates.near` is off."""
 
 SIGNATURE_TYPE: Final = np.dtype("<u4")
 _SEED: Final = 1
@@ -48,9 +48,9 @@ def signature_batch(inputs: Sequence[LabelInput], config: DuplicatesConfig) -> p
 
 
 def signatures_of(
-    names: Sequence[tuple[str, str | None, int | None]], texts: Sequence[Texts], config: DuplicatesConfig
+    names: Sequence[tuple[str, str | None, int | None]], texts: Sequence[ComparedTexts], config: DuplicatesConfig
 ) -> pa.RecordBatch:
-    """Rows of `SIGNATURE_SCHEMA`: `names` are their ids, prompt ids and sample indices."""
+    """Rows of `SIGNATURE_SCHEMA`; `names` are ids, prompt ids and sample indices."""
     columns: dict[str, Sequence[Any]] = {
         "id": [name[0] for name in names],
         "prompt_id": [name[1] for name in names],
@@ -65,12 +65,12 @@ def signatures_of(
 
 
 def shingle_hashes(text: str, num_words: int) -> Hashes:
-    """Hash of each run of `num_words` words of a normalised text, signs counted as words, in order.
+    """Hash of each shingle of `num_words` words of a normalised text, in order; signs count as words.
 
-    A shorter text is one shingle: of few words each one matters, so it is like its equals alone. No text has none.
+    A shorter text is one shingle, so that it is similar only to its equals. An empty text has none.
     """
     hashes = word_hashes(words_and_signs(text))
-    return run_hashes(hashes, min(num_words, len(hashes))) if len(hashes) else hashes
+    return ngram_hashes(hashes, min(num_words, len(hashes))) if len(hashes) else hashes
 
 
 def _hash(text: str) -> bytes | None:

@@ -20,32 +20,34 @@ _TURNS: Final = "turns"
 _BATCH_ROWS: Final = 1024
 
 
-class Texts(NamedTuple):
-    """What was asked and what the model wrote, normalised; an empty text is compared with nothing."""
+class ComparedTexts(NamedTuple):
+    """Normalised texts of a prompt and of what the model wrote; an empty text is compared with nothing."""
 
     prompt: str
-    """System and user before the first sampled message."""
+    """System and user messages before the first sampled message."""
     row: str
-    """The prompt and what the model wrote in all turns; empty where it wrote nothing."""
+    """The prompt and what the model wrote in all turns; empty if it wrote nothing."""
     prompt_content: str
-    """The prompt without its system messages, unless it has no others. A system prompt is often shared by a whole
-    dataset, and beside a long one all questions would look alike."""
+    """The prompt without system messages, unless it has no others: a long system prompt shared by all rows would make
+    all of them similar."""
     row_content: str
-    """That and what the model wrote; empty where it wrote nothing."""
+    """`prompt_content` and what the model wrote; empty if it wrote nothing."""
 
 
-def texts_of(messages: Sequence[Message], num_turns: int) -> Texts:
+def texts_of(messages: Sequence[Message], num_turns: int) -> ComparedTexts:
     """The texts of a conversation whose last `num_turns` assistant messages were sampled.
 
-    Arguments of tool calls count as JSON with sorted keys, so that it does not matter how a file stores them.
+    Arguments of tool calls are compared as JSON with sorted keys, however a file stores them.
     """
     start = _first_sampled(messages, num_turns)
-    asked = [message for message in messages[:start] if message["role"] in ("system", "user")]
-    users = [message for message in asked if message["role"] == "user"]
-    prompt = normalised("\n".join(map(text_of, asked)))
-    content = normalised("\n".join(map(text_of, users or asked)))
-    sampled = normalised("\n".join(_written(message) for message in messages[start:] if message["role"] == "assistant"))
-    return Texts(prompt, _row(prompt, sampled), content, _row(content, sampled))
+    given = [message for message in messages[:start] if message["role"] in ("system", "user")]
+    users = [message for message in given if message["role"] == "user"]
+    prompt = normalised("\n".join(map(text_of, given)))
+    content = normalised("\n".join(map(text_of, users or given)))
+    sampled = normalised(
+        "\n".join(_assistant_text(message) for message in messages[start:] if message["role"] == "assistant")
+    )
+    return ComparedTexts(prompt, _row(prompt, sampled), content, _row(content, sampled))
 
 
 def _row(prompt: str, sampled: str) -> str:
@@ -57,14 +59,14 @@ def _first_sampled(messages: Sequence[Message], num_turns: int) -> int:
     return places[max(0, len(places) - num_turns)] if places and num_turns else len(messages)
 
 
-def _written(message: Message) -> str:
+def _assistant_text(message: Message) -> str:
     parts = [message.get("reasoning_content") or message.get("reasoning") or "", text_of(message)]
     for call in calls_of(message):
-        parts += [call.name, _sorted(call.arguments)]
+        parts += [call.name, _with_sorted_keys(call.arguments)]
     return "\n".join(parts)
 
 
-def _sorted(arguments: str) -> str:
+def _with_sorted_keys(arguments: str) -> str:
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -72,35 +74,35 @@ def _sorted(arguments: str) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if isinstance(value, dict) else arguments
 
 
-def read_texts(path: Path, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[Texts]:
-    """Texts of the rows of a Parquet file with a column `messages`: ours, or anyone's in the OpenAI chat form.
+def read_texts(path: Path, selected: npt.NDArray[np.bool_] | None = None) -> Iterator[ComparedTexts]:
+    """Texts of the rows of a Parquet file with a column `messages` in the OpenAI chat form.
 
     Messages are a list of objects, a list of JSON texts, or one JSON text. Without a column `turns` all assistant
     messages count as sampled.
 
     Args:
-        path: The file.
-        wanted: Which rows to read, shape `[num_rows]`; row groups without any are skipped. None reads all.
+        path: the file.
+        selected: rows to read, shape `[num_rows]`; row groups without any are skipped. None reads all.
 
     Raises:
-        InputError: The messages of a row are no conversation.
+        InputError: the messages of a row are no conversation.
     """
     with pq.ParquetFile(path) as file:
         columns = [name for name in (_MESSAGES, _TURNS) if name in file.schema_arrow.names]
         number = 0
         for group in range(file.num_row_groups):
             end = number + file.metadata.row_group(group).num_rows
-            if wanted is not None and not wanted[number:end].any():
+            if selected is not None and not selected[number:end].any():
                 number = end
                 continue
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
-                mask = np.ones(len(batch), bool) if wanted is None else wanted[number : number + len(batch)]
+                mask = np.ones(len(batch), bool) if selected is None else selected[number : number + len(batch)]
                 for place, row in zip(np.flatnonzero(mask), batch.filter(pa.array(mask)).to_pylist(), strict=True):
                     yield _texts_of_row(row, path, number + int(place))
                 number += len(batch)
 
 
-def _texts_of_row(row: dict[str, Any], path: Path, number: int) -> Texts:
+def _texts_of_row(row: dict[str, Any], path: Path, number: int) -> ComparedTexts:
     try:
         messages = [_object(item) for item in _object(row[_MESSAGES])]
         turns = row.get(_TURNS)

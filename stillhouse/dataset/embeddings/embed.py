@@ -35,30 +35,31 @@ if TYPE_CHECKING:
 
 
 MAX_CHARACTERS: Final = 8_000
-"""Longer texts are cut: OpenAI's models take 8,191 tokens, and a character is seldom more than one
+"""Longer texts are cut: OpenAI's models take 8,191 tokens, and a character is rarely more than one
 (https://platform.openai.com/docs/guides/embeddings)."""
 _FEWEST_CHARACTERS: Final = 250
-"""A text that is still too long when cut to so few has something else wrong with it."""
+"""A text of this length cannot be too long; the error has another cause."""
 _BATCH_CHARACTERS: Final = 250_000
-"""Most of one request: OpenAI takes 300,000 tokens (https://platform.openai.com/docs/api-reference/embeddings)."""
-_BATCHES_AT_ONCE: Final = 32
-"""Requests under way at most, each of `batch_size` texts; their answers are megabytes."""
-_ELSEWHERE_S: Final = 0.5
+"""Limit of one request: OpenAI takes 300,000 tokens (https://platform.openai.com/docs/api-reference/embeddings)."""
+_MAX_CONCURRENT: Final = 32
+"""Maximum concurrent requests; each response takes megabytes."""
+_POLL_S: Final = 0.5
+"""Seconds between checks for vectors that another process is requesting."""
 
 Vector = NDArray[np.float32]
-"""Of length 1 (Euclidean)."""
+"""A unit vector."""
 
 
 class Embedder:
     """Embeds texts at one endpoint.
 
     Args:
-        endpoint: who is asked.
-        batch_size: most texts of one request.
-        journal: what was paid for before, and where vectors become durable.
-        runtime: bounds of attempts and waiting.
-        controller: the limits of the endpoint.
-        budget: what the run may spend; vectors of earlier attempts do not count against it.
+        endpoint: the embeddings endpoint.
+        batch_size: maximum texts per request.
+        journal: holds vectors that are paid for.
+        runtime: limits of attempts and waiting.
+        controller: rate limits of the endpoint.
+        budget: of the run; vectors of earlier attempts do not count against it.
         effects: clock, sleep and jitter.
     """
 
@@ -93,37 +94,37 @@ class Embedder:
         """The vector of each distinct text.
 
         Raises:
-            EndpointError: a request failed for good; what came in is kept.
-            BudgetReached: the run may not spend what a request could cost; likewise.
+            EndpointError: a request failed for good; received vectors are kept.
+            BudgetReached: a request could exceed the budget; received vectors are kept.
             StoreError: the journal cannot be read or written.
         """
-        # aiohttp takes a third of a second to import, which no command that embeds nothing should wait for.
+        # aiohttp takes a third of a second to import.
         from stillhouse.inference.http_client import HttpClient
 
         known: dict[str, Vector] = {}
-        owed = list(dict.fromkeys(texts))
-        self._take_kept(owed, known)
+        missing = list(dict.fromkeys(texts))
+        self._read_journal(missing, known)
         self.stats.num_replayed += len(known)
-        if len(known) == len(owed):
+        if len(known) == len(missing):
             return known
         async with aclosing(HttpClient(self._endpoint, timeout_s=self._timeout_s)) as client:
             with self._budget.running():
-                while owed := [text for text in owed if text not in known]:
-                    await self._embed_all(client, owed, known)
-                    if any(text not in known for text in owed):
-                        await asyncio.sleep(_ELSEWHERE_S)
+                while missing := [text for text in missing if text not in known]:
+                    await self._embed_all(client, missing, known)
+                    if any(text not in known for text in missing):
+                        await asyncio.sleep(_POLL_S)
         return known
 
     async def _embed_all(self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector]) -> None:
-        """Adds to `known` what nobody else is asking for.
+        """Adds to `known` the vectors that no other process is requesting.
 
-        Once a batch has failed no other begins, and those under way end by themselves: they are paid for.
+        After a failure no further batch starts; requests in flight complete, since they are paid for.
         """
-        places = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        slots = asyncio.Semaphore(_MAX_CONCURRENT)
         errors: list[Exception] = []
 
-        async def one(batch: Sequence[str]) -> None:
-            async with places:
+        async def embed(batch: Sequence[str]) -> None:
+            async with slots:
                 if errors:
                     return
                 try:
@@ -131,33 +132,33 @@ class Embedder:
                 except Exception as error:
                     errors.append(error)
 
-        await asyncio.gather(*map(one, self._batches(texts)))
+        await asyncio.gather(*map(embed, self._batches(texts)))
         if errors:
             raise errors[0]
 
     async def _embed_claimed(self, client: "HttpClient", batch: Sequence[str], known: dict[str, Vector]) -> None:
-        mine: list[str] = []
+        claimed: list[str] = []
         try:
             for text in batch:
                 if await self._journal.claim(self._key(text)):
-                    mine.append(text)
-            # Whoever had the claim before may have paid.
-            self._take_kept(mine, known)
-            if missing := [text for text in mine if text not in known]:
-                await self._pay_for(client, missing, known)
+                    claimed.append(text)
+            # The previous claimant may have paid.
+            self._read_journal(claimed, known)
+            if missing := [text for text in claimed if text not in known]:
+                await self._request(client, missing, known)
         finally:
-            for text in mine:
+            for text in claimed:
                 self._journal.disclaim(self._key(text))
 
-    async def _pay_for(
-        self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector], most: int = MAX_CHARACTERS
+    async def _request(
+        self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector], max_characters: int = MAX_CHARACTERS
     ) -> None:
-        """Adds to `known` the vectors of `texts`, of which `most` characters each are sent.
+        """Adds to `known` the vectors of `texts`, each cut to `max_characters`.
 
-        What is too long for the model is cut to half, again and again, each text by itself: what else is in a request
-        makes no difference to a vector.
+        A text that is too long for the model is halved repeatedly. Texts are separated first, so that a vector does not
+        depend on the rest of its request.
         """
-        sent = [text[:most] for text in texts]
+        sent = [text[:max_characters] for text in texts]
         send = partial(embed_batch, client, self._endpoint, sent)
         size = RequestSize(prompt_characters=sum(map(len, sent)), max_tokens=0)
         try:
@@ -165,18 +166,18 @@ class Embedder:
         except RequestFailed as failed:
             is_single, half = len(texts) == 1, len(texts) // 2
             if not failed.failure.context_overflow or (is_single and len(sent[0]) <= _FEWEST_CHARACTERS):
-                raise self._explained(failed, texts) from failed
+                raise self._endpoint_error(failed, texts) from failed
             if is_single:
-                await self._pay_for(client, texts, known, len(sent[0]) // 2)
+                await self._request(client, texts, known, len(sent[0]) // 2)
             else:
-                await self._pay_for(client, texts[:half], known, most)
-                await self._pay_for(client, texts[half:], known, most)
+                await self._request(client, texts[:half], known, max_characters)
+                await self._request(client, texts[half:], known, max_characters)
             return
         assert isinstance(answer, Embedded)
-        await asyncio.gather(*map(self._keep, texts, answer.vectors))
+        await asyncio.gather(*map(self._store, texts, answer.vectors))
         known.update(zip(texts, answer.vectors, strict=True))
 
-    def _explained(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
+    def _endpoint_error(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
         return EndpointError(
             f"{self._endpoint.base_url}: {len(texts)} texts could not be embedded by model {self._endpoint.model!r}, "
             f"the first of them {texts[0][:80]!r}: {failed.failure.message}. Check dataset.embeddings, then run the "
@@ -199,11 +200,11 @@ class Embedder:
     def _key(self, text: str) -> str:
         return digest(["embedding", self._endpoint.identity, text])
 
-    async def _keep(self, text: str, vector: Vector) -> None:
+    async def _store(self, text: str, vector: Vector) -> None:
         key = self._key(text)
         await self._journal.put_completion(key, 0, key, vector.astype("<f4").tobytes())
 
-    def _take_kept(self, texts: Sequence[str], known: dict[str, Vector]) -> None:
+    def _read_journal(self, texts: Sequence[str], known: dict[str, Vector]) -> None:
         for text in texts:
             key = self._key(text)
             if (body := self._journal.completion(key, 0, key)) is not None:
@@ -211,9 +212,9 @@ class Embedder:
 
 
 def prompt_text(trajectory: Trajectory) -> str | None:
-    """What the user said before the first sampled message; None where that is no text.
+    """User messages before the first sampled message; None if they have no text.
 
-    The system prompt is left out: where all rows share it, it makes them alike.
+    A system prompt that all rows share would make them similar, so it is left out.
     """
     given = trajectory.messages[: len(trajectory.messages) - len(sampled_part(trajectory))]
     text = "\n".join(filter(None, (text_of(message) for message in given if message["role"] == "user")))
@@ -223,13 +224,13 @@ def prompt_text(trajectory: Trajectory) -> str | None:
 def write_embeddings(path: Path, texts: Sequence[str | None], vectors: Mapping[str, "Vector"]) -> int:
     """Writes the column `embedding`, a list of float32; the number of rows.
 
-    All lists have one size, but the type is that of lists of any size: Parquet files of the fixed-size type cannot be
-    read back by Arrow once a row is null (pyarrow 25: "Expected all lists to be of size").
+    All lists have one size, but not Arrow's fixed-size type, with which Parquet files that have nulls cannot be read
+    back (pyarrow 25: "Expected all lists to be of size").
 
     Args:
         path: the file.
-        texts: of each row, in the shard's order; None makes null.
-        vectors: of every text.
+        texts: text of each row, in the shard's order; None becomes null.
+        vectors: vector of each text.
 
     Raises:
         EndpointError: the vectors differ in size.

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.words import normalised, run_hashes, word_hashes, words, words_and_signs
+from stillhouse.dataset.words import ngram_hashes, normalised, word_hashes, words, words_and_signs
 
 
 @given(st.text())
@@ -33,7 +33,7 @@ def test_signs_can_be_words_so_that_a_minus_is_no_plus() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=20), st.integers(1, 6))
 def test_runs_have_equal_hashes_where_their_words_are_equal(spelled: list[str], length: int) -> None:
-    hashes = run_hashes(word_hashes(spelled), length)
+    hashes = ngram_hashes(word_hashes(spelled), length)
     runs = [tuple(spelled[start : start + length]) for start in range(len(spelled) - length + 1)]
     assert len(hashes) == len(runs)
     assert len(set(hashes.tolist())) == len(set(runs))

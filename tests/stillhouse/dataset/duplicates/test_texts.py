@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.config import DuplicatesConfig
-from stillhouse.dataset.duplicates.texts import Texts, read_texts, texts_of
+from stillhouse.dataset.duplicates.texts import ComparedTexts, read_texts, texts_of
 from stillhouse.types import StopReason, Trajectory, Turn
 
 CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"b": 2,  "a": 1}'}}
@@ -27,14 +27,14 @@ SAMPLED = 'use the tool. add {"a":1,"b":2} it is 3.'
 
 def test_the_prompt_ends_where_sampling_began() -> None:
     asked = "hello. add 1 and 2."
-    assert texts_of(MESSAGES, 2) == Texts(
+    assert texts_of(MESSAGES, 2) == ComparedTexts(
         prompt=f"be brief. {asked}",
         row=f"be brief. {asked} {SAMPLED}",
         prompt_content=asked,
         row_content=f"{asked} {SAMPLED}",
     )
     assert texts_of(MESSAGES, 3).prompt == "be brief. hello."
-    assert texts_of(MESSAGES[:4], 0) == Texts(f"be brief. {asked}", "", asked, "")
+    assert texts_of(MESSAGES[:4], 0) == ComparedTexts(f"be brief. {asked}", "", asked, "")
 
 
 def test_a_prompt_of_a_system_message_alone_is_compared_by_that() -> None:
@@ -62,7 +62,7 @@ def test_a_stored_row_has_the_texts_of_its_trajectory(write_shard: Callable[...,
 )
 def test_messages_are_read_as_objects_or_as_json(stored: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"messages": [stored]}), tmp_path / "rows.parquet")
-    texts = Texts("hello.", "hello. hello to you.", "hello.", "hello. hello to you.")
+    texts = ComparedTexts("hello.", "hello. hello to you.", "hello.", "hello. hello to you.")
     assert list(read_texts(tmp_path / "rows.parquet")) == [texts]
 
 
