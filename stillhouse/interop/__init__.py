@@ -1,4 +1,4 @@
-"""Reads what other programs wrote: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI."""
+"""Converts files of other programs: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI."""
 
 from stillhouse.interop.conversion_report import ConversionReport, summary_lines
 from stillhouse.interop.convert import ConvertOptions, convert

@@ -1,6 +1,6 @@
 """JSON lines of conversations: `train.jsonl` of rnow, rows of ROLL, OpenAI's form for fine-tuning.
 
-A row whose last message is the assistant's was sampled: it is a trajectory as well as a prompt. Others are prompts.
+A row that ends with an assistant's message is a trajectory as well as a prompt; others are prompts.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from typing import Any, Final
 import orjson
 
 from stillhouse.interop.messages import first_answer, read_messages
-from stillhouse.interop.source_record import Conversation, Read, Unmapped, take
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem
 from stillhouse.types import JsonObject, ToolSchema
 
 _VARIABLES: Final = "values of environment variables are never copied; only their names are listed"
 _KEPT: Final = "kept in the prompt's metadata; nothing here acts on it"
 _VERIFIERS: Final = {"math": "math", "code": "python", "llm_judge": "judge"}
-"""Beginnings of ROLL's tags and of the names of its reward workers, and what verifies such answers here."""
+"""Verifiers by prefix of ROLL's tags and names of reward workers."""
 
 
 def is_rnow_row(row: JsonObject) -> bool:
-    """Whether a row has keys that only rnow writes."""
+    """Whether a row has keys or values that only rnow writes."""
     tools = row.get("tools")
     names_tools = isinstance(tools, list) and bool(tools) and all(isinstance(name, str) for name in tools)
     return isinstance(row.get("messages"), list) and (
@@ -30,7 +30,7 @@ def is_rnow_row(row: JsonObject) -> bool:
 
 
 def is_roll_row(row: JsonObject) -> bool:
-    """Whether a row is one of ROLL's: messages as JSON text, or its way to name domains and answers."""
+    """Whether a row is one of ROLL's: messages or prompt as text, and its keys for domains and answers."""
     has_prompt = isinstance(row.get("messages", row.get("prompt")), str)
     return has_prompt and bool(row.keys() & {"tag", "ground_truth", "test_cases", "difficulty"})
 
@@ -40,11 +40,12 @@ def has_messages(row: JsonObject) -> bool:
     return isinstance(row.get("messages"), list)
 
 
-def read_rnow_row(row: JsonObject) -> Read:
-    """A line of rnow's `train.jsonl`, also as its script for OpenRouter wrote them; see `ReadRow`."""
+def read_rnow_row(row: JsonObject) -> SourceRecord:
+    """Reads a line of rnow's `train.jsonl`, also of its script for OpenRouter; see `ReadRow`."""
     row = dict(row)
     if "messages" not in row and "text" in row:
-        return Read(unmapped=[Unmapped("text for continued pretraining, which has no prompt", "text", row["text"])])
+        no_prompt = Unmapped("text for continued pretraining, which has no prompt", "text", row["text"])
+        return SourceRecord(unmapped=[no_prompt])
     variables = row.pop("docker_env", None)
     unmapped = (
         [Unmapped(_VARIABLES, "docker_env", sorted(variables))] if isinstance(variables, dict) and variables else []
@@ -53,8 +54,8 @@ def read_rnow_row(row: JsonObject) -> Read:
     return _read(row, unmapped)
 
 
-def read_roll_row(row: JsonObject) -> Read:
-    """A line of ROLL's data, whose tag decides how its answer is verified; see `ReadRow`."""
+def read_roll_row(row: JsonObject) -> SourceRecord:
+    """Reads a line of ROLL's data, whose tag selects the verifier; see `ReadRow`."""
     row = dict(row)
     text = row.pop("prompt", None)
     unmapped = []
@@ -74,55 +75,55 @@ def read_roll_row(row: JsonObject) -> Read:
     return _read(row, unmapped)
 
 
-def read_openai_row(row: JsonObject) -> Read:
-    """A line of OpenAI's fine-tuning data; see `ReadRow`.
+def read_openai_row(row: JsonObject) -> SourceRecord:
+    """Reads a line of OpenAI's fine-tuning data; see `ReadRow`.
 
-    Nothing is trained on that its author gave the weight 0: what comes before such a message is context.
+    A message of weight 0 is not trained on: it and everything before it are context.
     """
     row = dict(row)
-    unmapped = take(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
+    unmapped = pop_unmapped(row, {"parallel_tool_calls": "calls of one turn may always come together here"})
     return _read(row, unmapped)
 
 
 def verifier_of(name: str) -> str | None:
-    """What verifies answers of a domain or reward worker of ROLL; None where the config's choice stands."""
-    return next((verifier for start, verifier in _VERIFIERS.items() if name.lower().startswith(start)), None)
+    """The verifier of a domain or reward worker of ROLL; None for the config's default."""
+    return next((verifier for prefix, verifier in _VERIFIERS.items() if name.lower().startswith(prefix)), None)
 
 
-def _read(row: JsonObject, unmapped: list[Unmapped]) -> Read:
+def _read(row: JsonObject, unmapped: list[Unmapped]) -> SourceRecord:
     messages = read_messages(row.pop("messages", None))
-    excluded = _take_weights(messages)
-    names, schemas = _tools(row)
+    excluded = _pop_weights(messages)
+    names, schemas = _pop_tools(row)
     metadata = _object(row, "metadata")
     row.pop("metadata", None)
     model, turns = metadata.pop("teacher", None), metadata.pop("turns", None)
     metadata = {**row, **metadata}
-    found = Conversation(messages, len(messages), metadata, names, schemas, model if isinstance(model, str) else None)
+    model = model if isinstance(model, str) else None
+    conversation = SourceConversation(messages, len(messages), metadata, names, schemas, model)
     if any(message["role"] == "assistant" for message in messages) and messages[-1]["role"] in ("assistant", "tool"):
         start = first_answer(messages, turns if isinstance(turns, int) else None)
-        found.num_prompt = start
+        conversation.num_prompt = start
         last_excluded = max(excluded, default=-1)
         if last_excluded >= start:
-            found.num_prompt = last_excluded + 1 + first_answer(messages[last_excluded + 1 :])
+            conversation.num_prompt = last_excluded + 1 + first_answer(messages[last_excluded + 1 :])
             trained = [index for index in range(start, last_excluded) if messages[index]["role"] == "assistant"]
-            if lost := [messages[index] for index in trained if index not in excluded]:
+            if context := [messages[index] for index in trained if index not in excluded]:
                 unmapped.append(
-                    Unmapped("turns before one of weight 0: they are context, not trained on", "messages", lost)
+                    Unmapped("turns before one of weight 0: they are context, not trained on", "messages", context)
                 )
-        if found.num_prompt == len(messages):
-            return Read(
-                unmapped=[*unmapped, Unmapped("no turn of the assistant has a weight: nothing to train on", "messages")]
-            )
-    return Read([found], unmapped)
+        if conversation.num_prompt == len(messages):
+            unmapped.append(Unmapped("no turn of the assistant has a weight: nothing to train on", "messages"))
+            return SourceRecord(unmapped=unmapped)
+    return SourceRecord([conversation], unmapped)
 
 
-def _take_weights(messages: Sequence[Any]) -> list[int]:
-    """Removes OpenAI's `weight`, which is no part of a message; the turns it excludes from training."""
+def _pop_weights(messages: Sequence[Any]) -> list[int]:
+    """Pops OpenAI's `weight` from messages; returns the indices of those excluded from training."""
     return [index for index, message in enumerate(messages) if message.pop("weight", None) == 0]
 
 
-def _tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
-    """Removes the row's tools; their names and, where the row has them, their schemas."""
+def _pop_tools(row: JsonObject) -> tuple[list[str] | None, list[ToolSchema] | None]:
+    """Pops the row's tools; returns their names and, if the row has them, their schemas."""
     functions, tools = row.pop("functions", None), row.pop("tools", None)
     if isinstance(tools, str):
         with suppress(orjson.JSONDecodeError):

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,10 +13,12 @@ TRAJECTORIES: Final = "trajectories.jsonl"
 CONFIG: Final = "config.yaml"
 UNMAPPED: Final = "unmapped.jsonl"
 _EXAMPLES: Final = 3
+_SHOWN_REASONS: Final = 12
+_EXAMPLE_LINES: Final = 3
 
 
-class Example(NamedTuple):
-    """One unmapped thing and its place."""
+class UnmappedExample(NamedTuple):
+    """One unmapped value and its place."""
 
     place: str
     key: str | None
@@ -24,114 +26,99 @@ class Example(NamedTuple):
 
 
 @dataclass(slots=True)
-class Reason:
-    """Why some things have no place here: how many, and the first of them."""
+class UnmappedReason:
+    """Count and first examples of what is unmapped for one reason."""
 
     leaves_out: bool
-    """Whether it costs whole rows."""
+    """Whether whole rows are left out."""
     count: int = 0
-    examples: list[Example] = field(default_factory=list)
+    examples: list[UnmappedExample] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class ConversionReport:
-    """The account of a conversion: of each row something was written, or it is among `rows_left_out`."""
+    """Counts of a conversion. Every row is written in some form or counted in `rows_left_out`."""
 
     form: str
-    """Name of the format read."""
+    """Name of the format."""
     source: str
     files: int = 0
     rows: int = 0
     rows_left_out: int = 0
-    """Rows nothing was made of: malformed, failed or empty; each is among `unmapped`."""
+    """Malformed, failed or empty rows; each is among `unmapped`."""
     prompts: int = 0
     """Distinct prompts written."""
     repeated_prompts: int = 0
-    """Conversations whose prompt had been written before."""
+    """Conversations whose prompt was written before."""
     trajectories: int = 0
     failed: int = 0
-    """Rollouts that failed: left out, or among `trajectories` where they were asked for."""
+    """Failed rollouts: left out, or among `trajectories` on request."""
     has_config: bool = False
-    unmapped: dict[str, Reason] = field(default_factory=dict)
-    """By reason, in the order met."""
+    unmapped: dict[str, UnmappedReason] = field(default_factory=dict)
+    """By reason, in order of appearance."""
 
     @property
     def num_unmapped(self) -> int:
-        """Things that have no place here; `unmapped.jsonl` holds every one."""
+        """Number of unmapped values, all of which are in `unmapped.jsonl`."""
         return sum(reason.count for reason in self.unmapped.values())
 
-    def note(self, reason: str, example: Example, *, leaves_out: bool) -> None:
-        """Counts one unmapped thing."""
-        entry = self.unmapped.setdefault(reason, Reason(leaves_out))
+    def add_unmapped(self, reason: str, example: UnmappedExample, *, leaves_out: bool) -> None:
+        """Counts one unmapped value."""
+        entry = self.unmapped.setdefault(reason, UnmappedReason(leaves_out))
         entry.count += 1
         if len(entry.examples) < _EXAMPLES:
             entry.examples.append(example)
 
     def as_json(self) -> JsonObject:
-        """The figures, for the file that says what the folder is."""
-        names = (
-            "form",
-            "source",
-            "files",
-            "rows",
-            "rows_left_out",
-            "prompts",
-            "repeated_prompts",
-            "trajectories",
-            "failed",
-        )
-        return {name: getattr(self, name) for name in names} | {
-            "unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}
-        }
+        """The counts, for the marker file."""
+        counts = asdict(self) | {"unmapped": {reason: entry.count for reason, entry in self.unmapped.items()}}
+        del counts["has_config"]
+        return counts
 
 
-_SHOWN_REASONS: Final = 12
-_EXAMPLE_LINES: Final = 3
-
-
-def summary_lines(account: ConversionReport, output: Path, width: int) -> Iterator[str]:
-    """What was read, written and left; then what a config needs to use it.
+def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterator[str]:
+    """Lines on what was read, written and unmapped, and how a config can use it.
 
     Args:
-        account: of the conversion.
+        report: of the conversion.
         output: the folder written.
-        width: of the terminal in columns; examples that are long are wrapped, then cut.
+        width: columns of the terminal; long examples are wrapped, then cut.
     """
-    yield f"read     {account.source} as {account.form}{_rows(account)}"
-    yield from (f"wrote    {output / name}: {told}" for name, told in _written(account))
-    if account.num_unmapped:
-        yield from _unmapped(account, output, width)
-    if account.trajectories and not account.has_config:
+    yield f"read     {report.source} as {report.form}{_rows(report)}"
+    yield from (f"wrote    {output / name}: {told}" for name, told in _written(report))
+    if report.num_unmapped:
+        yield from _unmapped(report, output, width)
+    if report.trajectories and not report.has_config:
         yield ""
         yield "In a config, to make a dataset of it and sample nothing:"
         yield f"  prompts.source: {output / PROMPTS}"
         yield f"  rollouts.trajectories_file: {output / TRAJECTORIES}"
 
 
-def _rows(account: ConversionReport) -> str:
-    if not account.rows:
+def _rows(report: ConversionReport) -> str:
+    if not report.rows:
         return ""
-    files = f" in {counted(account.files, 'file')}" if account.files > 1 else ""
-    left_out = f", {account.rows_left_out} left out" if account.rows_left_out else ""
-    return f": {counted(account.rows, 'row')}{files}{left_out}"
+    files = f" in {counted(report.files, 'file')}" if report.files > 1 else ""
+    left_out = f", {report.rows_left_out} left out" if report.rows_left_out else ""
+    return f": {counted(report.rows, 'row')}{files}{left_out}"
 
 
-def _written(account: ConversionReport) -> Iterator[tuple[str, str]]:
-    if account.prompts:
-        repeated = f", {account.repeated_prompts} more conversations of them" if account.repeated_prompts else ""
-        yield PROMPTS, counted(account.prompts, "prompt") + repeated
-    if account.trajectories:
-        yield TRAJECTORIES, counted(account.trajectories, "trajectory", "trajectories")
-    if account.has_config:
+def _written(report: ConversionReport) -> Iterator[tuple[str, str]]:
+    if report.prompts:
+        repeated = f", {report.repeated_prompts} more conversations of them" if report.repeated_prompts else ""
+        yield PROMPTS, counted(report.prompts, "prompt") + repeated
+    if report.trajectories:
+        yield TRAJECTORIES, counted(report.trajectories, "trajectory", "trajectories")
+    if report.has_config:
         yield CONFIG, "loads as it is"
-    if account.num_unmapped:
+    if report.num_unmapped:
         yield UNMAPPED, "what has no place in them"
 
 
-def _unmapped(account: ConversionReport, output: Path, width: int) -> Iterator[str]:
+def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[str]:
     yield ""
-    yield f"{counted(account.num_unmapped, 'thing')} not mapped, by {counted(len(account.unmapped), 'reason')}:"
-    by_count = sorted(account.unmapped.items(), key=lambda item: (not item[1].leaves_out, -item[1].count))
+    yield f"{counted(report.num_unmapped, 'thing')} not mapped, by {counted(len(report.unmapped), 'reason')}:"
+    by_count = sorted(report.unmapped.items(), key=lambda item: (not item[1].leaves_out, -item[1].count))
     digits = max(len(str(entry.count)) for _, entry in by_count)
     for reason, entry in by_count[:_SHOWN_REASONS]:
         count = f"  {entry.count:>{digits}}  "
@@ -142,7 +129,7 @@ def _unmapped(account: ConversionReport, output: Path, width: int) -> Iterator[s
         yield f"  and {counted(len(by_count) - _SHOWN_REASONS, 'reason')} more, in {output / UNMAPPED}"
 
 
-def _example(example: Example, indent: str, width: int) -> list[str]:
+def _example(example: UnmappedExample, indent: str, width: int) -> list[str]:
     value = example.value if isinstance(example.value, str) or example.value is None else repr(example.value)
     told = " = ".join(part for part in (example.key, value) if part)
     return textwrap.wrap(

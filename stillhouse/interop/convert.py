@@ -1,6 +1,6 @@
 """Conversion of foreign files into prompts, trajectories and a config, with a report of everything read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,10 +13,10 @@ from stillhouse.interop.conversion_report import ConversionReport
 from stillhouse.interop.formats import ROW_FORMATS, Format, config_body, config_format, row_format
 from stillhouse.interop.mapping import ConfigMapper
 from stillhouse.interop.messages import called_tools
-from stillhouse.interop.output import BY_DEFAULT, PROMPTS, TRAJECTORIES, Output, check_place, prompts_row
+from stillhouse.interop.output import DEFAULTS, PROMPTS, TRAJECTORIES, OutputFolder, check_output, prompts_row
 from stillhouse.interop.rnow_config import map_rnow
 from stillhouse.interop.roll_config import map_roll
-from stillhouse.interop.source_record import Conversation, Unmapped, trajectory_of
+from stillhouse.interop.source_record import SourceConversation, Unmapped, trajectory_of
 from stillhouse.interop.sources import files_of, read_rows
 from stillhouse.prompts.row import RowProblem, parse_row
 from stillhouse.store.atomic import replaced_folder
@@ -25,57 +25,6 @@ from stillhouse.types import Message, ToolSchema
 
 _ABSENT: Final = "a data file that is not there: convert it by itself and name what comes of it in prompts.source"
 _ROWS: Final = {"rnow-config": "rnow-jsonl", "roll-config": "roll-jsonl"}
-
-ReadFiles = Callable[[str, Sequence[Path]], None]
-"""(row format, files) -> None: converts rows into the same folder."""
-
-
-def write_config(source: Path, output: Path, out: Output, read_files: ReadFiles) -> None:
-    """Writes what the config `source` says in our terms, and everything it says that we have no terms for.
-
-    Args:
-        source: the YAML file.
-        output: the folder in which the result will lie, for the paths in the config.
-        out: takes the files.
-        read_files: converts the rows of the data files that the config names.
-
-    Raises:
-        ConfigError: the values do not go together.
-        InputError: the file is not YAML.
-    """
-    form = out.account.form
-    mapper = ConfigMapper()
-    body = config_body(source)
-    named = map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper)
-    found = {name: path for name in named if (path := _find(name, source.parent)) is not None}
-    if found:
-        read_files(_ROWS[form], list(found.values()))
-    for name in named:
-        if name not in found:
-            mapper.leave(_ABSENT, "data", name)
-    if out.account.prompts:
-        mapper.set("prompts.source", str(output / PROMPTS))
-    elif named:
-        mapper.set("prompts.source", named[0], "data", named[0])
-    if out.account.trajectories and mapper.get("sft.enabled"):
-        mapper.set("rollouts.trajectories_file", str(output / TRAJECTORIES))
-    ours = mapper.body()
-    out.config(
-        f"# What {source} says, as stillhouse convert reads it; {_rest(mapper)}\n"
-        + yaml.safe_dump(ours, sort_keys=False)
-    )
-    for unmapped in mapper.unmapped:
-        out.unmapped(str(source), unmapped)
-
-
-def _find(name: str, folder: Path) -> Path | None:
-    """A data file, named from the config's folder (rnow) or from where the pipeline is started (ROLL)."""
-    return next((path for path in (folder / name, Path(name)) if path.is_file()), None)
-
-
-def _rest(mapper: ConfigMapper) -> str:
-    return "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
-
 
 MALFORMED: Final = "the row is malformed"
 _FAILED: Final = "the rollout failed: left out without --include-failed"
@@ -87,135 +36,166 @@ _YAML: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What the user may say about the rows."""
+    """What the rows do not say."""
 
     include_failed: bool = False
-    """Take in rollouts that failed, as failed trajectories."""
+    """Include failed rollouts as failed trajectories."""
     tools_file: Path | None = None
     """Python file whose functions under `@tool` were offered."""
     teacher: str | None = None
-    """The model that wrote what no row names a model for."""
+    """The model of rows that name none."""
 
 
 def convert(
     source: Path, output: Path, form: str = "auto", options: ConvertOptions = ConvertOptions()
 ) -> ConversionReport:
-    """Reads foreign files and replaces the folder `output` by prompts, trajectories, a config, and what has no place.
+    """Converts foreign files into the folder `output`: prompts, trajectories, a config, and what is unmapped.
 
     Args:
         source: a file, or a folder of files of one format.
         output: a folder that is new, empty, or of an earlier conversion.
-        form: name of a format, as `stillhouse.interop.formats` has them; `auto` decides by the first row.
+        form: a format of `stillhouse.interop.formats`; `auto` decides by the first row.
         options: what the rows do not say.
 
     Raises:
-        ConfigError: `form` does not fit, `output` holds something else, or the tools file does not load.
-        InputError: there is nothing to read, or nothing of it could be converted.
+        ConfigError: `form` does not fit, `output` holds other files, or the tools file does not load.
+        InputError: there is nothing to read, or nothing could be converted.
         StoreError: `output` cannot be written.
     """
-    check_place(output)
+    check_output(output)
     toolbox = None if options.tools_file is None else Toolbox.from_config(ToolsConfig(file=str(options.tools_file)))
     is_config = form.endswith("-config") or (form == "auto" and source.suffix.lower() in _YAML)
     if is_config:
         if not source.is_file():
             raise InputError(f"{source}: there is no such file; expected the YAML of a config")
-        account = ConversionReport(config_format(source, form), str(source))
+        report = ConversionReport(config_format(source, form), str(source))
         row_form = None
     else:
         row_form, files = row_format(source, form)
-        account = ConversionReport(row_form.name, str(source))
-    with replaced_folder(output) as folder, Output(folder, account) as out:
+        report = ConversionReport(row_form.name, str(source))
+    with replaced_folder(output) as folder, OutputFolder(folder, report) as out:
         rows = RowsConverter(out, options, toolbox)
         if row_form is None:
-            write_config(source, output, out, rows.read_files)
+            _convert_config(source, output, out, rows)
         else:
             rows.read_files(row_form.name, files)
             for other in sorted({*files_of(source)} - {*files}):
-                out.unmapped(str(other), Unmapped(_NOT_READ))
-        _check(account)
-        out.mark()
-    return account
+                out.write_unmapped(str(other), Unmapped(_NOT_READ))
+        _check(report)
+        out.write_marker()
+    return report
 
 
 class RowsConverter:
-    """Writes what the rows of foreign files hold."""
+    """Writes the prompts and trajectories of foreign rows."""
 
-    def __init__(self, out: Output, options: ConvertOptions, toolbox: Toolbox | None) -> None:
+    def __init__(self, out: OutputFolder, options: ConvertOptions, toolbox: Toolbox | None) -> None:
         self._out = out
         self._options = options
         self._toolbox = toolbox
 
     def read_files(self, form: str, files: Iterable[Path]) -> None:
-        """Converts every row of `files`, which are of the row format called `form`."""
+        """Converts every row of `files` in the row format named `form`."""
         (row_form,) = (one for one in ROW_FORMATS if one.name == form)
         for path in files:
-            self._out.account.files += 1
+            self._out.report.files += 1
             self._read_file(row_form, path)
 
     def _read_file(self, row_form: Format, path: Path) -> None:
-        account = self._out.account
+        report = self._out.report
         for row in read_rows(path):
-            account.rows += 1
+            report.rows += 1
             if row.problem is not None:
                 self._leave_out(row.place, row.problem)
                 continue
             try:
-                found = row_form.read(row.value)
-                for conversation in found.conversations:
-                    # Its own form first, so that half a row is never written.
-                    parse_row({"messages": conversation.messages}, BY_DEFAULT)
-                written = [self._write(row.place, conversation) for conversation in found.conversations]
+                record = row_form.read(row.value)
+                for conversation in record.conversations:
+                    # Validates all of them first, so that no row is half written.
+                    parse_row({"messages": conversation.messages}, DEFAULTS)
+                written = [self._write(row.place, conversation) for conversation in record.conversations]
             except RowProblem as error:
                 self._leave_out(row.place, str(error))
                 continue
-            account.rows_left_out += not any(written)
-            for unmapped in found.unmapped:
-                self._out.unmapped(row.place, unmapped, leaves_out=not found.conversations)
+            report.rows_left_out += not any(written)
+            for unmapped in record.unmapped:
+                self._out.write_unmapped(row.place, unmapped, leaves_out=not record.conversations)
 
     def _leave_out(self, place: str, problem: str) -> None:
-        self._out.account.rows_left_out += 1
-        self._out.unmapped(place, Unmapped(MALFORMED, None, problem), leaves_out=True)
+        self._out.report.rows_left_out += 1
+        self._out.write_unmapped(place, Unmapped(MALFORMED, None, problem), leaves_out=True)
 
-    def _write(self, place: str, conversation: Conversation) -> bool:
+    def _write(self, place: str, conversation: SourceConversation) -> bool:
         if conversation.failure is not None:
-            self._out.account.failed += 1
+            self._out.report.failed += 1
             if not self._options.include_failed:
                 failed = Unmapped(_FAILED, "error", conversation.failure["message"])
-                self._out.unmapped(place, failed, leaves_out=True)
+                self._out.write_unmapped(place, failed, leaves_out=True)
                 return False
-        asked, said = conversation.messages[: conversation.num_prompt], conversation.messages[conversation.num_prompt :]
-        prompt = self._out.prompt(place, prompts_row(asked, conversation.tools, conversation.metadata))
-        if said or conversation.failure is not None:
+        prompt_messages = conversation.messages[: conversation.num_prompt]
+        sampled = conversation.messages[conversation.num_prompt :]
+        prompt = self._out.write_prompt(place, prompts_row(prompt_messages, conversation.tools, conversation.metadata))
+        if sampled or conversation.failure is not None:
             model = conversation.model or self._options.teacher or "unknown"
-            schemas = self._schemas(place, conversation, said)
+            schemas = self._schemas(place, conversation, sampled)
             trajectory = trajectory_of(conversation, prompt.id, self._out.next_sample(prompt), schemas, model)
-            self._out.trajectory(trajectory)
+            self._out.write_trajectory(trajectory)
             if conversation.usage and len(trajectory.turns) != 1:
-                self._out.unmapped(place, Unmapped(_SEVERAL_TURNS, "usage", conversation.usage))
+                self._out.write_unmapped(place, Unmapped(_SEVERAL_TURNS, "usage", conversation.usage))
         return True
 
-    def _schemas(self, place: str, conversation: Conversation, said: list[Message]) -> list[ToolSchema]:
-        """Schemas of the tools offered; None among a prompt's tools offers every one of the file."""
+    def _schemas(self, place: str, conversation: SourceConversation, sampled: list[Message]) -> list[ToolSchema]:
+        """Schemas of the tools offered: by default all tools of the file."""
         schemas = conversation.schemas
         if schemas is None:
             known = [] if self._toolbox is None else self._toolbox.schemas()
             names = conversation.tools
             schemas = [schema for schema in known if names is None or schema["function"]["name"] in names]
         offered = {schema["function"]["name"] for schema in schemas}
-        for name in dict.fromkeys([*(conversation.tools or ()), *called_tools(said)]):
+        for name in dict.fromkeys([*(conversation.tools or ()), *called_tools(sampled)]):
             if name not in offered:
-                self._out.unmapped(place, Unmapped(_NO_SCHEMA, "tools", name))
+                self._out.write_unmapped(place, Unmapped(_NO_SCHEMA, "tools", name))
         return schemas
 
 
-def _check(account: ConversionReport) -> None:
-    if account.prompts or account.has_config:
+def _check(report: ConversionReport) -> None:
+    if report.prompts or report.has_config:
         return
-    told = [
+    reasons = [
         f"{entry.count} x {reason} ({entry.examples[0].place}: {entry.examples[0].value!r:.200})"
-        for reason, entry in account.unmapped.items()
+        for reason, entry in report.unmapped.items()
     ]
     raise InputError(
-        f"{account.source}: none of {account.rows} rows of {account.form} could be converted; nothing was written:\n  "
-        + "\n  ".join(told)
+        f"{report.source}: none of {report.rows} rows of {report.form} could be converted; nothing was written:\n  "
+        + "\n  ".join(reasons)
     )
+
+
+def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsConverter) -> None:
+    """Converts the YAML file `source` and the data files it names; `output` is the final folder."""
+    form = out.report.form
+    mapper = ConfigMapper()
+    body = config_body(source)
+    data_files = map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper)
+    found = {name: path for name in data_files if (path := _find(name, source.parent)) is not None}
+    if found:
+        rows.read_files(_ROWS[form], list(found.values()))
+    for name in data_files:
+        if name not in found:
+            mapper.skip(_ABSENT, "data", name)
+    if out.report.prompts:
+        mapper.set("prompts.source", str(output / PROMPTS))
+    elif data_files:
+        mapper.set("prompts.source", data_files[0], "data", data_files[0])
+    if out.report.trajectories and mapper.get("sft.enabled"):
+        mapper.set("rollouts.trajectories_file", str(output / TRAJECTORIES))
+    config = yaml.safe_dump(mapper.body(), sort_keys=False)
+    rest = "unmapped.jsonl lists the rest." if mapper.unmapped else "nothing was left over."
+    out.write_config(f"# What {source} says, as stillhouse convert reads it; {rest}\n{config}")
+    for unmapped in mapper.unmapped:
+        out.write_unmapped(str(source), unmapped)
+
+
+def _find(name: str, folder: Path) -> Path | None:
+    """A data file, relative to the config's folder (rnow) or the working directory (ROLL)."""
+    return next((path for path in (folder / name, Path(name)) if path.is_file()), None)

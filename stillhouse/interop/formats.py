@@ -1,4 +1,4 @@
-"""The table of formats: how each is told from the others, and who reads its rows."""
+"""The table of formats: how each is detected and read."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,16 +26,16 @@ _TABLES: Final = (".jsonl", ".parquet", ".arrow")
 
 
 class Format(NamedTuple):
-    """One format of rows."""
+    """A row format."""
 
     name: FormatName
     suffixes: tuple[str, ...]
     keys: str
-    """What its rows have, for a person."""
-    is_typical: Callable[[JsonObject], bool]
-    """Whether a row is most likely of it; asked in the order of the table."""
-    could_be: Callable[[JsonObject], bool]
-    """Whether a row may be read as it when the user says so."""
+    """Keys of its rows, for messages."""
+    detects: Callable[[JsonObject], bool]
+    """Whether a row is most likely of this format; the first in the table wins."""
+    accepts: Callable[[JsonObject], bool]
+    """Whether a row can be read when the user names the format."""
     read: ReadRow
 
 
@@ -80,7 +80,7 @@ def is_roll_config(body: JsonObject) -> bool:
 
 
 def config_body(path: Path) -> JsonObject:
-    """What a foreign YAML file holds.
+    """The content of a foreign YAML file.
 
     Raises:
         InputError: it cannot be read, or is no mapping.
@@ -151,11 +151,11 @@ def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:
 
 def _format_of(row: JsonObject, suffix: str, source: Path, formats: Sequence[Format], wanted: str) -> Format | None:
     if wanted == "auto":
-        return next((one for one in formats if suffix in one.suffixes and one.is_typical(row)), None)
+        return next((one for one in formats if suffix in one.suffixes and one.detects(row)), None)
     (one,) = formats
-    if one.could_be(row):
+    if one.accepts(row):
         return one
-    alike = [other.name for other in ROW_FORMATS if other.is_typical(row)][:1]
+    alike = [other.name for other in ROW_FORMATS if other.detects(row)][:1]
     raise ConfigError(
         f"--from {wanted}: expected rows with {one.keys}; the first of {source} {_seen(row)}{_looks_like(alike)}"
     )

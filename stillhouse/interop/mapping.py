@@ -22,7 +22,7 @@ _ENVIRONMENTS: Final = frozenset({"system_envs", "docker_env", "env", "environme
 
 
 def without_secrets(key: str, value: Any) -> Any:
-    """`value` as it may be written down: `HIDDEN` in place of each secret, names alone of environments."""
+    """`value` with `HIDDEN` in place of secrets and of all values of environment variables."""
     name = key.rpartition(".")[2]
     if isinstance(value, dict):
         if name in _ENVIRONMENTS:
@@ -34,20 +34,20 @@ def without_secrets(key: str, value: Any) -> Any:
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """Whether a value is one by its key's name, as an address that carries one, or by its own form."""
+    """Whether a value is a secret by its key, as a URL with credentials, or by its form."""
     if isinstance(value, list):
         return any(is_secret(key, part) for part in value)
     if value in (None, "") or isinstance(value, bool):
         return False
-    return bool(_SECRET_NAME.search(key)) or _carries_one(str(value)) or has_the_form_of_a_key(str(value))
+    return bool(_SECRET_NAME.search(key)) or _has_credentials(str(value)) or has_the_form_of_a_key(str(value))
 
 
-def _carries_one(text: str) -> bool:
+def _has_credentials(text: str) -> bool:
     try:
-        address = urlsplit(text)
+        url = urlsplit(text)
     except ValueError:
         return False
-    return "://" in text and bool(address.query or address.password)
+    return "://" in text and bool(url.query or url.password)
 
 
 NO_COUNTERPART: Final = "a key that has no counterpart here"
@@ -56,32 +56,28 @@ _ELSEWHERE: Final = "refers to what is not in this file"
 _SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True, slots=True)
-class To:
-    """Where the value of a key goes.
+class Target:
+    """The keys of our config that receive a value.
 
-    `convert` gives the value as it is written here; ValueError says why there is none, None that none is needed.
+    `convert` returns our value, or None for none; its ValueError is the reason why the value is unmapped.
     """
 
     targets: tuple[str, ...]
-    convert: Callable[[Any], Any] = _same
+    convert: Callable[[Any], Any] = lambda value: value
 
 
-Table = Mapping[str, To | str]
-"""By dotted key: where its value goes, or why it goes nowhere, as do all keys below it that are not in the table."""
+Table = Mapping[str, Target | str]
+"""By dotted key: its target, or the reason why it and the keys below it that are not in the table are unmapped."""
 
 
-def to(*targets: str) -> To:
-    """The value as it is, at each of `targets`."""
-    return To(targets)
+def to(*targets: str) -> Target:
+    """Copies a value unchanged to each of `targets`."""
+    return Target(targets)
 
 
 class ConfigMapper:
-    """Collects values of our config from those of a foreign one."""
+    """Collects values of our config from a foreign one."""
 
     def __init__(self) -> None:
         self.unmapped: list[Unmapped] = []
@@ -89,57 +85,57 @@ class ConfigMapper:
         self._origins: dict[str, tuple[str, Any]] = {}
 
     def apply(self, body: Mapping[str, Any], table: Table, prefix: str = "", reason: str = NO_COUNTERPART) -> None:
-        """Takes every key of `body` by the table; one that is not in it is left for `reason`, null says nothing."""
+        """Maps every key of `body` by the table; other keys are unmapped for `reason`, and null values are ignored."""
         for name, value in body.items():
             key = f"{prefix}{name}"
             rule = table.get(key)
             if value is None:
                 continue
-            if isinstance(rule, To):
+            if isinstance(rule, Target):
                 self._move(key, value, rule)
             elif isinstance(value, dict) and any(known.startswith(f"{key}.") for known in table):
                 self.apply(value, table, f"{key}.", rule or NO_COUNTERPART)
             else:
-                self.leave(rule or reason, key, value)
+                self.skip(rule or reason, key, value)
 
-    def leave(self, reason: str, key: str, value: Any) -> None:
-        """Writes down that a key goes nowhere; secrets in its value stay behind."""
+    def skip(self, reason: str, key: str, value: Any) -> None:
+        """Records an unmapped key, without secrets in its value."""
         self.unmapped.append(Unmapped(reason, key, without_secrets(key, value)))
 
     def set(self, target: str, value: Any, key: str = "", origin: Any = None) -> None:
-        """Sets a value of our config; `key` and `origin` say what it comes from."""
+        """Sets a value of our config, given the foreign `key` and its value `origin`."""
         if target in self._values and self._values[target] != value:
             other = self._origins[target][0]
-            self.leave(f"another key says otherwise and stands: {other}", key, origin)
+            self.skip(f"another key says otherwise and stands: {other}", key, origin)
             return
         self._values[target] = value
         self._origins[target] = (key, origin)
 
     def get(self, target: str) -> Any:
-        """The value set at `target`; None where there is none."""
+        """The value set at `target`, or None."""
         return self._values.get(target)
 
-    def _move(self, key: str, value: Any, rule: To) -> None:
+    def _move(self, key: str, value: Any, rule: Target) -> None:
         if is_secret(key, value):
-            self.leave(_SECRET, key, value)
+            self.skip(_SECRET, key, value)
             return
         if isinstance(value, str) and "${" in value:
-            self.leave(_ELSEWHERE, key, value)
+            self.skip(_ELSEWHERE, key, value)
             return
         try:
             converted = rule.convert(value)
         except ValueError as error:
-            self.leave(str(error), key, value)
+            self.skip(str(error), key, value)
             return
         if converted is not None:
             for target in rule.targets:
                 self.set(target, converted, key, value)
 
     def body(self) -> JsonObject:
-        """The body of a config that loads, in the order of its fields. Values it would refuse are unmapped, and why.
+        """A valid config body in the order of its fields. Values that fail validation are unmapped.
 
         Raises:
-            ConfigError: values that are right each by itself do not go together.
+            ConfigError: the values contradict each other.
         """
         while True:
             try:
@@ -151,7 +147,7 @@ class ConfigMapper:
                 for target, message in wrong.items():
                     key, origin = self._origins.pop(str(target))
                     del self._values[str(target)]
-                    self.leave(f"{target}: {message[:1].lower()}{message[1:]}", key, origin)
+                    self.skip(f"{target}: {message[:1].lower()}{message[1:]}", key, origin)
             else:
                 return config.model_dump(mode="json", exclude_unset=True)
 
@@ -162,7 +158,7 @@ class ConfigMapper:
 
 
 def _nested(values: Mapping[str, Any]) -> JsonObject:
-    """Dotted keys as sections."""
+    """Nests dotted keys."""
     body: JsonObject = {}
     for target in values:
         *sections, name = target.split(".")

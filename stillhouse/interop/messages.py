@@ -1,4 +1,4 @@
-"""Messages as others write them, in the OpenAI form that this project keeps."""
+"""Converts messages of other programs to the OpenAI form."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,16 +16,16 @@ _THINK: Final = "<think>"
 def read_messages(value: Any, key: str = "messages") -> list[Message]:
     """The messages of a foreign row.
 
-    Calls and reasoning that were written into the text become fields of their message, arguments that are objects
-    become JSON text, a deprecated `function_call` becomes a tool call, and tool results without an id get that of the
-    call they follow. Keys whose value is null are absent.
+    Calls and reasoning in the text become fields of the message, arguments become JSON text, a deprecated
+    `function_call` becomes a tool call, tool results without an id get that of the call they follow, and null keys are
+    dropped.
 
     Args:
         value: a list of messages, or one as JSON text.
-        key: what the row calls it.
+        key: its key in the row.
 
     Raises:
-        RowProblem: it is no such list; each message's own form is checked where its prompt is read.
+        RowProblem: it is no such list. The form of each message is validated by `parse_row`.
     """
     if isinstance(value, str):
         try:
@@ -54,7 +54,7 @@ def read_messages(value: Any, key: str = "messages") -> list[Message]:
 
 
 def _role(role: Any) -> Any:
-    """OpenAI calls a system message of its newer models `developer`, and once called a tool's result `function`."""
+    """Translates OpenAI's `developer` (system messages of newer models) and `function` (formerly tool results)."""
     return {"developer": "system", "function": "tool"}.get(role, role) if isinstance(role, str) else role
 
 
@@ -68,22 +68,22 @@ def _assistant(message: JsonObject, num_calls: int, *, is_answered: bool) -> Jso
         message["tool_calls"] = [{"id": f"call_{num_calls}", "type": "function", "function": call}]
     calls = message.pop("tool_calls", None)
     if calls:
-        message["tool_calls"] = [_call(one) for one in calls] if isinstance(calls, list) else calls
+        message["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
     content = message.get("content")
     if not isinstance(content, str) or calls:
         return message
     if _CALL in content or content.lstrip().startswith(_THINK):
-        said = parse_completion(content.lstrip(), num_calls)
-        wrote = [one["function"]["name"] for one in said.get("tool_calls", ())]
-        if MALFORMED_CALL in wrote and not is_answered:
-            # Text that speaks of the markup is no call; a broken call that was answered is one.
-            said = parse_completion(content.lstrip(), num_calls, with_calls=False)
-        return {**message, **said}
+        parsed = parse_completion(content.lstrip(), num_calls)
+        names = [call["function"]["name"] for call in parsed.get("tool_calls", ())]
+        if MALFORMED_CALL in names and not is_answered:
+            # Text about the markup is no call, but a malformed call that was answered is one.
+            parsed = parse_completion(content.lstrip(), num_calls, with_calls=False)
+        return {**message, **parsed}
     return message
 
 
 def _flattened(message: JsonObject) -> JsonObject:
-    """Content in parts of thinking and text, as rnow writes that of reasoning models, as two texts."""
+    """Joins content parts of thinking and text, as rnow writes them for reasoning models."""
     parts = message.get("content")
     if not isinstance(parts, list) or not parts:
         return message
@@ -100,7 +100,7 @@ def _flattened(message: JsonObject) -> JsonObject:
 
 
 def _call(call: Any) -> Any:
-    """A call with its arguments as JSON text and its type named; anything else as it is, to be refused with the row."""
+    """A call with its type and with arguments as JSON text; anything else unchanged, to be refused with the row."""
     function = _get(call, "function")
     if not isinstance(function, dict):
         return call
@@ -119,16 +119,15 @@ def _give_id(message: JsonObject, waiting: list[str]) -> None:
 
 
 def called_tools(messages: Iterable[Message]) -> list[str]:
-    """Names of the tools that are called, in order of their first call."""
+    """Names of the tools called, in order of their first call."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     return list(dict.fromkeys(call["function"]["name"] for call in calls if call["function"]["name"] != MALFORMED_CALL))
 
 
 def first_answer(messages: list[Message], num_turns: int | None = None) -> int:
-    """Index of the first message that was sampled: of the last `num_turns` of the assistant's, or of all of them.
+    """Index of the first of the assistant's last `num_turns` messages, or of all of them if the number is unknown.
 
-    Turns of the prompt itself can be told apart only where their number is known; `len(messages)` where none was
-    sampled.
+    `len(messages)` without any.
     """
     answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:

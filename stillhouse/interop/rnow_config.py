@@ -1,11 +1,11 @@
-"""`config.yml` of rnow (rnow/models.py, and keys that its earlier versions had) as a config of ours."""
+"""Converts `config.yml` of rnow (rnow/models.py, and keys of its earlier versions)."""
 
 import re
 from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.config.scorers import cannot_score
-from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper, Table, To, to
+from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper, Table, Target, to
 from stillhouse.types import JsonObject
 
 _MODEL_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -21,16 +21,16 @@ _UNNAMED: Final = (
 )
 _NO_CRITIC: Final = "there is no critic: rewards are compared within their group, by grpo, mean, rloo or reinforce"
 _GROUP_SIZE: Final = 4
-"""rnow's own default."""
+"""rnow's default."""
 
 
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
-    """Maps the keys of a config; the data files it names.
+    """Maps the keys of a config; returns the data files it names.
 
     Args:
-        body: what the file holds.
-        mapper: collects what it says.
-        folder: where the file lies: rnow finds `tools.py` and `rewards.py` there without being told.
+        body: the YAML file's content.
+        mapper: receives the values.
+        folder: folder of the file, in which rnow looks for `tools.py` and `rewards.py`.
     """
     body = dict(body)
     mode = _map_mode(body, mapper)
@@ -40,36 +40,35 @@ def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     rank = mapper.get("student.lora_rank") or 32
     mapper.set("student.parameters", "lora")
     if mapper.get("student.lora_alpha") is None and isinstance(rank, int):
-        # Its default follows the rank, ours does not.
+        # Its default depends on the rank; ours does not.
         mapper.set("student.lora_alpha", 2 * rank, "model.qlora_rank", rank)
     if mode in ("sft", "rl") and mapper.get("teacher.model") is None:
-        mapper.leave(_UNNAMED, "teacher", None)
+        mapper.skip(_UNNAMED, "teacher", None)
     for name, target in (("tools.py", "tools.file"), ("rewards.py", "tools.rewards_file")):
         if (folder / name).is_file():
             mapper.set(target, str(folder / name), name, name)
-            mapper.leave("import its decorator from stillhouse.tools instead of rnow", name, str(folder / name))
+            mapper.skip("import its decorator from stillhouse.tools instead of rnow", name, str(folder / name))
     data = body.get("data")
-    named = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
-    return [named] if isinstance(named, str) else []
+    file = data.get("train_file", "train.jsonl") if isinstance(data, dict) else "train.jsonl"
+    return [file] if isinstance(file, str) else []
 
 
 def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
-    """How the student is trained: in place of distillation from a model that cannot score, on what that writes.
-
-    The section `teacher` of such a config is taken out of `body`.
+    """The training mode. Distillation from a teacher that cannot score becomes supervised training on its outputs, and
+    its section `teacher` is popped from `body`.
     """
     mode, section = body.get("dataset_type"), body.get("teacher")
     teacher = section.get("path") if isinstance(section, dict) else None
     refusal = cannot_score(str(teacher)) if mode == "distill" else None
     if refusal is not None:
-        mapper.leave(f"{refusal}. {LEARN_FROM_IT}", "teacher.path", teacher)
+        mapper.skip(f"{refusal}. {LEARN_FROM_IT}", "teacher.path", teacher)
         mapper.set("teacher.model", teacher, "teacher.path", teacher)
         del body["teacher"]
         mode = "sft"
     if mode == "distill" and teacher is None:
-        mapper.leave(_NO_TEACHER, "teacher.path", None)
+        mapper.skip(_NO_TEACHER, "teacher.path", None)
     elif mode not in ("sft", "distill", "rl"):
-        mapper.leave(_RAW_TEXT, "dataset_type", mode)
+        mapper.skip(_RAW_TEXT, "dataset_type", mode)
     mapper.set("sft.enabled", mode == "sft", "dataset_type", mode)
     mapper.set("on_policy.enabled", mode == "rl" or (mode == "distill" and teacher is not None), "dataset_type", mode)
     if mode == "rl":
@@ -78,7 +77,7 @@ def _map_mode(body: JsonObject, mapper: ConfigMapper) -> Any:
 
 
 def _map_rewards_alone(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Rewards train, and the KL is that to the model before training."""
+    """Trains on rewards, with the KL to the model before training."""
     mapper.set("on_policy.reward_coef", 1.0, "dataset_type", "rl")
     algorithm = body.get("algorithm")
     coef = algorithm.get("kl_penalty_coef") if isinstance(algorithm, dict) else None
@@ -125,16 +124,16 @@ def _mcp(value: Any) -> list[JsonObject]:
 
 
 _SHARED: Final[Table] = {
-    # What it decides is set apart from the table.
-    "dataset_type": To((), lambda _: None),
-    "data.train_file": To((), lambda _: None),
-    "data.val_split": To(("dataset.validation_fraction",), _whole_share),
-    "model.path": To(("student.model",), _model),
+    # Mapped by map_rnow.
+    "dataset_type": Target((), lambda _: None),
+    "data.train_file": Target((), lambda _: None),
+    "data.val_split": Target(("dataset.validation_fraction",), _whole_share),
+    "model.path": Target(("student.model",), _model),
     "model.qlora_rank": to("student.lora_rank"),
     "model.qlora_alpha": to("student.lora_alpha"),
     "model.name": "students are called by their runs",
     "model.description": "students are called by their runs",
-    "project_name": To(("tracking.experiment",), lambda name: name or None),
+    "project_name": Target(("tracking.experiment",), lambda name: name or None),
     "project_id": _ACCOUNT,
     "organization_id": _ACCOUNT,
     "dataset_id": _ACCOUNT,
@@ -143,12 +142,12 @@ _SHARED: Final[Table] = {
     "trainer.max_billing": "a bound on what training at rnow costs; budget bounds what the teacher costs",
     "trainer.eval_step": "students are evaluated when their training has ended",
     "rollout.termination_policy": to("rollouts.termination_policy"),
-    "rollout.reasoning_mode": To(("rollouts.reasoning_effort",), _effort),
-    "rollout.thinking_mode": To(("rollouts.reasoning_effort",), _effort),
+    "rollout.reasoning_mode": Target(("rollouts.reasoning_effort",), _effort),
+    "rollout.thinking_mode": Target(("rollouts.reasoning_effort",), _effort),
     "rollout.max_context_window": to("student.max_length"),
-    "rollout.mcp_url": To(("tools.mcp",), _mcp),
-    "rollout.tool_timeout": To(("tools.timeout_s",), float),
-    "rollout.rollout_timeout": To(("rollouts.timeout_s",), float),
+    "rollout.mcp_url": Target(("tools.mcp",), _mcp),
+    "rollout.tool_timeout": Target(("tools.timeout_s",), float),
+    "rollout.rollout_timeout": Target(("rollouts.timeout_s",), float),
     "rollout.reward_timeout": "@reward(timeout_s=...) bounds a reward here",
     "rollout.max_tool_response": "results of tools are not cut here, pages apart: tools.browse_max_characters",
     "rollout.max_tool_response_chars": "results of tools are not cut here, pages apart: tools.browse_max_characters",
@@ -160,7 +159,7 @@ _SFT: Final[Table] = {
     "data.group_size": "rollouts of one prompt, which supervised training does not sample",
     "trainer.num_epochs": to("sft.num_epochs"),
     "trainer.learning_rate": to("sft.learning_rate"),
-    "trainer.save_step": To(("sft.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("sft.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "evaluation.max_tokens"),
     "algorithm": "supervised training has one loss",
@@ -172,13 +171,13 @@ _ON_POLICY: Final[Table] = {
     "data.group_size": to("on_policy.group_size"),
     "trainer.num_epochs": "counted in steps: set on_policy.num_steps to epochs x prompts / prompts_per_step",
     "trainer.learning_rate": to("on_policy.learning_rate"),
-    "trainer.save_step": To(("on_policy.checkpoint_every_steps",), _save_step),
+    "trainer.save_step": Target(("on_policy.checkpoint_every_steps",), _save_step),
     "rollout.max_turns": to("rollouts.max_turns", "on_policy.max_turns", "evaluation.max_turns"),
     "rollout.max_tokens": to("rollouts.max_tokens", "on_policy.max_tokens", "evaluation.max_tokens"),
     "teacher.path": to("teacher.model"),
-    # Where it is off, tools that are configured decide.
-    "teacher.agentic": To(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
+    # If off, the configured tools decide.
+    "teacher.agentic": Target(("on_policy.agentic",), lambda is_on: "on" if is_on else None),
     "algorithm.kl_penalty_coef": to("on_policy.kl_coef"),
     "algorithm.loss_fn": to("on_policy.loss_fn"),
-    "algorithm.adv_estimator": To(("on_policy.adv_estimator",), _estimator),
+    "algorithm.adv_estimator": Target(("on_policy.adv_estimator",), _estimator),
 }

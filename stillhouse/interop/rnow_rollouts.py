@@ -1,25 +1,24 @@
-"""Rollouts of `rnow test`: a JSON file each, `rollouts/NAME.json` or `rollouts/rollout_N/sample_M.json`.
+"""Rollouts of `rnow test`, one JSON file each: `rollouts/NAME.json` or `rollouts/rollout_N/sample_M.json`.
 
-Keys as its command line writes them (rnow/cli/test.py): `completed` is true, false while the rollout runs, or "error";
-`truncated` says that the conversation met its context window; `errors` are those of reward functions, which leave the
-conversation itself as good as it was.
+Keys as in rnow/cli/test.py: `completed` is true, false while the rollout runs, or "error"; `truncated` means that the
+conversation reached its context window; `errors` are those of reward functions and do not affect the conversation.
 """
 
 from typing import Any, Final
 
 from stillhouse.interop.messages import first_answer, read_messages
-from stillhouse.interop.source_record import Conversation, Read, Unmapped, take
+from stillhouse.interop.source_record import SourceConversation, SourceRecord, Unmapped, pop_unmapped
 from stillhouse.prompts.row import RowProblem
 from stillhouse.types import ErrorRecord, JsonObject, TokenUsage
 
-_ELSEWHERE: Final = {
+_UNMAPPED: Final = {
     "total_reward": "scores of other programs; set tools.rewards_file to score here",
     "rewards": "scores of other programs; set tools.rewards_file to score here",
     "errors": "errors of another program's reward functions",
     "tool_errors": "errors of tools, counted here by their results",
 }
 _BATCH_KEYS: Final = ("prompt_index", "iteration", "batch")
-"""Where a rollout stood in its batch, which rnow writes into the metadata of its prompt."""
+"""Position in the batch, which rnow writes into the prompt's metadata."""
 _SIZES: Final = ("totalTokens", "promptTokens", "completion", "completionTokens")
 
 
@@ -28,20 +27,20 @@ def is_rollout(row: JsonObject) -> bool:
     return "conversation" in row and ("completed" in row or "success" in row)
 
 
-def read_rollout(row: JsonObject) -> Read:
-    """The rollout of one file; see `ReadRow`."""
+def read_rollout(row: JsonObject) -> SourceRecord:
+    """Reads a rollout; see `ReadRow`."""
     row = dict(row)
-    unmapped = take(row, _ELSEWHERE)
+    unmapped = pop_unmapped(row, _UNMAPPED)
     metadata = _metadata(row.pop("metadata", None), unmapped)
     failure = _failure(row)
     conversation = row.pop("conversation", None)
     if not conversation and failure is not None:
-        return Read(
+        return SourceRecord(
             unmapped=[*unmapped, Unmapped("the rollout failed before its first message", "error", failure["message"])]
         )
     messages = read_messages(conversation, "conversation")
     turns = row.pop("turns", None)
-    found = Conversation(
+    record = SourceConversation(
         messages,
         first_answer(messages, turns if isinstance(turns, int) else None),
         metadata=metadata,
@@ -56,14 +55,14 @@ def read_rollout(row: JsonObject) -> Read:
     unmapped += [
         Unmapped("a key that rollouts of rnow are not known to have", key, value) for key, value in row.items()
     ]
-    return Read([found], unmapped)
+    return SourceRecord([record], unmapped)
 
 
 def _failure(row: JsonObject) -> ErrorRecord | None:
     if row.get("completed", True) is True and row.get("success", True) is True and not row.get("error"):
         return None
-    told = row.get("error") or ("the rollout did not end" if row.get("completed") is False else "the rollout failed")
-    return {"kind": "rnow", "message": told if isinstance(told, str) else str(told)}
+    message = row.get("error") or ("the rollout did not end" if row.get("completed") is False else "the rollout failed")
+    return {"kind": "rnow", "message": str(message)}
 
 
 def _metadata(value: Any, unmapped: list[Unmapped]) -> JsonObject:

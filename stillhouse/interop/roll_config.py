@@ -1,4 +1,4 @@
-"""Pipeline YAML of ROLL (RLVR and on-policy distillation) as a config of ours."""
+"""Converts pipeline YAML of ROLL (RLVR and on-policy distillation)."""
 
 import re
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from stillhouse.types import JsonObject
 
 _REFERENCE: Final = re.compile(r"\$\{([\w.]+)\}")
 _MAX_REFERENCES: Final = 8
-"""Longest chain of references followed: one that leads back to itself has no end."""
+"""Maximum chain of references, since they may form a cycle."""
 
 
 def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
-    """Maps the keys of a config; the data files it names.
+    """Maps the keys of a config; returns the data files it names.
 
     Raises:
         ConfigError: is_pure_opd and use_opd are both set.
@@ -26,19 +26,19 @@ def map_roll(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     map_objective(body, mapper)
     if mapper.get("sft.enabled") is None:
         mapper.set("sft.enabled", False)
-    files = _take_files(body, mapper)
+    files = _pop_files(body, mapper)
     mapper.apply(body, KEYS)
     if mapper.get("student.lora_rank") is None:
         mapper.set("student.parameters", "full")
     if isinstance(rewards, dict):
         _map_rewards(rewards, mapper)
     elif rewards is not None:
-        mapper.leave("expected reward workers by name", "rewards", rewards)
+        mapper.skip("expected reward workers by name", "rewards", rewards)
     return files
 
 
 def resolved(body: JsonObject) -> JsonObject:
-    """The body with `${key}` and `${section.key}` replaced by what they name; others stay as they are."""
+    """The body with `${key}` and `${section.key}` resolved; unknown references stay."""
 
     def value_of(path: str) -> Any:
         value: Any = body
@@ -63,7 +63,7 @@ def resolved(body: JsonObject) -> JsonObject:
     return {key: fill(value) for key, value in body.items()}
 
 
-def _take_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
+def _pop_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
     files: list[str] = []
     for name in ("student_train", "actor_train"):
         worker = body.get(name)
@@ -73,21 +73,21 @@ def _take_files(body: JsonObject, mapper: ConfigMapper) -> list[str]:
         if isinstance(listed, list) and all(isinstance(file, str) for file in listed):
             files += listed
         else:
-            mapper.leave("expected a file or a list of them", f"{name}.data_args.file_name", named)
+            mapper.skip("expected a file or a list of them", f"{name}.data_args.file_name", named)
     return files
 
 
 def _map_rewards(rewards: Mapping[str, Any], mapper: ConfigMapper) -> None:
-    """Reward workers verify answers here; those that no verifier stands for are left."""
+    """Maps reward workers to verifiers; those without one are unmapped."""
     by_tag: dict[str, str] = {}
     for name, worker in rewards.items():
         verifier = verifier_of(name)
         if verifier is None or not isinstance(worker, dict):
-            mapper.leave("a reward worker that no verifier stands for: write it as @reward", f"rewards.{name}", worker)
+            mapper.skip("a reward worker that no verifier stands for: write it as @reward", f"rewards.{name}", worker)
             continue
         tags = worker.get("tag_included")
         by_tag |= dict.fromkeys(map(str, tags) if isinstance(tags, list) and tags else [name], verifier)
         if rest := {key: value for key, value in worker.items() if key not in ("worker_cls", "tag_included")}:
-            mapper.leave("answers are verified by prompts.verifier_by_tag, on this machine", f"rewards.{name}", rest)
+            mapper.skip("answers are verified by prompts.verifier_by_tag, on this machine", f"rewards.{name}", rest)
     if by_tag:
         mapper.set("prompts.verifier_by_tag", by_tag, "rewards", by_tag)

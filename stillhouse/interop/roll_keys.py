@@ -1,9 +1,9 @@
-"""The keys of a ROLL pipeline that stand for themselves: where each goes, or why it goes nowhere."""
+"""Keys of a ROLL pipeline that map independently of others, or why they are unmapped."""
 
 import math
 from typing import Any, Final
 
-from stillhouse.interop.mapping import Table, To, to
+from stillhouse.interop.mapping import Table, Target, to
 
 _CLUSTER: Final = "places work on a cluster's devices: there is one trainer here, started by torchrun"
 _FILES: Final = "artifacts lie in runtime.store"
@@ -35,26 +35,26 @@ def _batches_ahead(value: Any) -> Any:
     return math.ceil(value) if isinstance(value, int | float) else value
 
 
-def _off(reason: str) -> To:
-    """A switch or a factor: there is nothing to say where it is off."""
+def _off(reason: str) -> Target:
+    """A switch or a factor that is unmapped only if it is on."""
 
     def refuse(value: Any) -> None:
         if value:
             raise ValueError(reason)
 
-    return To((), refuse)
+    return Target((), refuse)
 
 
-def _whole(value: Any) -> None:
+def _no_top_k(value: Any) -> None:
     if isinstance(value, int) and value > 0:
         raise ValueError("the whole vocabulary is sampled from, or a nucleus: on_policy.top_p")
 
 
 TEACHER: Final[Table] = {
-    # Where they go is set apart from the table.
-    "model_args.model_name_or_path": To((), lambda _: None),
-    "opd_kl_coef": To((), lambda _: None),
-    "tag_included": To((), lambda _: None),
+    # Mapped by map_teachers.
+    "model_args.model_name_or_path": Target((), lambda _: None),
+    "opd_kl_coef": Target((), lambda _: None),
+    "tag_included": Target((), lambda _: None),
     "model_args": "chosen by the trainer",
     "data_args": "prompts are read by their own form; see prompts",
     "tag_to_template": "the student's own chat template is used",
@@ -80,8 +80,8 @@ _KEYS: Final[Table] = {
     "max_grad_norm": to("on_policy.max_grad_norm"),
     "prompt_length": "bounded together with the answer: student.max_length",
     "actor_train.model_args.model_name_or_path": to("student.model"),
-    "actor_train.model_args.dtype": To(("student.dtype",), _dtype),
-    "actor_train.model_args.lora_rank": To(("student.lora_rank",), _lora_rank),
+    "actor_train.model_args.dtype": Target(("student.dtype",), _dtype),
+    "actor_train.model_args.lora_rank": Target(("student.lora_rank",), _lora_rank),
     "actor_train.model_args.lora_alpha": to("student.lora_alpha"),
     "actor_train.model_args.lora_dropout": to("student.lora_dropout"),
     "actor_train.model_args.lora_target": "every linear layer is adapted",
@@ -104,7 +104,7 @@ _KEYS: Final[Table] = {
     "actor_infer.generating_args.max_new_tokens": to("on_policy.max_tokens", "evaluation.max_tokens"),
     "actor_infer.generating_args.num_return_sequences": to("on_policy.group_size"),
     "actor_infer.generating_args.top_p": to("on_policy.top_p"),
-    "actor_infer.generating_args.top_k": To((), _whole),
+    "actor_infer.generating_args.top_k": Target((), _no_top_k),
     "actor_infer.generating_args": _SAMPLING,
     "actor_infer.model_args.model_name_or_path": to("student.model"),
     "actor_infer.model_args": "chosen by the trainer",
@@ -118,7 +118,7 @@ _KEYS: Final[Table] = {
     "critic": "the advantage needs no critic",
     "validation": "students are evaluated on the prompts that prompts.held_out_fraction holds out",
     "ppo_epochs": to("on_policy.num_passes"),
-    "async_generation_ratio": To(("on_policy.max_staleness",), _batches_ahead),
+    "async_generation_ratio": Target(("on_policy.max_staleness",), _batches_ahead),
     "pg_clip": _FORM,
     "pg_clip_low": _FORM,
     "pg_clip_high": _FORM,
@@ -160,7 +160,7 @@ _KEYS: Final[Table] = {
 }
 
 KEYS: Final[Table] = dict(_KEYS) | {
-    # What pure distillation calls them.
+    # Names in pure distillation.
     key.replace("actor_", "student_", 1): rule
     for key, rule in _KEYS.items()
     if key.startswith("actor_")

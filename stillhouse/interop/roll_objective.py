@@ -12,26 +12,26 @@ from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper
 from stillhouse.interop.roll_keys import TEACHER
 from stillhouse.types import JsonObject
 
-_NOBODY: Final = (
+_NO_TEACHER: Final = (
     "distillation on policy has no teacher here, so that on_policy is off: name a local model in on_policy.teacher"
 )
 _SHARED: Final = "several teachers have prompts in common: ROLL adds up their KL, here the first of them scores"
 
 
 def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps the section `teacher`, or the one that stands for it, and says whether on_policy can run.
+    """Maps the teachers and whether on_policy can run.
 
     Args:
-        teacher: one worker, or workers by name; None where there is no such section.
-        body: of the config, from which what hints the teacher (`opsd_...`) is taken.
-        mapper: collects what they say.
+        teacher: one worker, or workers by name; None without such a section.
+        body: of the config; hints for the teacher (`opsd_...`) are popped.
+        mapper: receives the values.
     """
     is_one = isinstance(teacher, dict) and "model_args" in teacher
     workers = _by_name({"teacher": teacher} if is_one else teacher)
     models = {name: worker["model_args"]["model_name_or_path"] for name, worker in workers.items()}
     hint = _hint(body)
     if not models:
-        _map_nobody(teacher, body, mapper)
+        _map_no_teacher(teacher, body, mapper)
         return
     for name, worker in workers.items():
         prefix = "teacher." if is_one else f"teacher.{name}."
@@ -41,7 +41,7 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
     mapper.set("on_policy.enabled", not refusals, "teacher", models)
     if refusals:
         mapper.set("sft.enabled", True, "teacher", models)
-        mapper.leave(f"{refusals[0]}. {LEARN_FROM_IT}", "teacher", models)
+        mapper.skip(f"{refusals[0]}. {LEARN_FROM_IT}", "teacher", models)
     elif is_one and not teacher.get("tag_included") and hint is None:
         if (coef := teacher.get("opd_kl_coef")) is not None:
             mapper.set("on_policy.kl_coef", coef, "teacher.opd_kl_coef", coef)
@@ -53,7 +53,7 @@ def map_teachers(teacher: Any, body: JsonObject, mapper: ConfigMapper) -> None:
 
 
 def _by_name(workers: Any) -> dict[str, JsonObject]:
-    """The workers that name a model; a reference to what is not in the file names none."""
+    """Workers that name a model; an unresolved reference does not."""
     if not isinstance(workers, dict):
         return {}
     return {
@@ -73,21 +73,21 @@ def _student(body: Mapping[str, Any]) -> JsonObject:
 
 
 def _hint(body: JsonObject) -> str | None:
-    """What the teacher of self-distillation reads beside the prompt."""
+    """The hint that the teacher of self-distillation reads besides the prompt."""
     if not body.pop("opsd_mode", False):
         return None
     key = str(body.pop("opsd_solution_key", "reference_solution"))
     return f"Reference solution:\n{{{{ {key} }}}}"
 
 
-def _map_nobody(teacher: Any, body: Mapping[str, Any], mapper: ConfigMapper) -> None:
-    """Without a section `teacher`, a student with an adapter is its own teacher without it."""
+def _map_no_teacher(teacher: Any, body: Mapping[str, Any], mapper: ConfigMapper) -> None:
+    """Without a section `teacher`, a student with an adapter has its base model as teacher."""
     is_itself = teacher is None and bool(_student(body).get("lora_target"))
     mapper.set("on_policy.enabled", is_itself, "teacher", teacher)
     if is_itself:
         mapper.set("on_policy.teachers", [{"name": "base", "kind": "base"}], "teacher", teacher)
     else:
-        mapper.leave(_NOBODY, "teacher", teacher)
+        mapper.skip(_NO_TEACHER, "teacher", teacher)
 
 
 def _entry(name: str, worker: Mapping[str, Any], hint: str | None, student: Any) -> JsonObject:
@@ -100,12 +100,12 @@ def _entry(name: str, worker: Mapping[str, Any], hint: str | None, student: Any)
 
 
 def _map_routes(routes: list[list[str]], mapper: ConfigMapper) -> None:
-    """A prompt that no teacher is for has no KL; one that several are for has one of them here."""
+    """A prompt without a teacher has no KL; one with several teachers has one of them here."""
     listed = [tag for tags in routes for tag in tags]
     if all(routes):
         mapper.set("on_policy.unrouted", "no_kl", "teacher", routes)
     if len(set(listed)) < len(listed) or (len(routes) > 1 and not all(routes)):
-        mapper.leave(_SHARED, "teacher", routes)
+        mapper.skip(_SHARED, "teacher", routes)
 
 
 _NOT_READ: Final = "read with is_pure_opd or use_opd only: without either, rewards alone are trained on"
@@ -124,7 +124,7 @@ _AGGREGATIONS: Final = {
 
 
 def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
-    """Maps what decides on the loss, and takes it out of `body`.
+    """Maps the keys that determine the loss and pops them from `body`.
 
     Raises:
         ConfigError: both is_pure_opd and use_opd are set.
@@ -135,7 +135,7 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
             "is_pure_opd and use_opd are both true: the one trains on the teacher's KL alone, the other on rewards and "
             "KL. Leave out one of them"
         )
-    # The script of pure distillation sets is_pure_opd by itself, and nothing else reads student_train.
+    # The script of pure distillation sets is_pure_opd itself, and nothing else reads student_train.
     is_pure = not is_mixed and (is_pure or bool(body.get("opsd_mode")) or "student_train" in body)
     is_agentic = _map_pipeline(body.pop("pure_opd_pipeline_type", None), mapper)
     teacher = body.pop("teacher", None)
@@ -145,7 +145,7 @@ def map_objective(body: JsonObject, mapper: ConfigMapper) -> None:
         mapper.set("on_policy.enabled", True, "actor_train")
         mapper.set("on_policy.kl_coef", 0.0, "use_opd", False)
         if teacher is not None:
-            mapper.leave(_NOT_READ, "teacher", teacher)
+            mapper.skip(_NOT_READ, "teacher", teacher)
     if not is_pure:
         mapper.set("on_policy.reward_coef", 1.0, "use_opd", is_mixed)
     _map_steps(body, mapper)
@@ -160,16 +160,16 @@ def _map_pipeline(pipeline: Any, mapper: ConfigMapper) -> bool:
     """Whether trajectories have several turns."""
     if pipeline == "agentic":
         mapper.set("on_policy.agentic", "on", "pure_opd_pipeline_type", pipeline)
-        mapper.leave("write tools in place of environments, in tools.file", "pure_opd_pipeline_type", pipeline)
+        mapper.skip("write tools in place of environments, in tools.file", "pure_opd_pipeline_type", pipeline)
         return True
     mapper.set("on_policy.max_turns", 1, "pure_opd_pipeline_type", pipeline)
     if pipeline not in (None, "rlvr"):
-        mapper.leave("only text is sampled here", "pure_opd_pipeline_type", pipeline)
+        mapper.skip("only text is sampled here", "pure_opd_pipeline_type", pipeline)
     return False
 
 
 def _map_steps(body: JsonObject, mapper: ConfigMapper) -> None:
-    """ROLL counts batches of rollouts, each of which it may pass over several times."""
+    """ROLL counts batches of rollouts, each of which takes `ppo_epochs` passes."""
     steps, passes = body.pop("max_steps", None), body.get("ppo_epochs", 1)
     if steps is not None:
         is_counted = isinstance(steps, int) and isinstance(passes, int)
@@ -190,14 +190,14 @@ def _map_estimator(body: JsonObject, mapper: ConfigMapper, *, is_pure: bool) -> 
         return
     for name, value in named.items():
         if value is not None:
-            mapper.leave(_NO_REWARDS if is_pure else _ESTIMATORS, name, value)
+            mapper.skip(_NO_REWARDS if is_pure else _ESTIMATORS, name, value)
 
 
 def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> None:
-    """The form of the policy gradient and its bounds; those of another form stay in `body`."""
+    """The policy loss and its bounds; those of other losses stay in `body`."""
     variant = str(body.pop("pg_variant", "vanilla" if is_agentic else "ppo"))
     if variant not in _LOSSES:
-        mapper.leave("forms offered are importance_sampling, reinforce, ppo and cispo", "pg_variant", variant)
+        mapper.skip("forms offered are importance_sampling, reinforce, ppo and cispo", "pg_variant", variant)
         return
     mapper.set("on_policy.loss_fn", _LOSSES[variant], "pg_variant", variant)
     bounds: dict[str, float] = {}
@@ -224,17 +224,17 @@ def _map_form(body: JsonObject, mapper: ConfigMapper, *, is_agentic: bool) -> No
 
 
 def _number(body: JsonObject, key: str, default: float) -> float:
-    """Takes a number out of the body; what is none stays there, to be listed."""
+    """Pops a number from the body; other values stay there and become unmapped."""
     if isinstance(body.get(key, default), int | float):
         return float(body.pop(key, default))
     return default
 
 
 def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
-    """Of weights and filters those that look at each token by itself."""
+    """Importance weights and filters by token; those by sequence are unmapped."""
     if not isinstance(correction, dict):
         if correction is not None:
-            mapper.leave(_CORRECTED, "train_infer_correction", correction)
+            mapper.skip(_CORRECTED, "train_infer_correction", correction)
         return
     weight, filters = correction.get("is_weight") or {}, correction.get("filters") or []
     used = [one for one in filters if isinstance(one, dict) and one.get("enabled")]
@@ -247,7 +247,7 @@ def _map_correction(correction: Any, mapper: ConfigMapper) -> None:
         values = {"correction": "truncate", "correction_max": weight.get("upper_bound", 1.2)}
     else:
         if used or is_weighted:
-            mapper.leave(_CORRECTED, "train_infer_correction", correction)
+            mapper.skip(_CORRECTED, "train_infer_correction", correction)
         return
     for name, value in values.items():
         mapper.set(f"on_policy.{name}", value, "train_infer_correction", correction)

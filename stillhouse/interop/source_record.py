@@ -11,42 +11,42 @@ from stillhouse.types import ErrorRecord, JsonObject, Message, StopReason, Token
 
 
 class Unmapped(NamedTuple):
-    """One thing that was read and has no place in what is written."""
+    """A value of a foreign row or config that cannot be mapped."""
 
     reason: str
-    """The same words for the same cause, so that causes can be counted."""
+    """The same text for the same cause, so that causes can be counted."""
     key: str | None = None
-    """Where it stood in its row or file; None for a whole row."""
+    """Its key in the row or file; None for a whole row."""
     value: Any = None
-    """As it was read; never a secret."""
+    """As read; never a secret."""
 
 
 @dataclass(slots=True)
-class Conversation:
+class SourceConversation:
     """One conversation of a foreign row."""
 
     messages: list[Message]
     """In the OpenAI form."""
     num_prompt: int
-    """The first so many messages are the prompt; what follows was sampled, or came from tools and users meanwhile."""
+    """Number of messages of the prompt; those after it were sampled, or came from tools and users in between."""
     metadata: JsonObject = field(default_factory=dict)
-    """What belongs to the prompt."""
+    """Metadata of the prompt."""
     tools: list[str] | None = None
-    """Names of the tools offered; None where the row does not say."""
+    """Names of the tools offered; None if unknown."""
     schemas: list[ToolSchema] | None = None
-    """Their schemas, where the row has them."""
+    """Their schemas, if the row has them."""
     model: str | None = None
-    """Who wrote it, where the row says so."""
+    """The model, if the row names it."""
     usage: TokenUsage = field(default_factory=TokenUsage)
-    """Tokens of the whole conversation's completions, as far as they are known."""
+    """Tokens of all completions together, as far as known."""
     is_truncated: bool = False
-    """It was cut off by a bound on tokens."""
+    """Whether a token limit cut it off."""
     failure: ErrorRecord | None = None
-    """How its rollout failed, if it did."""
+    """How the rollout failed, if it did."""
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why it ended, as far as its last message shows."""
+        """The stop reason that its last message implies."""
         last = self.messages[-1] if self.messages else None
         is_answer = last is not None and last["role"] == "assistant" and not last.get("tool_calls")
         if self.failure is not None:
@@ -57,31 +57,31 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class Read:
-    """What one foreign row holds."""
+class SourceRecord:
+    """The conversations of one foreign row."""
 
-    conversations: list[Conversation] = field(default_factory=list)
-    """Empty for a row that is left out; `unmapped` then says why."""
+    conversations: list[SourceConversation] = field(default_factory=list)
+    """Empty for a row that is left out, for a reason in `unmapped`."""
     unmapped: list[Unmapped] = field(default_factory=list)
 
 
-ReadRow = Callable[[JsonObject], Read]
-"""A reader of one format; raises RowProblem for a row that is not of it."""
+ReadRow = Callable[[JsonObject], SourceRecord]
+"""Reads a row of one format; raises RowProblem for a row of another."""
 
 
-def take(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:
-    """Removes the keys of `reasons` from `row`; an account of those that held something."""
-    taken = [(key, row.pop(key)) for key in reasons if key in row]
-    return [Unmapped(reasons[key], key, value) for key, value in taken if value not in (None, [], {}, "")]
+def pop_unmapped(row: JsonObject, reasons: dict[str, str]) -> list[Unmapped]:
+    """Pops the keys of `reasons` from `row`; returns those with a value as unmapped."""
+    popped = [(key, row.pop(key)) for key in reasons if key in row]
+    return [Unmapped(reasons[key], key, value) for key, value in popped if value not in (None, [], {}, "")]
 
 
 def trajectory_of(
-    conversation: Conversation, prompt_id: str, sample_index: int, schemas: list[ToolSchema], model: str
+    conversation: SourceConversation, prompt_id: str, sample_index: int, schemas: list[ToolSchema], model: str
 ) -> Trajectory:
-    """The record of a conversation that was sampled elsewhere.
+    """The trajectory of a conversation that was sampled elsewhere.
 
-    Its key hashes what it is, since nobody knows how it was sampled: a rollout read twice is one trajectory. Tokens are
-    attributed to turns where there is one turn to attribute them to.
+    Its key hashes the content, since the sampling settings are unknown: a rollout read twice is one trajectory. Usage
+    is recorded only if there is a single turn.
     """
     stop_reason = conversation.stop_reason
     key = digest(["converted", prompt_id, sample_index, conversation.messages, schemas, model, stop_reason.value])
@@ -98,30 +98,30 @@ def trajectory_of(
     )
 
 
-def _turns(conversation: Conversation, model: str) -> list[Turn]:
+def _turns(conversation: SourceConversation, model: str) -> list[Turn]:
     sampled = conversation.messages[conversation.num_prompt :]
-    places = [index for index, message in enumerate(sampled) if message["role"] == "assistant"]
-    ends = [*places, len(sampled)][1:]
+    turns = [index for index, message in enumerate(sampled) if message["role"] == "assistant"]
+    ends = [*turns, len(sampled)][1:]
     return [
         Turn(
-            finish_reason=_finish_reason(conversation, sampled[place], is_last=place == places[-1]),
-            usage=conversation.usage if len(places) == 1 else {},
+            finish_reason=_finish_reason(conversation, sampled[turn], is_last=turn == turns[-1]),
+            usage=conversation.usage if len(turns) == 1 else {},
             latency_s=None,
             model=model,
-            num_tool_errors=sum(map(_is_error, sampled[place + 1 : end])),
+            num_tool_errors=sum(map(_is_error, sampled[turn + 1 : end])),
         )
-        for place, end in zip(places, ends, strict=True)
+        for turn, end in zip(turns, ends, strict=True)
     ]
 
 
-def _finish_reason(conversation: Conversation, message: Message, *, is_last: bool) -> str:
+def _finish_reason(conversation: SourceConversation, message: Message, *, is_last: bool) -> str:
     if message.get("tool_calls"):
         return "tool_calls"
     return "length" if is_last and conversation.is_truncated else "unknown"
 
 
 def _is_error(message: Message) -> bool:
-    """Whether a tool's result is an error in the form that rnow and its scripts write: an object of the key `error`."""
+    """Whether a tool's result is an error as rnow writes it: an object with the single key `error`."""
     content = message.get("content")
     if message["role"] != "tool" or not isinstance(content, str) or not content.startswith("{"):
         return False

@@ -1,4 +1,4 @@
-"""Rows of foreign files, one by one, each with the place it came from; a file or a folder of files."""
+"""Rows of foreign files and folders, one by one, each with its place."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +14,14 @@ from stillhouse.prompts.sources import SourceRow, excerpt, read_source
 _BATCH_ROWS: Final = 256
 _DIGITS: Final = re.compile(r"(\d+)")
 _SIDECARS: Final = frozenset({"dataset_info.json", "state.json", "dataset_dict.json"})
-"""What `datasets` writes beside its tables."""
+"""Metadata files of the package `datasets`."""
 
 
 def files_of(source: Path) -> list[Path]:
-    """The files of a folder and of those below it, by name with numbers in their order; a file is itself.
+    """The files below a folder in natural order of names, or the file itself.
 
     Raises:
-        InputError: there is nothing of that name, or no file in it.
+        InputError: it is missing or empty.
     """
     if source.is_file():
         return [source]
@@ -41,8 +41,8 @@ def _by_number(path: Path) -> list[Any]:
 def read_rows(path: Path) -> Iterator[SourceRow]:
     """Every row of one file in order.
 
-    A row that cannot be read carries a problem and does not end the reading; what is wrong with the file as a whole is
-    the problem of its last row, so that one torn file of many costs itself alone.
+    A row that cannot be read has a problem; so has the last row of a file that cannot be read, which therefore does not
+    stop the conversion of others.
     """
     try:
         reader = READERS.get(path.suffix.lower())
@@ -58,7 +58,7 @@ def _read_jsonl(path: Path) -> Iterator[SourceRow]:
 
 
 def _read_json(path: Path) -> Iterator[SourceRow]:
-    """The object of a file, or those of a list."""
+    """The object in a file, or the objects of its list."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -66,8 +66,8 @@ def _read_json(path: Path) -> Iterator[SourceRow]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        told = f"expected a JSON object, saw {excerpt(text[:200])}: {error}"
-        yield SourceRow(str(path), {}, f"{told}; {len(text)} bytes, so it may be cut off")
+        problem = f"expected a JSON object, saw {excerpt(text[:200])}: {error}; {len(text)} bytes, so it may be cut off"
+        yield SourceRow(str(path), {}, problem)
         return
     rows = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
     for index, row in rows:
@@ -83,7 +83,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
     import pyarrow.parquet as pq
 
     try:
-        # Or row groups stay in memory once they are read.
+        # `pre_buffer` would keep row groups in memory once they are read.
         with pq.ParquetFile(path, pre_buffer=False) as file:
             yield from _table_rows(path, file.iter_batches(_BATCH_ROWS))
     except (OSError, pa.ArrowException) as error:
@@ -91,7 +91,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
 
 
 def _read_arrow(path: Path) -> Iterator[SourceRow]:
-    """A table that `datasets.save_to_disk` wrote."""
+    """Rows of a table that `datasets.save_to_disk` wrote."""
     import pyarrow as pa
 
     try:
@@ -102,7 +102,7 @@ def _read_arrow(path: Path) -> Iterator[SourceRow]:
 
 
 def _table_rows(path: Path, batches: Any) -> Iterator[SourceRow]:
-    """Rows with what JSON can hold; an empty cell is an absent key."""
+    """Rows as JSON values; an empty cell is an absent key."""
     index = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -120,7 +120,7 @@ READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {
 
 
 def first_row(paths: Iterable[Path]) -> SourceRow | None:
-    """The first row of files that can be read, else the first with what is wrong with it; None where there is none."""
+    """The first readable row of several files, else the first row with a problem; None without rows."""
     first = None
     for path in paths:
         for row in read_rows(path):

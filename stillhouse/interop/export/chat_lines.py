@@ -1,7 +1,7 @@
-"""A row of a dataset as a line of other trainers' chat files.
+"""Converts rows of a dataset to lines of other trainers' chat files.
 
-Arguments are the model's own text in each of them. None has a place for reasoning that all its readers know, so
-reasoning is left out; the Parquet forms keep it.
+Arguments are the model's own text. None of the forms has a field for reasoning that all its readers know, so reasoning
+is left out; the Parquet forms keep it.
 """
 
 import json
@@ -23,7 +23,7 @@ _NEXT_RESULT: Final = "\n</tool_response>\n<tool_response>\n"
 
 
 def openai_line(row: JsonObject) -> JsonObject:
-    """`{"messages", "tools"}` as OpenAI's fine-tuning takes it, with no key that it does not name.
+    """`{"messages", "tools"}` as OpenAI's fine-tuning accepts it, without unknown keys.
 
     Source: OpenAI's guide to supervised fine-tuning, "Formatting your data", with tool calls.
     """
@@ -38,7 +38,7 @@ def rnow_line(row: JsonObject) -> JsonObject:
     """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name."""
     known = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
     facts = {"teacher": row["teacher"], "turns": row["turns"]}
-    # The teacher's facts come last: a prompt's own key of the same name must not pass for them.
+    # The teacher's facts come last, so that they win over keys of the prompt.
     line = {"messages": _openai_messages(row), "metadata": {**row["metadata"], **known, **facts}}
     if row["tools"]:
         line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
@@ -48,8 +48,8 @@ def rnow_line(row: JsonObject) -> JsonObject:
 def sharegpt_line(row: JsonObject) -> JsonObject:
     """`{"conversations", "system", "tools"}` as LLaMA-Factory and ms-swift read it.
 
-    LLaMA-Factory drops rows whose speakers do not alternate. So, as its own reader of OpenAI's form does, results of
-    one turn's calls become one observation, and content beside calls is left out.
+    LLaMA-Factory drops rows whose speakers do not alternate. So, as in its own reader of OpenAI's form, results of
+    one turn's calls become one observation, and content next to calls is left out.
     """
     messages: list[Any] = row["messages"]
     system = [text_of(message) for message in messages if message["role"] == "system"]

@@ -32,18 +32,18 @@ def export_dataset(
 ) -> int:
     """Writes rows of a dataset to `output`, in the order of `splits`; the number of rows.
 
-    A file that is there is replaced, once the new one is whole. A folder of the form `hf` must not be there yet.
+    An existing file is replaced atomically. A folder of the form `hf` must not exist.
 
     Args:
-        folder: What the dataset stage wrote.
-        output: A file, or for `hf` a folder.
-        form: What reads it.
-        splits: Files of the dataset to take rows from.
+        folder: output of the dataset stage.
+        output: a file, or for `hf` a folder.
+        form: the form to write.
+        splits: splits to export.
 
     Raises:
-        ConfigError: `output` cannot be what `form` needs.
+        ConfigError: `output` does not fit `form`.
         InputError: `folder` is no dataset, or a row does not fit `form`.
-        StoreError: No space or no permission.
+        StoreError: no space or no permission.
     """
     if form == "hf":
         return write_hub_folder(folder, output, splits)

@@ -23,14 +23,14 @@ _PREFERENCES: Final = "preferences"
 
 
 def write_hub_folder(folder: Path, output: Path, splits: Sequence[SplitName]) -> int:
-    """Copies the files of a dataset to `output`, which appears whole or not at all; the number of rows of `splits`.
+    """Copies the files of a dataset to the new folder `output`, atomically; the number of rows of `splits`.
 
-    A split without rows is left out, since `load_dataset` refuses a dataset that has one.
+    Empty splits are left out, since `load_dataset` refuses them.
 
     Raises:
-        ConfigError: `output` is there already.
-        InputError: `folder` is no dataset, or there are no rows.
-        StoreError: No space or no permission.
+        ConfigError: `output` exists.
+        InputError: `folder` is no dataset, or has no rows.
+        StoreError: no space or no permission.
     """
     if output.exists():
         raise ConfigError(f"--output {output} is there already; name a folder that is not, or remove it")
@@ -60,7 +60,7 @@ def _num_rows(path: Path) -> int:
 
 
 def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
-    """The dataset's card, whose metadata name the files where they now lie."""
+    """The dataset's card with the new paths of its files."""
     from huggingface_hub import RepoCard
 
     try:
@@ -78,20 +78,20 @@ def _card(path: Path, splits: Sequence[SplitName], names: Sequence[str]) -> str:
 
 
 def push_to_hub(folder: Path, repository: str, *, private: bool, api: "HfApi | None" = None) -> str:
-    """Uploads a dataset's kept rows, pairs and card as one commit; the address of the repository.
+    """Uploads a dataset's kept rows, pairs and card as one commit; the URL of the repository.
 
-    Data files of an earlier upload that are no longer there are removed in the same commit.
+    Outdated data files of an earlier upload are removed in the same commit.
 
     Args:
-        folder: What the dataset stage wrote.
-        repository: `OWNER/NAME`; made if it is not there.
-        private: Whether only its owner may read it.
-        api: A client of the hub; None makes one with the token in the environment variable HF_TOKEN.
+        folder: output of the dataset stage.
+        repository: `OWNER/NAME`; created if missing.
+        private: whether only its owner may read it.
+        api: client of the hub; None creates one with the token in the environment variable HF_TOKEN.
 
     Raises:
-        ConfigError: There is no token.
+        ConfigError: there is no token.
         InputError: `folder` is no dataset.
-        StoreError: The hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
+        StoreError: the hub refuses or is unreachable, or the repository is public although `private` is set.
     """
     api = api or hub_client()
     with tempfile.TemporaryDirectory() as scratch:

@@ -2,30 +2,30 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.interop.conversion_report import ConversionReport, Example, summary_lines
+from stillhouse.interop.conversion_report import ConversionReport, UnmappedExample, summary_lines
 
 
 @pytest.fixture
-def account() -> ConversionReport:
-    account = ConversionReport(
+def report() -> ConversionReport:
+    report = ConversionReport(
         "rnow-rollouts", "rollouts", files=9, rows=1200, rows_left_out=4, prompts=1, trajectories=1196
     )
     for number in range(4):
         place = f"rollouts/rollout_1/sample_{number}.json"
-        account.note("the row is malformed", Example(place, None, "x " * 300), leaves_out=True)
+        report.add_unmapped("the row is malformed", UnmappedExample(place, None, "x " * 300), leaves_out=True)
     for number in range(30):
-        account.note(
+        report.add_unmapped(
             f"reason {number}{', which is long' * 6 * (number == 0)}",
-            Example("rollouts/a.json", "key", {"a": number}),
+            UnmappedExample("rollouts/a.json", "key", {"a": number}),
             leaves_out=False,
         )
-        account.note("rewards", Example("rollouts/a.json", "key", number), leaves_out=False)
-    return account
+        report.add_unmapped("rewards", UnmappedExample("rollouts/a.json", "key", number), leaves_out=False)
+    return report
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_lines_fit_the_terminal_and_what_costs_rows_comes_first(account: ConversionReport, width: int) -> None:
-    lines = list(summary_lines(account, Path("out"), width))
+def test_lines_fit_the_terminal_and_what_costs_rows_comes_first(report: ConversionReport, width: int) -> None:
+    lines = list(summary_lines(report, Path("out"), width))
     assert all(len(line) <= width for line in lines), max(lines, key=len)
     assert lines[0] == "read     rollouts as rnow-rollouts: 1,200 rows in 9 files, 4 left out"
     assert lines[1:3] == ["wrote    out/prompts.jsonl: 1 prompt", "wrote    out/trajectories.jsonl: 1,196 trajectories"]

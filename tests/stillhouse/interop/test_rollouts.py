@@ -28,9 +28,9 @@ def browser_navigate(url: str) -> str:
 
 
 def _convert(source: Path, output: Path, **options: object) -> tuple[ConversionReport, list[Trajectory]]:
-    account = convert(source, output, "auto", ConvertOptions(**options))  # type: ignore[arg-type]
+    report = convert(source, output, "auto", ConvertOptions(**options))  # type: ignore[arg-type]
     file = output / "trajectories.jsonl"
-    return account, list(read_trajectories(file)) if file.exists() else []
+    return report, list(read_trajectories(file)) if file.exists() else []
 
 
 def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
@@ -39,7 +39,7 @@ def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
     write(tmp_path / "rollouts/20260101_120000_ab12.json", rollout())
     write(tmp_path / "rollouts/rollout_1/sample_2.json", rollout(id="sample_2"))
     write(tmp_path / "rollouts/rollout_1/sample_10.json", rollout(id="sample_10"))
-    account, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out", teacher="gpt-5.2")
+    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out", teacher="gpt-5.2")
     loaded = parse_prompts(PromptsConfig(source=str(tmp_path / "out/prompts.jsonl")))
     (prompt,) = loaded.prompts
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
@@ -53,7 +53,7 @@ def test_both_layouts_become_trajectories_whose_prompts_are_those_written(
     assert {trajectory.stop_reason for trajectory in trajectories} == {StopReason.ANSWERED}
     assert [turn.finish_reason for turn in trajectories[0].turns] == ["tool_calls", "unknown"]
     assert [turn.latency_s for turn in trajectories[0].turns] == [None, None]
-    assert (account.files, account.rows, account.prompts, account.repeated_prompts) == (3, 3, 1, 2)
+    assert (report.files, report.rows, report.prompts, report.repeated_prompts) == (3, 3, 1, 2)
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path, rollout: Make, write: Write) -> None:
@@ -81,8 +81,8 @@ def test_failed_rollouts_are_left_out_and_told_of(
 ) -> None:
     write(tmp_path / "rollouts/sample_1.json", rollout())
     write(tmp_path / "rollouts/sample_2.json", rollout(**changes))
-    account, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (len(trajectories), account.failed, account.rows_left_out) == (1, 1, 1)
+    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
+    assert (len(trajectories), report.failed, report.rows_left_out) == (1, 1, 1)
     (told,) = [row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] == "error"]
     assert told["place"].endswith("sample_2.json")
     assert "--include-failed" in told["reason"]
@@ -93,18 +93,18 @@ def test_failed_rollouts_come_as_failed_ones_when_they_are_wanted(
     tmp_path: Path, rollout: Make, write: Write, changes: JsonObject
 ) -> None:
     write(tmp_path / "rollouts/sample_1.json", rollout(**changes, conversation=rollout()["conversation"][:2]))
-    account, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out", include_failed=True)
+    report, (trajectory,) = _convert(tmp_path / "rollouts", tmp_path / "out", include_failed=True)
     assert trajectory.stop_reason is StopReason.ERROR
     assert trajectory.error is not None
     assert trajectory.error["message"] == changes.get("error", trajectory.error["message"])
     assert trajectory.turns == []
-    assert (account.failed, account.rows_left_out) == (1, 0)
+    assert (report.failed, report.rows_left_out) == (1, 0)
 
 
 def test_a_rollout_whose_reward_failed_is_as_good_as_any(tmp_path: Path, rollout: Make, write: Write) -> None:
     write(tmp_path / "rollouts/sample_1.json", rollout(errors=["llm_judge: timeout"]))
-    account, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (len(trajectories), account.failed) == (1, 0)
+    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
+    assert (len(trajectories), report.failed) == (1, 0)
     assert any(row["value"] == ["llm_judge: timeout"] for row in read_jsonl(tmp_path / "out/unmapped.jsonl"))
 
 
@@ -175,8 +175,8 @@ def test_torn_and_malformed_rollouts_are_told_of_and_the_rest_goes_on(
     write(tmp_path / "rollouts/sample_5.json", rollout(conversation=[]))
     write(tmp_path / "rollouts/sample_6.json", rollout())
     write(tmp_path / "rollouts/run.txt", "Rollout ID: x")
-    account, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
-    assert (account.rows, account.rows_left_out, len(trajectories)) == (6, 5, 1)
+    report, trajectories = _convert(tmp_path / "rollouts", tmp_path / "out")
+    assert (report.rows, report.rows_left_out, len(trajectories)) == (6, 5, 1)
     told = {Path(row["place"]).name: row for row in read_jsonl(tmp_path / "out/unmapped.jsonl") if row["key"] is None}
     assert "unexpected end of data" in told["sample_1.json"]["value"]
     assert "'robot'" in told["sample_2.json"]["value"]

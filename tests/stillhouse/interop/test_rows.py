@@ -25,7 +25,7 @@ class Result:
 
     def __init__(self, source: Path, form: str = "auto", **options: Any) -> None:
         folder = source.parent / "out"
-        self.account: ConversionReport = convert(source, folder, form, ConvertOptions(**options))
+        self.report: ConversionReport = convert(source, folder, form, ConvertOptions(**options))
         self.loaded: ParsedPrompts = parse_prompts(PromptsConfig(source=str(folder / "prompts.jsonl")))
         self.trajectories: list[Trajectory] = _if_there(folder / "trajectories.jsonl", read_trajectories)
         self.unmapped: list[JsonObject] = _if_there(folder / "unmapped.jsonl", read_jsonl)
@@ -57,7 +57,7 @@ def test_rows_of_rnow_that_end_with_the_user_are_prompts(tmp_path: Path, write: 
         "variables": {"unit": "m"},
     }
     result = Result(write(tmp_path / "train.jsonl", row))
-    assert result.account.form == "rnow-jsonl"
+    assert result.report.form == "rnow-jsonl"
     assert (result.loaded.prompts[0].tools, result.beside.expected_answer) == (["add"], "4")
     assert result.beside.metadata == {
         "rewards": ["accuracy"],
@@ -103,14 +103,14 @@ def test_rows_of_roll_keep_answers_and_say_how_they_are_verified(tmp_path: Path,
     code = {"id": "1", "prompt": "Write f", "tag": "KodCode", "test_cases": '[{"assert_code": "assert f() == 1"}]'}
     judged = {"id": "2", "prompt": "Write a poem", "tag": "llm_judge", "ground_truth": "a poem"}
     result = Result(write(tmp_path / "roll.jsonl", row, code, judged, {"messages": "[", "tag": "x"}))
-    assert result.account.form == "roll-jsonl"
+    assert result.report.form == "roll-jsonl"
     math, python, judge = (result.loaded.metadata[prompt.id] for prompt in result.loaded.prompts)
     assert result.loaded.prompts[0].messages == messages
     assert (math.expected_answer, math.tag, math.verifier) == ("3", "math_rule", "math")
     assert math.metadata == {"id": "0", "source": "math_dataset", "difficulty": 0}
     assert (python.verifier, python.metadata["test_cases"]) == ("python", [{"assert_code": "assert f() == 1"}])
     assert judge.verifier == "judge"
-    assert result.account.rows_left_out == 1
+    assert result.report.rows_left_out == 1
     (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
     assert told["place"].endswith("roll.jsonl, line 4")
     assert "expected messages to be a list" in told["value"]
@@ -131,7 +131,7 @@ def test_rows_of_openai_bring_their_schemas(tmp_path: Path, write: Write) -> Non
         "parallel_tool_calls": True,
     }
     result = Result(write(tmp_path / "chat.jsonl", row))
-    assert result.account.form == "openai"
+    assert result.report.form == "openai"
     (trajectory,) = result.trajectories
     assert trajectory.tools == [ADD]
     assert result.loaded.prompts[0].tools == ["add"]
@@ -190,7 +190,7 @@ def test_one_torn_file_of_many_costs_itself_alone(tmp_path: Path) -> None:
     whole = (folder / "train-0.parquet").read_bytes()
     (folder / "train-0.parquet").write_bytes(whole[:-20])
     result = Result(folder)
-    assert (result.account.files, result.account.rows, result.account.rows_left_out) == (3, 3, 1)
+    assert (result.report.files, result.report.rows, result.report.rows_left_out) == (3, 3, 1)
     (told,) = [row for row in result.unmapped if row["reason"] == "the row is malformed"]
     assert told["place"].endswith("train-0.parquet")
     assert "cannot be read as Parquet" in told["value"]
@@ -199,7 +199,7 @@ def test_one_torn_file_of_many_costs_itself_alone(tmp_path: Path) -> None:
 def test_a_row_without_a_turn_to_train_on_is_left_out(tmp_path: Path, write: Write) -> None:
     excluded = {"messages": [USER, FOUR, OTHER, {**SIX, "weight": 0}]}
     result = Result(write(tmp_path / "chat.jsonl", {"messages": [USER, FOUR]}, excluded))
-    assert (result.account.rows, result.account.rows_left_out, len(result.trajectories)) == (2, 1, 1)
+    assert (result.report.rows, result.report.rows_left_out, len(result.trajectories)) == (2, 1, 1)
     assert any("nothing to train on" in row["reason"] for row in result.unmapped)
 
 
@@ -229,13 +229,13 @@ def test_rows_of_distilabel_from_every_file_it_writes(tmp_path: Path, write: Wri
         with pa.OSFile(str(source), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
     result = Result(source)
-    assert result.account.form == "distilabel"
+    assert result.report.form == "distilabel"
     (trajectory,) = result.trajectories
     assert trajectory.messages == [{"role": "system", "content": "Be brief."}, USER, FOUR]
     assert trajectory.model == "Qwen/Qwen3-32B"
     assert trajectory.turns[0].usage == {"prompt_tokens": 20, "completion_tokens": 2}
     assert (result.beside.expected_answer, result.beside.metadata) == ("4", {})
-    assert (result.account.failed, result.account.rows_left_out) == (1, 1)
+    assert (result.report.failed, result.report.rows_left_out) == (1, 1)
     assert result.listed("distilabel_metadata") == [["raw_output_text_generation_0"]] * 2
 
 
@@ -254,7 +254,7 @@ def test_grouped_answers_are_samples_of_one_prompt(tmp_path: Path, write: Write)
     assert second.messages[-1] == {"role": "assistant", "content": "four", "reasoning_content": "carry"}
     assert (third.stop_reason, third.turns) == (StopReason.ERROR, [])
     assert result.listed("ratings") == [[5, 1, 0]]
-    assert (result.account.failed, result.account.rows_left_out) == (1, 0)
+    assert (result.report.failed, result.report.rows_left_out) == (1, 0)
 
 
 def test_conversations_of_distilabel_hold_their_answers(tmp_path: Path, write: Write) -> None:
@@ -272,7 +272,7 @@ def test_conversations_of_distilabel_hold_their_answers(tmp_path: Path, write: W
 def test_torn_lines_are_told_of_with_their_number(tmp_path: Path, write: Write) -> None:
     good = json.dumps({"messages": [USER, FOUR]})
     result = Result(write(tmp_path / "chat.jsonl", f"{good}\n\n[1]\n{good[:30]}\n{good}\n{good[:40]}"))
-    assert (result.account.rows, result.account.rows_left_out, len(result.trajectories)) == (5, 3, 2)
+    assert (result.report.rows, result.report.rows_left_out, len(result.trajectories)) == (5, 3, 2)
     assert [row["place"].rpartition(" ")[2] for row in result.unmapped] == ["3", "4", "6"]
     assert "may be cut off" in result.unmapped[2]["value"]
 
@@ -282,6 +282,6 @@ def test_every_row_is_written_or_listed(tmp_path: Path, write: Write) -> None:
     rows += [{"messages": [USER], "metadata": 3}, {"messages": [USER], "tools": [{"name": "x"}]}, {"messages": [[]]}]
     rows += [{"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": 1}}]}]}]
     result = Result(write(tmp_path / "chat.jsonl", *rows), "openai")
-    assert (result.account.rows, result.account.rows_left_out) == (len(rows), len(rows) - 1)
+    assert (result.report.rows, result.report.rows_left_out) == (len(rows), len(rows) - 1)
     left_out = {row["place"] for row in result.unmapped}
     assert len(left_out) == len(rows) - 1
