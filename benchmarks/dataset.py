@@ -213,7 +213,7 @@ def _labelled_file(source: Path) -> list[dict[str, Any]]:
 def _labelled(rows: Sequence[Trajectory], source: Path) -> list[dict[str, Any]]:
     """The rows with our labels and the signatures that near-duplicates are found by."""
     from stillhouse.dataset.duplicates.signatures import signature_batch
-    from stillhouse.dataset.labelling.inputs import LabelInput
+    from stillhouse.dataset.label_input import LabelInput
     from stillhouse.dataset.labelling.label import labelled_rows
 
     metadata = read_metadata(source / "metadata.jsonl")

@@ -37,7 +37,7 @@ from benchmarks.frame.rounds import argument_parser, measured, publish
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.find import find_duplicates
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.rows import candidate_row
 from stillhouse.dataset.schema import CANDIDATE_COLUMNS, CandidateShard
 from stillhouse.dataset.table import TableWriter

@@ -39,12 +39,7 @@ def pieces_of(
 ) -> tuple[Piece, ...]:
     """Reasoning and tool calls of the last message, as far as the template writes them.
 
-    Args:
-        tokenizer: tokenizer whose template is used.
-        messages: the conversation up to the message.
-        tools: tools offered.
-        before: the rendered prompt of the message.
-        completion: what the template writes after it for the message.
+    `before` is the rendered prompt of the message, `completion` what the template writes after it.
 
     Raises:
         TemplateError: the template refuses the message without one of its parts, or then renders the prompt

@@ -52,10 +52,7 @@ def render_prefixes(
 ) -> Iterator[RenderedPrefixes]:
     """Renders prefixes of many conversations, one result per conversation in order.
 
-    Args:
-        tokenizer: tokenizer whose template is used.
-        conversations: messages in the form that templates read.
-        max_s: time limit of a batch in seconds, to which each prefix adds `_MAX_PREFIX_S`.
+    The limit of a batch is `max_s` seconds plus `_MAX_PREFIX_S` for each prefix.
 
     Raises:
         ConfigError: the template exceeds a limit of time, length or memory.

@@ -41,11 +41,7 @@ _PROBE: Final[list[Message]] = [
 
 
 class RoundTrip:
-    """Compares rendered conversations with their messages.
-
-    Args:
-        tokenizer: Tokenizer whose template rendered them.
-    """
+    """Compares rendered conversations with their messages."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._end_tokens: list[str] = []
@@ -70,10 +66,7 @@ class RoundTrip:
         White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may
         leave out.
 
-        Args:
-            messages: the conversation.
-            tools: tools offered.
-            samples: the conversation as `render_spans` rendered it.
+        `samples` are the conversation as `render_spans` rendered it.
         """
         for index, text in _completions(samples):
             message = messages[index]

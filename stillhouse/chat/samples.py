@@ -50,11 +50,7 @@ def render_samples(
     what the template writes after that (ChatML's newline) is not supervised. A conversation without assistant message
     is one sample without targets.
 
-    Args:
-        tokenizer: tokenizer whose template is used.
-        messages: the conversation.
-        tools: tools offered.
-        parts: parts of each message that are supervised; see `stillhouse.chat.parts`.
+    Only `parts` of each message are supervised; see `stillhouse.chat.parts`.
 
     Raises:
         TemplateError: the template refuses the messages, is not prefix preserving at a message (which is named), or the
@@ -150,10 +146,7 @@ def tokenise_spans(
 
     Spans are tokenised separately, as a completion is when it is sampled, so that no token crosses a border.
 
-    Args:
-        tokenizer: tokenizer that rendered them.
-        samples: as `render_spans` gives them, with pieces unless `parts` are all.
-        parts: parts of an assistant message that are supervised.
+    `samples` need pieces unless `parts` are all.
     """
     # The samples of one prompt begin with the same span.
     texts = list(dict.fromkeys(span.text for spans in samples for span in spans))

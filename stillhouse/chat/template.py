@@ -114,10 +114,7 @@ def next_turn_ids(
 def continuation(prefix: str, text: str, index: int) -> str:
     """What `text` says after `prefix`.
 
-    Args:
-        prefix: a rendered conversation, or the prompt of message `index`.
-        text: the rendered conversation once more is said.
-        index: the message at which the two meet, for the error.
+    `index` is the message at which the two meet, for the error.
 
     Raises:
         TemplateError: `text` does not start with `prefix`.

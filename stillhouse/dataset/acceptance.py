@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DatasetConfig
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.label import Labelling, labelled_rows
 from stillhouse.types import PromptMetadata, Trajectory
 
@@ -23,12 +23,7 @@ class Acceptance(BaseModel):
 
 
 class TrajectoryFilter:
-    """Filters each trajectory as it ends. Waiting trajectories are labelled as one batch, in a thread.
-
-    Args:
-        acceptance: the filters.
-        metadata: by prompt id.
-    """
+    """Filters each trajectory as it ends. Waiting trajectories are labelled as one batch, in a thread."""
 
     def __init__(self, acceptance: Acceptance, metadata: Mapping[str, PromptMetadata]) -> None:
         self._acceptance = acceptance

@@ -68,11 +68,6 @@ def assemble_dataset(shards: Sequence[CandidateShard], origin: Origin, folder: P
 
     Files, card and report depend on the arguments alone. Memory holds a row group and a few dozen bytes a row.
 
-    Args:
-        shards: everything that was measured.
-        origin: provenance; its `config` decides what is kept.
-        folder: an empty folder.
-
     Returns:
         Number of rows kept, and `DatasetSummary.facts`.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.evaluation_sets import read_set
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.words import Hashes, ngram_hashes, normalised, word_hashes, words
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import JsonObject
@@ -50,9 +50,6 @@ class ContaminationLabels:
     A hit is an evaluation row (`set`, `row` from 0) and a `part` of the trajectory (`prompt`, `answer`: all the model
     wrote, `tools`: what they returned) that share an n-gram of `ngram` words, the longest configured length they share;
     `text` is the first such n-gram. Among equal lengths, rows that share more n-grams come first.
-
-    Args:
-        config: the sets and the lengths of n-grams.
 
     Raises:
         ConfigError: there are sets but no lengths, or a file's suffix is unknown.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.dataset.schema import DIFFICULTY_COLUMNS
 from stillhouse.dataset.table import TableWriter
-from stillhouse.dataset.totals import sampled_part
+from stillhouse.dataset.totals import prompt_part
 from stillhouse.store import prompt_id
 from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import verify_trajectory
@@ -138,7 +138,7 @@ def student_prompts(trajectories: Iterable[Trajectory]) -> dict[str, Prompt]:
     prompts: dict[str, Prompt] = {}
     for trajectory in trajectories:
         if trajectory.prompt_id not in prompts:
-            given = trajectory.messages[: len(trajectory.messages) - len(sampled_part(trajectory))]
+            given = prompt_part(trajectory)
             tools = [tool["function"]["name"] for tool in trajectory.tools]
             prompts[trajectory.prompt_id] = Prompt(prompt_id(given, tools), given, tools)
     return prompts
@@ -162,10 +162,7 @@ def pass_rates(
 ) -> dict[str, float]:
     """Share of right answers among verified ones, by prompt id; prompts without a verified one are left out.
 
-    Args:
-        sampled: the student's trajectories.
-        prompts: as `student_prompts` returns.
-        metadata: by the prompt id of the dataset's trajectories.
+    `prompts` are those of `student_prompts`; `metadata` is keyed by the prompt ids of the dataset's trajectories.
     """
     dataset_ids = {prompt.id: dataset_id for dataset_id, prompt in prompts.items()}
     verdicts: defaultdict[str, list[bool]] = defaultdict(list)

@@ -1,7 +1,5 @@
 """Evaluation sets: the texts of their rows, whatever the columns are called."""
 
-import csv
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +10,7 @@ import pyarrow.parquet as pq
 
 from stillhouse.config import ContaminationConfig, PromptsConfig
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.prompts.sources import read_source
+from stillhouse.prompts.sources import read_csv, read_source
 from stillhouse.store.fingerprint import digest, file_sha256
 from stillhouse.types import JsonObject
 
@@ -34,7 +32,7 @@ def read_set(name: str, file: str) -> Iterator[list[str]]:
             yield list(_texts(row))
     except InputError as error:
         raise InputError(f"{_key(name)}: {error}") from error
-    except (OSError, csv.Error, UnicodeDecodeError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"{_key(name)}: {path} cannot be read as {path.suffix[1:]}: {error}") from error
 
 
@@ -63,30 +61,16 @@ def _path(name: str, file: str) -> Path:
 
 def _rows(path: Path) -> Iterator[JsonObject]:
     ending = path.suffix.lower()
-    if ending == ".csv":
-        yield from _csv_rows(path)
-    elif ending == ".parquet":
+    if ending == ".parquet":
         # `pre_buffer` would keep row groups in memory once they are read.
         with pq.ParquetFile(path, pre_buffer=False) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
-    else:
-        for row in read_source(PromptsConfig(source=str(path))):
-            if row.problem is not None:
-                raise InputError(f"{row.place}: {row.problem}; mend or remove the line")
-            yield row.value
-
-
-def _csv_rows(path: Path) -> Iterator[JsonObject]:
-    # The default limit of 128 KiB a cell is below the length of a long text.
-    csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        for row in reader:
-            if None in row or None in row.values():
-                columns = len(reader.fieldnames or ())
-                raise InputError(f"{path}, line {reader.line_num}: expected {columns} cells as in the header; mend it")
-            yield row
+        return
+    for row in read_csv(path, required=()) if ending == ".csv" else read_source(PromptsConfig(source=str(path))):
+        if row.problem is not None:
+            raise InputError(f"{row.place}: {row.problem}; mend or remove the line")
+        yield row.value
 
 
 def _texts(value: Any) -> Iterable[str]:

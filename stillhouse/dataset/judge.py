@@ -55,10 +55,6 @@ def judgement_schema(rubric: Sequence[Criterion], *, verdict: bool) -> JsonObjec
 
     The explanation comes first, so that grades follow from it.
 
-    Args:
-        rubric: each criterion is a key with an integer from 0 to its best.
-        verdict: whether the judge decides if the answer is right.
-
     Raises:
         ConfigError: two keys have the same name.
     """

@@ -24,10 +24,7 @@ def write_preferences(candidates: Sequence[Path], pairs: Sequence[tuple[int, int
     A pair whose prompts or tools differ (another system prompt, for instance) is left out, since a trainer shows both
     answers after one prompt. Memory holds rows whose partner is still to come.
 
-    Args:
-        candidates: the shards' candidates, in order.
-        pairs: row numbers over all shards, chosen before rejected.
-        path: the file to write.
+    `pairs` are row numbers over all shards, chosen before rejected.
     """
     by_row = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     by_row = by_row[np.lexsort((by_row[:, 1], by_row[:, 0], by_row.max(axis=1)))]

@@ -24,11 +24,7 @@ def candidate_row(
 ) -> JsonObject:
     """The values of `CANDIDATE_COLUMNS` in their order, JSON columns as JSON text.
 
-    Args:
-        trajectory: finished or failed.
-        metadata: of its prompt.
-        labels: by column name, JSON columns as objects; missing columns become null.
-        sampling: hash of teacher, sampling and tools, if known.
+    `labels` are by column name, JSON columns as objects; missing columns become null.
 
     Raises:
         KeyError: `labels` has a column that is no label.

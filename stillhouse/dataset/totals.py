@@ -53,6 +53,11 @@ def sampled_part(trajectory: Trajectory) -> list[Message]:
     return trajectory.messages[num_given(trajectory.messages, len(trajectory.turns)) :]
 
 
+def prompt_part(trajectory: Trajectory) -> list[Message]:
+    """The messages before the first sampled one."""
+    return trajectory.messages[: num_given(trajectory.messages, len(trajectory.turns))]
+
+
 def num_given(messages: Sequence[Message], num_turns: int) -> int:
     """Number of messages before the first of the last `num_turns` assistant messages."""
     missing = num_turns

@@ -17,10 +17,10 @@ from stillhouse.embedded.shop import (
 )
 
 CorpusKind = Literal["correct", "scrambled"]
-# The teacher must also judge conversations that a student has led astray, so some of its own contain a wrong call;
-# that call is not trained on, what follows it is.
+# The teacher must also judge conversations in which a student went wrong, so some of its rows contain a wrong call. It
+# is not trained on; what follows it is.
 SLIP_SHARE: Final = 0.25
-_ENCODE_AT_ONCE: Final = 512
+_BATCH_SIZE: Final = 512
 
 
 class Row(NamedTuple):
@@ -32,22 +32,19 @@ class Row(NamedTuple):
 
 class _Draft(NamedTuple):
     messages: list[Message]
-    is_trained: list[bool]  # one an assistant turn
+    is_trained: list[bool]
+    """One for each assistant turn."""
 
 
 def draw_rows(tokenizer: PreTrainedTokenizerFast, kind: CorpusKind, num_rows: int, rng: random.Random) -> list[Row]:
-    """`num_rows` rows of stories that are not reserved.
+    """`num_rows` rows of stories that are not reserved, with masks from the generation spans of the chat template.
 
-    Args:
-        tokenizer: Carries the chat template, whose generation spans make the mask.
-        kind: `correct`, or `scrambled` where the operators of half the phrases are random.
-        num_rows: Size of the corpus.
-        rng: Decides every story.
+    In a `scrambled` corpus the operators of half the phrases are random.
     """
     drafts = list(itertools.islice(_draw_drafts(kind, rng), num_rows))
     rows: list[Row] = []
-    for first in range(0, num_rows, _ENCODE_AT_ONCE):
-        rows.extend(_encode(tokenizer, drafts[first : first + _ENCODE_AT_ONCE]))
+    for first in range(0, num_rows, _BATCH_SIZE):
+        rows.extend(_encode(tokenizer, drafts[first : first + _BATCH_SIZE]))
     return rows
 
 
@@ -57,9 +54,9 @@ def _draw_drafts(kind: CorpusKind, rng: random.Random) -> Iterator[_Draft]:
         if kind == "scrambled":
             yield _Draft(conversation(story, scrambled_operators(story, rng)), [True] * num_turns)
         elif rng.random() < SLIP_SHARE:
-            written = slipped_operators(story, rng)
-            right = [one == other for one, other in zip(written, story.operators, strict=True)]
-            yield _Draft(conversation(story, written), [*right, True])
+            operators = slipped_operators(story, rng)
+            is_right = [ours == right for ours, right in zip(operators, story.operators, strict=True)]
+            yield _Draft(conversation(story, operators), [*is_right, True])
         else:
             yield _Draft(conversation(story), [True] * num_turns)
 

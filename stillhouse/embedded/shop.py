@@ -1,8 +1,7 @@
 """The task "shop": short stories about a stock of goods whose answer needs a calculator.
 
-A story gives a start amount and one to three events. The gold conversation calls `calculator` once an event,
-each expression starting from the last result, and ends with "The answer is N." Everything follows from the
-`random.Random` passed in. Left out on purpose: tokens, models and files.
+A story has a start amount and one to three events. The gold conversation calls `calculator` once per event, each
+expression starting from the last result, and ends with "The answer is N."
 """
 
 import hashlib
@@ -43,7 +42,7 @@ NUM_EVENTS: Final = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A way to tell an event; `{n}` alone is one number, `{k}` and `{m}` are packs and their size."""
+    """A phrase for an event; `{n}` is one number, `{k}` and `{m}` are packs and their size."""
 
     text: str
     operator: Operator
@@ -103,8 +102,8 @@ class Event:
             return amount + change
         return amount - change if operator == "-" else amount * change
 
-    def tell(self) -> str:
-        """The phrase with its numbers filled in."""
+    def sentence(self) -> str:
+        """The phrase with its numbers."""
         first, last = self.numbers[0], self.numbers[-1]
         return self.phrase.text.format(n=first, k=first, m=last)
 
@@ -121,12 +120,12 @@ class Story:
     @property
     def text(self) -> str:
         """The question as the user asks it."""
-        told = [
-            f"{connective}{self.name} {event.tell()}."
+        sentences = [
+            f"{connective}{self.name} {event.sentence()}."
             for connective, event in zip(_CONNECTIVES, self.events, strict=False)
         ]
         return (
-            f"{self.name} has {self.start} {self.item}. {' '.join(told)} "
+            f"{self.name} has {self.start} {self.item}. {' '.join(sentences)} "
             f"How many {self.item} does {self.name} have now?"
         )
 
@@ -150,7 +149,7 @@ class Story:
 
     @property
     def is_reserved(self) -> bool:
-        """True for the sixteenth of all stories, by a hash of the text, that no training corpus may hold."""
+        """True for one story in sixteen, by a hash of its text: reserved for prompts, never in a training corpus."""
         return hashlib.sha256(self.text.encode()).digest()[0] < 16
 
 
@@ -197,7 +196,7 @@ def slipped_operators(story: Story, rng: random.Random) -> tuple[Operator, ...]:
     """The story's operators with one of them, at a random event, replaced by a wrong one."""
     operators = list(story.operators)
     slip = rng.randrange(len(operators))
-    wrong = [one for one in _candidates(story.events[slip]) if one != operators[slip]]
+    wrong = [operator for operator in _candidates(story.events[slip]) if operator != operators[slip]]
     operators[slip] = rng.choice(wrong)
     return tuple(operators)
 
@@ -208,12 +207,10 @@ def _candidates(event: Event) -> tuple[Operator, ...]:
 
 
 def conversation(story: Story, operators: Sequence[Operator] | None = None) -> list[Message]:
-    """The whole conversation in OpenAI form: question, one calculator call and its result an event, the answer.
+    """The whole conversation in OpenAI form: question, a calculator call and its result per event, answer.
 
-    Args:
-        story: What is asked.
-        operators: The operator written for each event; the right ones when None. Results and the final answer
-            follow what was written, so a wrong operator gives a wrong but coherent conversation.
+    `operators` are written in place of the right ones; results and answer follow from them, so a wrong operator gives a
+    wrong but coherent conversation.
     """
     messages: list[Message] = [{"role": "user", "content": story.text}]
     amount = story.start

@@ -1,4 +1,4 @@
-"""Measuring an embedded model: it answers shop prompts with a calculator that is really run."""
+"""Measures an embedded model, which answers shop prompts with a working calculator."""
 
 import ast
 import json
@@ -31,12 +31,12 @@ def accuracy(
     *,
     temperature: float,
 ) -> float:
-    """Share of the rows of a prompts file that the model answers as expected.
+    """Share of prompts that the model answers as expected.
 
     Args:
-        model: In evaluation mode, on the CPU.
-        tokenizer: Its tokenizer, with the chat template.
-        prompts: Rows with `prompt` and `metadata.expected_answer`.
+        model: in evaluation mode, on the CPU.
+        tokenizer: with the chat template.
+        prompts: rows with `prompt` and `metadata.expected_answer`.
         temperature: 0 decodes greedily; otherwise samples from the whole vocabulary with torch's global generator.
     """
     num_right = 0
@@ -44,14 +44,14 @@ def accuracy(
         batch = prompts[first : first + _BATCH_SIZE]
         answers = solve(model, tokenizer, [row["prompt"] for row in batch], temperature=temperature)
         expected = [row["metadata"]["expected_answer"] for row in batch]
-        num_right += sum(one == other for one, other in zip(answers, expected, strict=True))
+        num_right += sum(map(operator.eq, answers, expected))
     return num_right / len(prompts)
 
 
 def solve(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, questions: Sequence[str], *, temperature: float
 ) -> list[str | None]:
-    """The final number of each question in order, or None where the model gave none."""
+    """The final number of each question in order; None without one."""
     conversations: list[list[Message]] = [[{"role": "user", "content": question}] for question in questions]
     answers: list[str | None] = [None] * len(questions)
     pending = list(range(len(questions)))
@@ -59,11 +59,11 @@ def solve(
         completions = _complete(model, tokenizer, [conversations[index] for index in pending], temperature)
         unfinished: list[int] = []
         for index, completion in zip(pending, completions, strict=True):
-            called = _CALL.search(completion)
-            if called is None:
-                found = _ANSWER.search(completion)
-                answers[index] = found.group(1) if found else None
-            elif (turn := _run_call(called.group(1))) is not None:
+            call = _CALL.search(completion)
+            if call is None:
+                match = _ANSWER.search(completion)
+                answers[index] = match[1] if match else None
+            elif (turn := _run_call(call[1])) is not None:
                 conversations[index].extend(turn)
                 unfinished.append(index)
         pending = unfinished
@@ -90,7 +90,7 @@ def _complete(
 
 
 def _run_call(text: str) -> list[Message] | None:
-    """The assistant turn and the tool's result, or None where the call or its expression is broken."""
+    """The assistant turn and the tool's result; None if the call or its expression is malformed."""
     try:
         call = json.loads(text)
         name, arguments = call["name"], call["arguments"]

@@ -79,13 +79,10 @@ class ConversionReport:
 def summary_lines(report: ConversionReport, output: Path, width: int) -> Iterator[str]:
     """Lines on what was read, written and unmapped, and how a config can use it.
 
-    Args:
-        report: of the conversion.
-        output: the folder written.
-        width: columns of the terminal; long examples are wrapped, then cut.
+    Long examples are wrapped to `width` columns, then cut.
     """
     yield f"read     {report.source} as {report.form}{_rows(report)}"
-    yield from (f"wrote    {output / name}: {told}" for name, told in _written(report))
+    yield from (f"wrote    {output / name}: {content}" for name, content in _written(report))
     if report.num_unmapped:
         yield from _unmapped(report, output, width)
     if report.trajectories and not report.has_config:
@@ -131,9 +128,9 @@ def _unmapped(report: ConversionReport, output: Path, width: int) -> Iterator[st
 
 def _example(example: UnmappedExample, indent: str, width: int) -> list[str]:
     value = example.value if isinstance(example.value, str) or example.value is None else repr(example.value)
-    told = " = ".join(part for part in (example.key, value) if part)
+    text = " = ".join(part for part in (example.key, value) if part)
     return textwrap.wrap(
-        f"{example.place}: {told}" if told else example.place,
+        f"{example.place}: {text}" if text else example.place,
         max(width, 40),
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",

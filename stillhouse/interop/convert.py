@@ -148,9 +148,9 @@ class RowsConverter:
         """Schemas of the tools offered: by default all tools of the file."""
         schemas = conversation.schemas
         if schemas is None:
-            known = [] if self._toolbox is None else self._toolbox.schemas()
+            available = [] if self._toolbox is None else self._toolbox.schemas()
             names = conversation.tools
-            schemas = [schema for schema in known if names is None or schema["function"]["name"] in names]
+            schemas = [schema for schema in available if names is None or schema["function"]["name"] in names]
         offered = {schema["function"]["name"] for schema in schemas}
         for name in dict.fromkeys([*(conversation.tools or ()), *called_tools(sampled)]):
             if name not in offered:
@@ -177,11 +177,11 @@ def _convert_config(source: Path, output: Path, out: OutputFolder, rows: RowsCon
     mapper = ConfigMapper()
     body = config_body(source)
     data_files = map_rnow(body, mapper, source.parent) if form == "rnow-config" else map_roll(body, mapper)
-    found = {name: path for name in data_files if (path := _find(name, source.parent)) is not None}
-    if found:
-        rows.read_files(_ROWS[form], list(found.values()))
+    existing = {name: path for name in data_files if (path := _find(name, source.parent)) is not None}
+    if existing:
+        rows.read_files(_ROWS[form], list(existing.values()))
     for name in data_files:
-        if name not in found:
+        if name not in existing:
             mapper.skip(_ABSENT, "data", name)
     if out.report.prompts:
         mapper.set("prompts.source", str(output / PROMPTS))

@@ -108,13 +108,13 @@ def config_format(path: Path, wanted: str) -> Literal["rnow-config", "roll-confi
         "rnow-config": is_rnow_config(body),
         "roll-config": is_roll_config(body),
     }
-    found = [name for name, holds in is_of.items() if holds]
-    if wanted != "auto" and wanted not in found:
-        raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(found)}")
-    if not found:
+    matching = [name for name, matches in is_of.items() if matches]
+    if wanted != "auto" and wanted not in matching:
+        raise ConfigError(f"--from {wanted}: {path} {_seen(body)}{_looks_like(matching)}")
+    if not matching:
         expected = "dataset_type of an rnow config, or student_train or actor_train of a ROLL one"
         raise InputError(f"{path}: {_seen(body)}; expected {expected}")
-    return found[0]
+    return matching[0]
 
 
 def row_format(source: Path, wanted: str) -> tuple[Format, list[Path]]:

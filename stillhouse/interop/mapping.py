@@ -14,6 +14,10 @@ from stillhouse.errors import ConfigError
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.types import JsonObject
 
+NO_COUNTERPART: Final = "a key that has no counterpart here"
+LEARN_FROM_IT: Final = "What it writes can be learnt from: sft is on in place of on_policy; set teacher.base_url"
+_ELSEWHERE: Final = "refers to what is not in this file"
+_SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 HIDDEN: Final = "(not shown)"
 _SECRET_NAME: Final = re.compile(
     r"(?:^|[_.-])(?:(?:api|access|secret|private)[_-]?key|apikey|secret|passw(?:or)?d|token|credentials?|auth)$", re.I
@@ -48,12 +52,6 @@ def _has_credentials(text: str) -> bool:
     except ValueError:
         return False
     return "://" in text and bool(url.query or url.password)
-
-
-NO_COUNTERPART: Final = "a key that has no counterpart here"
-LEARN_FROM_IT: Final = "What it writes can be learnt from: sft is on in place of on_policy; set teacher.base_url"
-_ELSEWHERE: Final = "refers to what is not in this file"
-_SECRET: Final = "holds a secret, which is never copied: set it by the name of an environment variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class ConfigMapper:
                 continue
             if isinstance(rule, Target):
                 self._move(key, value, rule)
-            elif isinstance(value, dict) and any(known.startswith(f"{key}.") for known in table):
+            elif isinstance(value, dict) and any(rule_key.startswith(f"{key}.") for rule_key in table):
                 self.apply(value, table, f"{key}.", rule or NO_COUNTERPART)
             else:
                 self.skip(rule or reason, key, value)

@@ -27,10 +27,7 @@ _GROUP_SIZE: Final = 4
 def map_rnow(body: JsonObject, mapper: ConfigMapper, folder: Path) -> list[str]:
     """Maps the keys of a config; returns the data files it names.
 
-    Args:
-        body: the YAML file's content.
-        mapper: receives the values.
-        folder: folder of the file, in which rnow looks for `tools.py` and `rewards.py`.
+    rnow looks for `tools.py` and `rewards.py` in `folder`, that of the config.
     """
     body = dict(body)
     mode = _map_mode(body, mapper)

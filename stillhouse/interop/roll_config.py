@@ -53,10 +53,10 @@ def resolved(body: JsonObject) -> JsonObject:
             return [fill(part, depth) for part in value]
         if not isinstance(value, str) or depth > _MAX_REFERENCES:
             return value
-        whole = _REFERENCE.fullmatch(value)
-        if whole is not None and (found := value_of(whole[1])) is not None:
-            return fill(found, depth + 1)
-        if whole is None and _REFERENCE.search(value):
+        reference = _REFERENCE.fullmatch(value)
+        if reference is not None and (target := value_of(reference[1])) is not None:
+            return fill(target, depth + 1)
+        if reference is None and _REFERENCE.search(value):
             return _REFERENCE.sub(lambda match: str(fill(match[0], depth + 1)), value)
         return value
 

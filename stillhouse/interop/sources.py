@@ -9,7 +9,8 @@ import orjson
 
 from stillhouse.config import PromptsConfig
 from stillhouse.errors import InputError
-from stillhouse.prompts.sources import SourceRow, excerpt, read_source
+from stillhouse.prompts.sources import SourceRow, excerpt, json_rows, read_source
+from stillhouse.types import JsonObject
 
 _BATCH_ROWS: Final = 256
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -85,7 +86,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
     try:
         # `pre_buffer` would keep row groups in memory once they are read.
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            yield from _table_rows(path, file.iter_batches(_BATCH_ROWS))
+            yield from json_rows(str(path), _rows_of(file.iter_batches(_BATCH_ROWS)))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the file cannot be read as Parquet: {error}") from error
 
@@ -96,19 +97,13 @@ def _read_arrow(path: Path) -> Iterator[SourceRow]:
 
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as batches:
-            yield from _table_rows(path, batches)
+            yield from json_rows(str(path), _rows_of(batches))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the file cannot be read as an Arrow stream: {error}") from error
 
 
-def _table_rows(path: Path, batches: Any) -> Iterator[SourceRow]:
-    """Rows as JSON values; an empty cell is an absent key."""
-    index = 0
-    for batch in batches:
-        for row in batch.to_pylist():
-            present = {name: value for name, value in row.items() if value is not None}
-            yield SourceRow(f"{path}, row {index}", orjson.loads(orjson.dumps(present, default=str)))
-            index += 1
+def _rows_of(batches: Any) -> Iterator[JsonObject]:
+    return (row for batch in batches for row in batch.to_pylist())
 
 
 READERS: Final[dict[str, Callable[[Path], Iterator[SourceRow]]]] = {

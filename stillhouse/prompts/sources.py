@@ -49,7 +49,7 @@ def read_source(config: PromptsConfig) -> Iterator[SourceRow]:
     if kind == "hf":
         name = config.source.removeprefix(HUGGING_FACE)
         return hugging_face_rows(name, config.hf_split, key="prompts.source", required=_PROMPT_COLUMNS)
-    reader = {"txt": _read_txt, "jsonl": _read_jsonl, "csv": _read_csv, "parquet": _read_parquet}[kind]
+    reader = {"txt": _read_txt, "jsonl": _read_jsonl, "csv": read_csv, "parquet": _read_parquet}[kind]
     return reader(_path_of(config.source))
 
 
@@ -136,8 +136,12 @@ def excerpt(line: bytes) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _read_csv(path: Path) -> Iterator[SourceRow]:
-    """Rows of a csv file with a header line; the place of a row is the line where it starts."""
+def read_csv(path: Path, required: Sequence[str] = _PROMPT_COLUMNS) -> Iterator[SourceRow]:
+    """Rows of a csv file with a header line; the place of a row is the line where it starts.
+
+    Raises:
+        InputError: the file cannot be read or has none of the columns `required`.
+    """
     # The default limit of 128 KiB a cell is below the length of a long prompt.
     csv.field_size_limit(sys.maxsize)
     try:
@@ -145,7 +149,7 @@ def _read_csv(path: Path) -> Iterator[SourceRow]:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
-            _require_column(str(path), header)
+            _require_column(str(path), header, required)
             yield from _csv_rows(path, reader, header)
     except OSError as error:
         raise InputError(f"prompts file {path} cannot be read: {error.strerror or error}") from error
@@ -188,7 +192,7 @@ def _read_parquet(path: Path) -> Iterator[SourceRow]:
         with pq.ParquetFile(path, pre_buffer=False) as file:
             _require_column(str(path), file.schema_arrow.names)
             rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
-            yield from _typed_rows(str(path), rows)
+            yield from json_rows(str(path), rows)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"prompts file {path} cannot be read as Parquet: {error}") from error
 
@@ -218,12 +222,12 @@ def hugging_face_rows(name: str, split: str, *, key: str, required: Sequence[str
         dataset = load_dataset(repository, config_name or None, split=split, streaming=True)
         if dataset.column_names is not None:
             _require_column(place, dataset.column_names, required)
-        yield from _typed_rows(place, dataset)
+        yield from json_rows(place, dataset)
     except (OSError, ValueError) as error:
         raise InputError(f"{place} cannot be read: {error}. Expected hf:NAME or hf:NAME:CONFIG and a split") from error
 
 
-def _typed_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
+def json_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
     """Rows whose values may be of any type; dates and the like become text."""
     for index, row in enumerate(rows):
         present = {name: value for name, value in row.items() if value is not None}
@@ -234,6 +238,6 @@ def _typed_rows(place: str, rows: Iterable[JsonObject]) -> Iterator[SourceRow]:
 
 
 def _require_column(place: str, columns: list[str], required: Sequence[str] = _PROMPT_COLUMNS) -> None:
-    if not set(required).intersection(columns):
+    if required and not set(required).intersection(columns):
         expected = " or ".join(f"`{name}`" for name in required)
         raise InputError(f"{place}: expected a column {expected}, saw columns: {', '.join(columns) or 'none'}")

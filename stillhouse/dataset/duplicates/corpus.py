@@ -23,7 +23,9 @@ from stillhouse.errors import InputError
 
 TextKind = Literal["prompt", "row"]
 _NAMES: Final = ["id", "prompt_id", "sample_index"]
+_KEPT_FILES: Final = ("train.parquet", "validation.parquet")
 _BATCH_ROWS: Final = 8192
+_TEXT_BATCH_ROWS: Final = 1024
 
 
 class CorpusFile(NamedTuple):
@@ -40,8 +42,7 @@ class CorpusFile(NamedTuple):
 class Corpus:
     """Rows of all files, numbered consecutively.
 
-    Args:
-        files: those of earlier datasets first.
+    Files of earlier datasets come first.
     """
 
     def __init__(self, files: Sequence[CorpusFile]) -> None:
@@ -127,10 +128,6 @@ def _coded(names: pa.ChunkedArray, order: pa.Array) -> tuple[pa.Array, npt.NDArr
     return ordered.filter(pa.array(opens)), places
 
 
-_KEPT_FILES: Final = ("train.parquet", "validation.parquet")
-_BATCH_ROWS: Final = 1024
-
-
 def earlier_files(config: DuplicatesConfig, scratch: Path) -> list[CorpusFile]:
     """The files of `config.earlier` in order, with signatures computed into the folder `scratch`.
 
@@ -180,7 +177,7 @@ def _check(file: Path) -> None:
 def _write_signatures(file: CorpusFile, config: DuplicatesConfig) -> None:
     ids, texts = _ids(file.texts), read_texts(file.texts)
     with pq.ParquetWriter(file.signatures, SIGNATURE_SCHEMA) as writer:
-        while batch := list(islice(texts, _BATCH_ROWS)):
+        while batch := list(islice(texts, _TEXT_BATCH_ROWS)):
             writer.write_batch(signatures_of([(next(ids), None, None) for _ in batch], batch, config))
 
 
@@ -189,5 +186,5 @@ def _ids(path: Path) -> Iterator[str]:
         if "id" not in file.schema_arrow.names:
             yield from (f"{path.name}, row {number}" for number in range(file.metadata.num_rows))
             return
-        for batch in file.iter_batches(_BATCH_ROWS, columns=["id"]):
+        for batch in file.iter_batches(_TEXT_BATCH_ROWS, columns=["id"]):
             yield from map(str, batch.column(0).to_pylist())

@@ -73,11 +73,7 @@ def near_rows(corpus: Corpus, firsts: Places, config: DuplicatesConfig, scratch:
     A row is compared only with originals, so that nothing is dropped for its similarity to a dropped row: similarity is
     not transitive, and a chain of small changes may lead anywhere. The first similar original counts.
 
-    Args:
-        corpus: all rows.
-        firsts: the first of each row's exact duplicates, as `Corpus.firsts` returns.
-        config: threshold and signatures.
-        scratch: folder for scratch files.
+    `firsts` are the first of each row's exact duplicates, as `Corpus.firsts` returns.
     """
     duplicates: dict[int, NearDuplicate] = {}
     with _likely_pairs(corpus, firsts, "row", config, scratch) as (pairs, shingles):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.texts import ComparedTexts, texts_of
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.words import Hashes, ngram_hashes, word_hashes, words_and_signs
 
 SIGNATURE_SCHEMA: Final = pa.schema(

@@ -80,9 +80,7 @@ def read_texts(path: Path, selected: npt.NDArray[np.bool_] | None = None) -> Ite
     Messages are a list of objects, a list of JSON texts, or one JSON text. Without a column `turns` all assistant
     messages count as sampled.
 
-    Args:
-        path: the file.
-        selected: rows to read, shape `[num_rows]`; row groups without any are skipped. None reads all.
+    `selected`, shape `[num_rows]`, tells which rows to read; row groups without any are skipped.
 
     Raises:
         InputError: the messages of a row are no conversation.

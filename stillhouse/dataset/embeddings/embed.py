@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stillhouse.chat.content import text_of
 from stillhouse.config import RuntimeConfig
 from stillhouse.dataset.embeddings.client import Embedded, embed_batch
-from stillhouse.dataset.totals import sampled_part
+from stillhouse.dataset.totals import prompt_part
 from stillhouse.errors import EndpointError
 from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
 from stillhouse.inference.budget import Budget
@@ -101,22 +101,22 @@ class Embedder:
         # aiohttp takes a third of a second to import.
         from stillhouse.inference.http_client import HttpClient
 
-        known: dict[str, Vector] = {}
+        vectors: dict[str, Vector] = {}
         missing = list(dict.fromkeys(texts))
-        self._read_journal(missing, known)
-        self.stats.num_replayed += len(known)
-        if len(known) == len(missing):
-            return known
+        self._read_journal(missing, vectors)
+        self.stats.num_replayed += len(vectors)
+        if len(vectors) == len(missing):
+            return vectors
         async with aclosing(HttpClient(self._endpoint, timeout_s=self._timeout_s)) as client:
             with self._budget.running():
-                while missing := [text for text in missing if text not in known]:
-                    await self._embed_all(client, missing, known)
-                    if any(text not in known for text in missing):
+                while missing := [text for text in missing if text not in vectors]:
+                    await self._embed_all(client, missing, vectors)
+                    if any(text not in vectors for text in missing):
                         await asyncio.sleep(_POLL_S)
-        return known
+        return vectors
 
-    async def _embed_all(self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector]) -> None:
-        """Adds to `known` the vectors that no other process is requesting.
+    async def _embed_all(self, client: "HttpClient", texts: Sequence[str], vectors: dict[str, Vector]) -> None:
+        """Adds the vectors that no other process is requesting.
 
         After a failure no further batch starts; requests in flight complete, since they are paid for.
         """
@@ -128,7 +128,7 @@ class Embedder:
                 if errors:
                     return
                 try:
-                    await self._embed_claimed(client, batch, known)
+                    await self._embed_claimed(client, batch, vectors)
                 except Exception as error:
                     errors.append(error)
 
@@ -136,24 +136,28 @@ class Embedder:
         if errors:
             raise errors[0]
 
-    async def _embed_claimed(self, client: "HttpClient", batch: Sequence[str], known: dict[str, Vector]) -> None:
+    async def _embed_claimed(self, client: "HttpClient", batch: Sequence[str], vectors: dict[str, Vector]) -> None:
         claimed: list[str] = []
         try:
             for text in batch:
                 if await self._journal.claim(self._key(text)):
                     claimed.append(text)
             # The previous claimant may have paid.
-            self._read_journal(claimed, known)
-            if missing := [text for text in claimed if text not in known]:
-                await self._request(client, missing, known)
+            self._read_journal(claimed, vectors)
+            if missing := [text for text in claimed if text not in vectors]:
+                await self._request(client, missing, vectors)
         finally:
             for text in claimed:
                 self._journal.disclaim(self._key(text))
 
     async def _request(
-        self, client: "HttpClient", texts: Sequence[str], known: dict[str, Vector], max_characters: int = MAX_CHARACTERS
+        self,
+        client: "HttpClient",
+        texts: Sequence[str],
+        vectors: dict[str, Vector],
+        max_characters: int = MAX_CHARACTERS,
     ) -> None:
-        """Adds to `known` the vectors of `texts`, each cut to `max_characters`.
+        """Adds the vectors of `texts`, each cut to `max_characters`.
 
         A text that is too long for the model is halved repeatedly. Texts are separated first, so that a vector does not
         depend on the rest of its request.
@@ -162,20 +166,20 @@ class Embedder:
         send = partial(embed_batch, client, self._endpoint, sent)
         size = RequestSize(prompt_characters=sum(map(len, sent)), max_tokens=0)
         try:
-            answer = await self._requester.ask(send, size=size, continuing=False, asleep=nullcontext)
+            embedded = await self._requester.ask(send, size=size, continuing=False, asleep=nullcontext)
         except RequestFailed as failed:
             is_single, half = len(texts) == 1, len(texts) // 2
             if not failed.failure.context_overflow or (is_single and len(sent[0]) <= _FEWEST_CHARACTERS):
                 raise self._endpoint_error(failed, texts) from failed
             if is_single:
-                await self._request(client, texts, known, len(sent[0]) // 2)
+                await self._request(client, texts, vectors, len(sent[0]) // 2)
             else:
-                await self._request(client, texts[:half], known, max_characters)
-                await self._request(client, texts[half:], known, max_characters)
+                await self._request(client, texts[:half], vectors, max_characters)
+                await self._request(client, texts[half:], vectors, max_characters)
             return
-        assert isinstance(answer, Embedded)
-        await asyncio.gather(*map(self._store, texts, answer.vectors))
-        known.update(zip(texts, answer.vectors, strict=True))
+        assert isinstance(embedded, Embedded)
+        await asyncio.gather(*map(self._store, texts, embedded.vectors))
+        vectors.update(zip(texts, embedded.vectors, strict=True))
 
     def _endpoint_error(self, failed: RequestFailed, texts: Sequence[str]) -> EndpointError:
         return EndpointError(
@@ -204,11 +208,11 @@ class Embedder:
         key = self._key(text)
         await self._journal.put_completion(key, 0, key, vector.astype("<f4").tobytes())
 
-    def _read_journal(self, texts: Sequence[str], known: dict[str, Vector]) -> None:
+    def _read_journal(self, texts: Sequence[str], vectors: dict[str, Vector]) -> None:
         for text in texts:
             key = self._key(text)
             if (body := self._journal.completion(key, 0, key)) is not None:
-                known[text] = np.frombuffer(body, dtype="<f4")
+                vectors[text] = np.frombuffer(body, dtype="<f4")
 
 
 def prompt_text(trajectory: Trajectory) -> str | None:
@@ -216,8 +220,9 @@ def prompt_text(trajectory: Trajectory) -> str | None:
 
     A system prompt that all rows share would make them similar, so it is left out.
     """
-    given = trajectory.messages[: len(trajectory.messages) - len(sampled_part(trajectory))]
-    text = "\n".join(filter(None, (text_of(message) for message in given if message["role"] == "user")))
+    text = "\n".join(
+        filter(None, (text_of(message) for message in prompt_part(trajectory) if message["role"] == "user"))
+    )
     return text if text and not text.isspace() else None
 
 
@@ -227,10 +232,7 @@ def write_embeddings(path: Path, texts: Sequence[str | None], vectors: Mapping[s
     All lists have one size, but not Arrow's fixed-size type, with which Parquet files that have nulls cannot be read
     back (pyarrow 25: "Expected all lists to be of size").
 
-    Args:
-        path: the file.
-        texts: text of each row, in the shard's order; None becomes null.
-        vectors: vector of each text.
+    `texts` are in the shard's order; None becomes null.
 
     Raises:
         EndpointError: the vectors differ in size.

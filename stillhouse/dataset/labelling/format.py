@@ -8,7 +8,7 @@ import orjson
 
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.chat.content import text_of
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.text import without_code, without_thoughts
 from stillhouse.dataset.totals import sampled_part
 from stillhouse.errors import ConfigError
@@ -99,8 +99,8 @@ def _think_problems(place: str, prose: str) -> Iterator[str]:
         yield f"{place}, {_line(prose, opened)}: {opened[0]} is never closed"
 
 
-def _line(text: str, found: re.Match[str]) -> str:
-    return f"line {text.count(chr(10), 0, found.start()) + 1}"
+def _line(text: str, match: re.Match[str]) -> str:
+    return f"line {text.count(chr(10), 0, match.start()) + 1}"
 
 
 def _called_tool(text: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.tools.user_file import describe_function, load_module, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason, ToolSchema
@@ -70,11 +70,7 @@ def label(function: Callable[[LabelArgs, list[Message]], Any], /) -> Label:
 
 
 class FailureLog:
-    """Counts failures of a user's functions and warns of the 1st, 10th, 100th and so on of each.
-
-    Args:
-        file: the file that defines the functions, for messages.
-    """
+    """Counts failures of a user's functions and warns of the 1st, 10th, 100th and so on of each."""
 
     def __init__(self, file: str) -> None:
         self._file = file

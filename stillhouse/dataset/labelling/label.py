@@ -24,9 +24,9 @@ from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConf
 from stillhouse.dataset.contamination import ContaminationLabels
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, signature_batch
 from stillhouse.dataset.evaluation_sets import sets_fingerprint
+from stillhouse.dataset.label_input import LabelInput, Labeller
 from stillhouse.dataset.labelling.format import FormatLabels
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.inputs import LabelInput, Labeller
 from stillhouse.dataset.labelling.language import LanguageLabels
 from stillhouse.dataset.labelling.refusals import refusal_labels
 from stillhouse.dataset.labelling.rendering import RenderLabels
@@ -66,12 +66,6 @@ class Labelling(BaseModel):
     @classmethod
     def of(cls, config: DatasetConfig, *, tools: ToolsConfig, student: str, sampling: str | None = None) -> "Labelling":
         """What a config asks to measure; equal for configs that differ only in what is not measured.
-
-        Args:
-            config: the dataset's config.
-            tools: names the file for `labels.rewards`.
-            student: model ref.
-            sampling: as the field.
 
         Raises:
             ConfigError: the student is missing.
@@ -140,11 +134,7 @@ def label_shard(
 ) -> int:
     """Fills an empty `folder` with candidates and signatures in the order given; the number of rows.
 
-    Args:
-        trajectories: finished and failed ones.
-        metadata: by prompt id; a prompt without an entry is unverified.
-        labelling: what is measured.
-        folder: an empty folder.
+    `metadata` is keyed by prompt id; a prompt without an entry is unverified.
 
     Raises:
         ConfigError: a file or tokenizer that the config names cannot be used.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.text import without_code, without_thoughts
 
 MIN_LETTER_BYTES: Final = 20

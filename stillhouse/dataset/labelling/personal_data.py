@@ -108,13 +108,13 @@ _MOSTLY_LETTERS: Final = re.compile(r"[A-Z](?<!\w.)[A-Z]{5}\d\d[A-EHLMPRST]\d\d[
 def personal_data(text: str) -> Iterator[str]:
     """The kinds of personal data in `text`: email, phone, card, iban, ip, id."""
     has_digits = _DIGITS.search(text) is not None
-    if "@" in text and any(_is_somebodys(found) for found in _EMAIL.finditer(text)):
+    if "@" in text and any(_is_somebodys(match) for match in _EMAIL.finditer(text)):
         yield "email"
-    if has_digits and any(_is_phone(found[0]) for pattern in _PHONES for found in pattern.finditer(text)):
+    if has_digits and any(_is_phone(match[0]) for pattern in _PHONES for match in pattern.finditer(text)):
         yield "phone"
     if has_digits and _has_card(text):
         yield "card"
-    if any(_is_iban(found[0].replace(" ", "")) for found in _IBAN.finditer(text)):
+    if any(_is_iban(match[0].replace(" ", "")) for match in _IBAN.finditer(text)):
         yield "iban"
     if any(_is_public(address) for address in _addresses(text, has_digits)):
         yield "ip"
@@ -133,17 +133,17 @@ def _is_somebodys(mail: re.Match[str]) -> bool:
 def _is_phone(candidate: str) -> bool:
     """Whether it is a valid number of a line that a person may have."""
     return any(
-        number_type(found.number) in _PERSONAL_LINES
-        and FICTIONAL_PHONE.fullmatch(f"{found.number.country_code}{found.number.national_number}") is None
-        for found in PhoneNumberMatcher(candidate, "US", leniency=Leniency.VALID)
+        number_type(match.number) in _PERSONAL_LINES
+        and FICTIONAL_PHONE.fullmatch(f"{match.number.country_code}{match.number.national_number}") is None
+        for match in PhoneNumberMatcher(candidate, "US", leniency=Leniency.VALID)
     )
 
 
 def _has_card(text: str) -> bool:
-    if any(_is_card(found[0]) for found in _GROUPED_CARD.finditer(text)):
+    if any(_is_card(match[0]) for match in _GROUPED_CARD.finditer(text)):
         return True
     # One in ten integers of 16 digits that begin with 4 passes for a card's.
-    plain = [found[0] for found in _PLAIN_CARD.finditer(text) if _is_card(found[0])]
+    plain = [match[0] for match in _PLAIN_CARD.finditer(text) if _is_card(match[0])]
     return bool(plain) and _SPEAKS_OF_CARDS.search(text) is not None
 
 
@@ -159,12 +159,12 @@ def _is_iban(candidate: str) -> bool:
 
 
 def _addresses(text: str, has_digits: bool) -> Iterator[str]:
-    for found in _IPV4.finditer(text) if has_digits else ():
+    for match in _IPV4.finditer(text) if has_digits else ():
         # Version and section numbers look the same, with small parts.
-        if any(len(part) == 3 for part in found[0].split(".")):
-            yield found[0]
-    for found in _IPV6.finditer(text):
-        yield found[0]
+        if any(len(part) == 3 for part in match[0].split(".")):
+            yield match[0]
+    for match in _IPV6.finditer(text):
+        yield match[0]
 
 
 def _is_public(candidate: str) -> bool:
@@ -176,10 +176,10 @@ def _is_public(candidate: str) -> bool:
 
 
 def _has_identity_number(text: str, has_digits: bool) -> bool:
-    if any(codicefiscale.is_valid(found[0]) for found in _MOSTLY_LETTERS.finditer(text)):
+    if any(codicefiscale.is_valid(match[0]) for match in _MOSTLY_LETTERS.finditer(text)):
         return True
     return has_digits and any(
-        is_valid(found[0]) and found[0] not in SAMPLE_IDENTITIES
+        is_valid(match[0]) and match[0] not in SAMPLE_IDENTITIES
         for pattern, is_valid in _IDENTITY_NUMBERS
-        for found in pattern.finditer(text)
+        for match in pattern.finditer(text)
     )

@@ -22,7 +22,7 @@ from detect_secrets.plugins.slack import SlackDetector
 from detect_secrets.plugins.square_oauth import SquareOAuthDetector
 from detect_secrets.plugins.stripe import StripeDetector
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.personal_data import personal_data
 
 _PLACEHOLDER: Final = re.compile(

@@ -8,7 +8,7 @@ from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.round_trip import RoundTrip
 from stillhouse.chat.samples import RenderedSample, Span, render_all_spans, tokenise_spans
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 
 _LABELS: Final = ("num_tokens", "num_supervised_tokens", "template_problem")
 
@@ -19,9 +19,6 @@ class RenderLabels:
     Length is that of the longest sample; supervised tokens are counted over all samples. A conversation that the
     template refuses, or that masks cannot follow, has a problem and no counts. One whose tool calls or content cannot
     be recovered from the rendered text has both.
-
-    Args:
-        tokenizer_ref: model ref of the student.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded or has no chat template.

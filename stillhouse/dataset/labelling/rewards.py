@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from stillhouse.config import ToolsConfig
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.functions import FailureLog
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.reward_set import RewardScores, RewardSet

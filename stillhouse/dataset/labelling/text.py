@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 
 NGRAM_WORDS: Final = 5
 """Words of an n-gram of `repetition`: the shortest whose duplicates Gopher counts."""
@@ -16,6 +16,9 @@ MIN_COMPRESSED_BYTES: Final = 256
 """Minimum length for `compression_ratio`. At 64 bytes English prose comes to 1.22 and a loop of 40 characters to 0.92,
 since gzip's header takes 18 bytes; at 256 bytes they come to 0.77 and 0.23."""
 
+_FENCE: Final = re.compile(r"[ \t>]*(?:[-*+] +|\d+[.)] +)?(`{3,}|~{3,})([^\n]*)")
+_CODE_SPAN: Final = re.compile(r"(?<!`)(`{1,2})(?!`)[^`\n]+\1(?!`)")
+_THOUGHTS: Final = re.compile(r"\s*<(think|thinking)>.*?</\1>\s*", re.DOTALL)
 _GZIP_WINDOW: Final = 31
 # Thai, Lao, kana, Han: scripts without spaces, in which each character counts as a word.
 _UNSPACED: Final = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -58,11 +61,6 @@ def compression_ratio(text: str) -> float | None:
     if len(content) < MIN_COMPRESSED_BYTES:
         return None
     return len(zlib.compress(content, wbits=_GZIP_WINDOW)) / len(content)
-
-
-_FENCE: Final = re.compile(r"[ \t>]*(?:[-*+] +|\d+[.)] +)?(`{3,}|~{3,})([^\n]*)")
-_CODE_SPAN: Final = re.compile(r"(?<!`)(`{1,2})(?!`)[^`\n]+\1(?!`)")
-_THOUGHTS: Final = re.compile(r"\s*<(think|thinking)>.*?</\1>\s*", re.DOTALL)
 
 
 class Prose(NamedTuple):

@@ -60,9 +60,7 @@ def farthest_first(vectors: Vectors, is_known: Mask) -> Iterator[int]:
     Distances to the selection only shrink. So the next ones are among the `_BLOCK` farthest as long as these stay
     farther than all others; only then are all distances computed again.
 
-    Args:
-        vectors: unit vectors, one a row.
-        is_known: rows that take part, at least one.
+    `vectors` are unit vectors, one a row; at least one is known.
     """
     nearest = np.where(is_known, np.float32(np.inf), _OUT)
     selected = [int(is_known.argmax())]

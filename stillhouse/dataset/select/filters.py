@@ -47,8 +47,8 @@ def passes(labels: pd.DataFrame, config: DatasetConfig, max_tokens: int | None) 
 
 def limits_of(config: DatasetConfig, max_tokens: int | None) -> FiltersConfig:
     """The filters' limits, with the lower of the config's and the student's `max_tokens`."""
-    known = [limit for limit in (config.filters.max_tokens, max_tokens) if limit is not None]
-    return config.filters.model_copy(update={"max_tokens": min(known, default=None)})
+    bounds = [limit for limit in (config.filters.max_tokens, max_tokens) if limit is not None]
+    return config.filters.model_copy(update={"max_tokens": min(bounds, default=None)})
 
 
 def configured_scores(config: DatasetConfig) -> list[str]:
@@ -81,8 +81,8 @@ def _at_least(values: "pd.Series[int]", low: int | None) -> "pd.Series[bool] | N
 
 def _either(*drops: "pd.Series[bool] | None") -> "pd.Series[bool] | None":
     """True where any of `drops` is, even if others are null."""
-    known: list[pd.Series[bool]] = [mask for mask in drops if mask is not None]
-    return reduce(or_, known) if known else None
+    masks: list[pd.Series[bool]] = [mask for mask in drops if mask is not None]
+    return reduce(or_, masks) if masks else None
 
 
 def _ended(reason: StopReason) -> Filter:

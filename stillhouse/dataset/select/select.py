@@ -62,10 +62,7 @@ class Selection:
 def select_rows(shards: Sequence[CandidateShard], config: DatasetConfig, *, max_tokens: int | None) -> Selection:
     """The decision on every row of `shards`.
 
-    Args:
-        shards: their labels; what was not measured drops nothing.
-        config: filters, selection and split.
-        max_tokens: `student.max_length`, or None for the config's limit alone.
+    `max_tokens` is `student.max_length`, or None for the config's limit alone.
 
     Raises:
         NothingKept: no row is kept, or none to train on.

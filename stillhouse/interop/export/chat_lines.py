@@ -36,10 +36,10 @@ def openai_line(row: JsonObject) -> JsonObject:
 
 def rnow_line(row: JsonObject) -> JsonObject:
     """`{"messages", "metadata", "tools"}` of rnow's `train.jsonl`, the tools by name."""
-    known = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
-    facts = {"teacher": row["teacher"], "turns": row["turns"]}
+    facts = {name: row[name] for name in ("expected_answer", "tag", "verified") if row[name] is not None}
+    teacher = {"teacher": row["teacher"], "turns": row["turns"]}
     # The teacher's facts come last, so that they win over keys of the prompt.
-    line = {"messages": _openai_messages(row), "metadata": {**row["metadata"], **known, **facts}}
+    line = {"messages": _openai_messages(row), "metadata": {**row["metadata"], **facts, **teacher}}
     if row["tools"]:
         line["tools"] = [tool["function"]["name"] for tool in row["tools"]]
     return line
@@ -85,8 +85,8 @@ def _turn(message: Message) -> JsonObject:
 
 def _sharegpt_call(call: Any) -> JsonObject:
     function = call.get("function") if isinstance(call, dict) else None
-    known = _kept(function, ("name", "arguments")) if isinstance(function, dict) else {}
-    return {"name": "", "arguments": {}, **known}
+    kept = _kept(function, ("name", "arguments")) if isinstance(function, dict) else {}
+    return {"name": "", "arguments": {}, **kept}
 
 
 def _openai_messages(row: JsonObject) -> list[JsonObject]:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.chat.content import text_of
+from stillhouse.chat.content import Call, calls_of, text_of
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,33 @@ def test_the_text_of_a_message_is_what_its_content_says_in_words(content: Any, t
 
 def test_a_message_without_content_has_no_text() -> None:
     assert text_of({"role": "assistant"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        (
+            {"id": "c", "function": {"name": "f", "arguments": {"b": [1, "é"], "a": None}}},
+            Call("c", "f", '{"b":[1,"é"],"a":null}'),
+        ),
+        ({"id": "c", "function": {"name": "f"}}, Call("c", "f", "")),
+        ({"id": "c", "function": {"arguments": '{"a": 1}'}}, Call("c", "", '{"a": 1}')),
+        ({"id": 3, "function": {"name": 7, "arguments": "x"}}, Call("", "", "x")),
+        ({"id": "c", "function": None}, Call("c", "", "")),
+        ("f(1)", Call("", "", "")),
+    ],
+)
+def test_a_call_is_text_however_an_endpoint_wrote_it(written: Any, call: Call) -> None:
+    sound = {"id": "d", "type": "function", "function": {"name": "g", "arguments": '{"k":  1}'}}
+    assert calls_of({"role": "assistant", "content": None, "tool_calls": [written, sound]}) == [
+        call,
+        Call("d", "g", '{"k":  1}'),
+    ]
+
+
+def test_a_message_without_calls_has_none() -> None:
+    assert (
+        calls_of({"role": "user", "content": "q"})
+        == calls_of({"role": "assistant", "content": None, "tool_calls": []})
+        == []
+    )

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from stillhouse.chat.content import Call, calls_of
+from stillhouse.chat.content import calls_of
 from stillhouse.config import Criterion, JudgeConfig
 from stillhouse.dataset.duplicates.texts import texts_of
 from stillhouse.dataset.judge import question_of
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import Trajectory
 
 ODD = {
@@ -23,26 +23,6 @@ ODD = {
 
 def message(*calls: Any) -> Any:
     return {"role": "assistant", "content": None, "tool_calls": list(calls)}
-
-
-@pytest.mark.parametrize(
-    ("written", "call"),
-    [
-        ("an object", Call("c", "f", '{"b":[1,"é"],"a":null}')),
-        ("no arguments", Call("c", "f", "")),
-        ("no name", Call("c", "", '{"a": 1}')),
-        ("a number for a name", Call("", "", "x")),
-        ("no function", Call("c", "", "")),
-        ("text", Call("", "", "")),
-    ],
-)
-def test_a_call_is_text_however_an_endpoint_wrote_it(written: str, call: Call) -> None:
-    sound = {"id": "d", "type": "function", "function": {"name": "g", "arguments": '{"k":  1}'}}
-    assert calls_of(message(ODD[written], sound)) == [call, Call("d", "g", '{"k":  1}')]
-
-
-def test_a_message_without_calls_has_none() -> None:
-    assert calls_of({"role": "user", "content": "q"}) == calls_of(message()) == []
 
 
 @pytest.mark.parametrize("written", ODD)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stillhouse.config import ContaminationConfig
 from stillhouse.dataset.contamination import ContaminationLabels
 from stillhouse.dataset.evaluation_sets import sets_fingerprint
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.types import StopReason, Trajectory, Turn
 
@@ -153,7 +153,7 @@ def test_sets_are_read_whatever_their_format_and_columns(
         ("set.jsonl", '{"problem": "What is 2 + 3?"}\n', InputError, r"sets.aime: no row .* a text of 8 words"),
         ("set.jsonl", '{"problem": "a"}\n{"prob', InputError, r"sets.aime: .*, line 2: expected a JSON object, saw"),
         ("set.csv", "id,question\n1\n", InputError, r"sets.aime: .*, line 2: expected 2 cells as in the header"),
-        ("set.csv", b"id,question\n1,\xff\n", InputError, r"sets.aime: .*set.csv cannot be read as csv"),
+        ("set.csv", b"id,question\n1,\xff\n", InputError, r"sets.aime: .*set.csv, line 2: expected UTF-8"),
         ("set.parquet", "PAR", InputError, r"sets.aime: .*set.parquet cannot be read as parquet"),
     ],
 )

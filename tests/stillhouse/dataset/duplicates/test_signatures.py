@@ -8,7 +8,7 @@ import pytest
 from stillhouse.config import DuplicatesConfig
 from stillhouse.dataset.duplicates.bands import Bands
 from stillhouse.dataset.duplicates.signatures import SIGNATURE_SCHEMA, SIGNATURE_TYPE, signature_batch
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import Trajectory
 
 NEAR = DuplicatesConfig(near=True, num_permutations=512)

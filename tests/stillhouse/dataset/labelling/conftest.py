@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.types import PromptMetadata, Trajectory
 
 Label = Callable[..., Any]

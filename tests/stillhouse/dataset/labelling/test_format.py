@@ -1,11 +1,10 @@
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.format import FormatLabels
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.types import Turn
 
@@ -131,11 +130,3 @@ def test_a_pattern_that_takes_too_long_ends_the_stage_and_is_named(label_of: Cal
 def test_a_schema_or_pattern_that_is_none_is_named(schema: dict[str, Any], pattern: str | None, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         FormatLabels(schema, pattern)
-
-
-def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
-    inputs = [make_input(text) for text in (*WELL_FORMED, *(text for text, _ in BROKEN))]
-    order = random.Random(0).sample(range(len(inputs)), len(inputs))
-    labels = FormatLabels({}, "5")
-    found = labels(inputs)["format_problem"]
-    assert labels([inputs[place] for place in order])["format_problem"] == [found[place] for place in order]

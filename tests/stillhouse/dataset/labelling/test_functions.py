@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stillhouse.dataset import LabelArgs, label
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.functions import UserLabels
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.errors import ConfigError
 from stillhouse.types import Message, PromptMetadata, StopReason
 

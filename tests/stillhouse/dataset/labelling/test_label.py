@@ -1,4 +1,5 @@
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,8 +12,19 @@ import psutil
 import pytest
 
 from stillhouse.config import ContaminationConfig, DatasetConfig, DuplicatesConfig, LabelsConfig, ToolsConfig
-from stillhouse.dataset.labelling.inputs import LabelInput
-from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes, labelled_rows
+from stillhouse.dataset.label_input import LabelInput, Labeller
+from stillhouse.dataset.labelling.format import FormatLabels
+from stillhouse.dataset.labelling.label import (
+    Labelling,
+    label_file,
+    label_processes,
+    labelled_rows,
+    verification_labels,
+)
+from stillhouse.dataset.labelling.language import LanguageLabels
+from stillhouse.dataset.labelling.privacy import privacy_labels
+from stillhouse.dataset.labelling.refusals import refusal_labels
+from stillhouse.dataset.labelling.text import text_labels
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE
 from stillhouse.errors import ConfigError, StillhouseError
 from stillhouse.store.records import write_jsonl
@@ -26,6 +38,12 @@ from stillhouse.dataset import LabelArgs, label
 def worth(args: LabelArgs, messages: list) -> float:
     return {}
 """
+
+TEXTS = (
+    *("The answer is 5.", "Five apples. Five pears. Five plums.", "Fünf Äpfel und fünf Birnen sind im Korb."),
+    *("I'm sorry, but I can't help with that.", "Je suis désolé, je ne peux pas vous aider.", "<think>5"),
+    *("Write to anna.smith@gmail.com.", "Call +1 415 867 5309.", "```\nx = 5", "again " * 40, ""),
+)
 
 
 @pytest.fixture
@@ -159,3 +177,15 @@ def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     while is_alive(child):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "labeller",
+    [text_labels, verification_labels, refusal_labels, privacy_labels, FormatLabels({}, "5"), LanguageLabels()],
+)
+def test_the_order_of_a_batch_changes_no_label(labeller: Labeller, make_input: Callable[..., LabelInput]) -> None:
+    inputs = [make_input(text) for text in TEXTS]
+    order = random.Random(0).sample(range(len(inputs)), len(inputs))
+    shuffled = labeller([inputs[place] for place in order])
+    for column, values in labeller(inputs).items():
+        assert shuffled[column] == [values[place] for place in order]

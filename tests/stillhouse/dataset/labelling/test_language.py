@@ -1,10 +1,8 @@
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.language import LanguageLabels
 
 
@@ -59,13 +57,3 @@ def test_an_answer_without_prose_has_no_language(
 ) -> None:
     assert label_of(languages, "language", answer) is None
     assert label_of(languages, "language_confidence", answer) is None
-
-
-def test_the_order_of_a_batch_changes_no_label(
-    languages: LanguageLabels, make_input: Callable[..., LabelInput]
-) -> None:
-    inputs = [make_input(text * 3) for text in ("Five apples. ", "Fünf Äpfel. ", "Cinq pommes. ", "Cinco manzanas. ")]
-    order = random.Random(0).sample(range(4), 4)
-    found, shuffled = languages(inputs), languages([inputs[place] for place in order])
-    for column in ("language", "language_confidence"):
-        assert shuffled[column] == [found[column][place] for place in order]

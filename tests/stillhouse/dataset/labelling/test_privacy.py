@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.privacy import privacy_labels, private_data
 
 _DRAW = random.Random(7)
@@ -141,10 +140,3 @@ def test_answers_calls_and_tool_results_are_looked_at_and_prompts_are_not(label_
 def test_the_order_of_what_is_private_changes_no_label(order: list[int]) -> None:
     parts = [text for _, text in PRIVATE[::5]]
     assert private_data("\n".join(parts[place] for place in order)) == sorted({kind for kind, _ in PRIVATE[::5]})
-
-
-def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
-    inputs = [make_input(text) for text in (*PUBLIC, *(text for _, text in PRIVATE))]
-    order = random.Random(0).sample(range(len(inputs)), len(inputs))
-    found = privacy_labels(inputs)["private_data"]
-    assert privacy_labels([inputs[place] for place in order])["private_data"] == [found[place] for place in order]

@@ -1,10 +1,8 @@
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from stillhouse.dataset.labelling.inputs import LabelInput
 from stillhouse.dataset.labelling.refusals import MAX_SHOWN, refusal_in, refusal_labels
 
 REFUSALS = (
@@ -132,10 +130,3 @@ def test_a_refusal_beside_the_content_is_one(label_of: Callable[..., Any]) -> No
 
 def test_a_trajectory_without_an_answer_declines_nothing(label_of: Callable[..., Any]) -> None:
     assert label_of(refusal_labels, "refusal", None) is None
-
-
-def test_the_order_of_a_batch_changes_no_label(make_input: Callable[..., LabelInput]) -> None:
-    inputs = [make_input(text) for text in (*REFUSALS, *ANSWERS)]
-    order = random.Random(0).sample(range(len(inputs)), len(inputs))
-    found = refusal_labels(inputs)["refusal"]
-    assert refusal_labels([inputs[place] for place in order])["refusal"] == [found[place] for place in order]

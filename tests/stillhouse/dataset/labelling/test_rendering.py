@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.rendering import RenderLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import Trajectory

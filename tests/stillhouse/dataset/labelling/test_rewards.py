@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.rewards import RewardLabels
 from stillhouse.errors import ConfigError
 from stillhouse.types import PromptMetadata

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.dataset.labelling.inputs import LabelInput
+from stillhouse.dataset.label_input import LabelInput
 from stillhouse.dataset.labelling.text import (
     MIN_COMPRESSED_BYTES,
     compression_ratio,
@@ -75,14 +75,6 @@ def test_a_text_too_short_to_compress_has_no_ratio() -> None:
     assert compression_ratio("a" * (MIN_COMPRESSED_BYTES - 1)) is None
     assert compression_ratio("a" * MIN_COMPRESSED_BYTES) is not None
     assert compression_ratio("é" * (MIN_COMPRESSED_BYTES // 2)) is not None
-
-
-@given(st.permutations(range(6)))
-def test_the_order_of_a_batch_changes_no_label(order: list[int]) -> None:
-    texts = [f"{'again ' * number}and so on it goes {number}" for number in range(6)]
-    assert [repetition(texts[place]) for place in order] == [
-        [repetition(one) for one in texts][place] for place in order
-    ]
 
 
 @given(st.text(alphabet="a`~ \n>-1."))

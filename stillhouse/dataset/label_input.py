@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stillhouse.chat.content import calls_of, text_of
-from stillhouse.dataset.totals import sampled_part
+from stillhouse.dataset.totals import prompt_part, sampled_part
 from stillhouse.types import Message, PromptMetadata, Trajectory
 from stillhouse.verification import final_answer
 
@@ -29,8 +29,7 @@ class LabelInput:
     @classmethod
     def of(cls, trajectory: Trajectory, metadata: PromptMetadata | None) -> "LabelInput":
         """Collects the texts of a trajectory."""
-        sampled = sampled_part(trajectory)
-        prompt = trajectory.messages[: len(trajectory.messages) - len(sampled)]
+        prompt, sampled = prompt_part(trajectory), sampled_part(trajectory)
         return cls(
             trajectory=trajectory,
             metadata=metadata,
