@@ -14,7 +14,6 @@ from stillhouse.config.dataset import (
     SelectionConfig,
 )
 from stillhouse.config.demo import DEMO
-from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import Divergence, OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
@@ -41,7 +40,6 @@ __all__ = [
     "EvaluationConfig",
     "FiltersConfig",
     "JudgeConfig",
-    "KubernetesConfig",
     "LabelsConfig",
     "Margin",
     "McpServerConfig",

@@ -5,7 +5,6 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from stillhouse.config.aliases import Alias
-from stillhouse.config.kubernetes import KubernetesConfig
 from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 
@@ -118,9 +117,9 @@ class RuntimeConfig(Section):
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
-    launcher: Literal["inline", "subprocess", "torchrun", "ray", "kubernetes"] = "subprocess"
+    launcher: Literal["inline", "subprocess", "torchrun", "ray"] = "subprocess"
     """Where training runs: in the flow's own process, in a guarded process of its own, in several by torchrun, or as a
-    job of a Ray (the extra `ray`) or Kubernetes cluster (the extra `kubernetes`) whose hosts share the store."""
+    job of a Ray cluster (the extra `ray`) whose hosts share the store. On Kubernetes the cluster is KubeRay's."""
     num_processes: int = Field(default=1, ge=1)
     """Processes of a host that share an SFT by torchrun, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
@@ -130,8 +129,6 @@ class RuntimeConfig(Section):
     """Address `host:port` of the first host, where the others join it; under `torchrun` needed for more than one."""
     gpus_per_host: int | None = Field(default=None, ge=0)
     """GPUs that a host asks its cluster for; None asks for one a process, and for none where `device` is `cpu`."""
-    kubernetes: KubernetesConfig = KubernetesConfig()
-    """How the launcher `kubernetes` asks its cluster for a job."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that trains and measures students, such as `run-stage/gpu`, on machines that
     share the store; this run waits for it and cancels it when it ends itself. None does both in this run."""
@@ -145,7 +142,7 @@ class RuntimeConfig(Section):
         if self.launcher in ("inline", "subprocess") and (self.num_processes, self.num_hosts) != (1, 1):
             raise ValueError(
                 f"runtime.num_processes = {self.num_processes} and runtime.num_hosts = {self.num_hosts} need "
-                f"runtime.launcher `torchrun`, `ray` or `kubernetes`, which is {self.launcher!r}"
+                f"runtime.launcher `torchrun` or `ray`, which is {self.launcher!r}"
             )
         if self.launcher == "torchrun" and self.num_hosts > 1 and self.rendezvous is None:
             raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")

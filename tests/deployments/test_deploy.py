@@ -23,6 +23,7 @@ ENTRIES = read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT)
 WaitUntil = Callable[..., Any]
 # Without on-policy distillation, which is the same code path; long enough to be ended in the middle, if wanted.
 SFT_ALONE = ["on_policy.enabled=false", "evaluation.enabled=false", "runtime.training_deployment=run-stage/cpu"]
+NO_RAY = ["runtime.launcher=ray", "runtime.ray_address=http://127.0.0.1:1"]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +185,7 @@ def test_a_training_elsewhere_ends_with_the_run_that_waits_for_it(
 def test_a_training_that_fails_elsewhere_is_the_failure_of_its_parent_with_the_reason(
     deployed: Any, worker: Any
 ) -> None:
-    run = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", "runtime.launcher=kubernetes")
+    run = _submit(deployed, "train-sft/smoke", *SFT_ALONE, "sft.learning_rate=0.004", *NO_RAY)
     state = deployed.ended(run)
     assert state["type"] == "FAILED"
     assert "run-stage/cpu" in state["message"]

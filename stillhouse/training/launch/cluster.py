@@ -34,8 +34,6 @@ class Standing:
     """Why it is over, or what it waits for; empty while it runs."""
     killed: bool = False
     """Something from outside ended it, so that the same training is worth another try."""
-    is_cause: bool = False
-    """The reason counts before what the hosts say: those that miss a killed one complain of that alone."""
 
 
 class ClusterJobs(Protocol):
@@ -154,7 +152,7 @@ class _Follower:
             now = time.monotonic()
             if standing.is_over or self._failures:
                 ends_by = ends_by or now + self._patience.settle_s
-                if now >= ends_by or (standing.is_over and (self._failures or standing.is_cause)):
+                if now >= ends_by or (standing.is_over and self._failures):
                     raise self._error(standing)
             time.sleep(self._patience.look_s)
 
@@ -191,14 +189,14 @@ class _Follower:
 
     def _error(self, standing: Standing) -> TrainingError:
         where = f"(job {self._attempt.name}, log: {self._job.work_dir / LOG_FILE})"
-        if self._failures and not standing.is_cause:
+        if self._failures:
             first = min(self._failures, key=lambda message: message["at"])
             return (TrainingKilled if first["killed"] else TrainingError)(f"{first['error']} {where}")
         kind = TrainingKilled if standing.killed else TrainingError
-        told = f"{self._job.method}: {standing.reason} {where}. Run the same command again to continue from the last"
-        if standing.is_cause:
-            return kind(f"{told} checkpoint")
-        return kind(f"{told} checkpoint. The end of what it printed:\n{self._last_words()}")
+        return kind(
+            f"{self._job.method}: {standing.reason} {where}. Run the same command again to continue from the last "
+            f"checkpoint. The end of what it printed:\n{self._last_words()}"
+        )
 
     def _last_words(self) -> str:
         try:

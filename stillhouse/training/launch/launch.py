@@ -9,7 +9,6 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
 from stillhouse.training.launch.guarded import train_guarded
 from stillhouse.training.launch.inline import train_inline
-from stillhouse.training.launch.kubernetes_jobs import train_by_kubernetes
 from stillhouse.training.launch.ray_jobs import train_by_ray
 from stillhouse.training.launch.torchrun import train_by_torchrun
 from stillhouse.types import JsonObject
@@ -30,7 +29,6 @@ LAUNCHERS: Final[Mapping[str, Launcher]] = {
     "subprocess": train_guarded,
     "torchrun": train_by_torchrun,
     "ray": train_by_ray,
-    "kubernetes": train_by_kubernetes,
 }
 """By name, as `runtime.launcher` has it."""
 

@@ -130,13 +130,6 @@ def test_the_host_that_failed_first_is_heard(sft_job, tmp_path: Path):
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
-def test_what_the_cluster_did_counts_before_what_the_hosts_say_of_it(sft_job, tmp_path: Path):
-    evicted = Standing(True, "pod 1 was evicted", killed=True, is_cause=True)
-    cluster = Cluster(says(failed("connection closed", 7.0), standing=evicted))
-    with pytest.raises(TrainingKilled, match=r"^sft: pod 1 was evicted .*continue from the last checkpoint$"):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE)
-
-
 def test_a_job_over_without_a_word_shows_what_it_printed(sft_job, tmp_path: Path):
     cluster = Cluster(is_at(Standing(True, "the job failed")))
     with pytest.raises(TrainingError, match=r"the job failed(?s:.*)No module named stillhouse"):
