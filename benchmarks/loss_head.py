@@ -36,11 +36,9 @@ from benchmarks.frame.memory import status_bytes
 from benchmarks.frame.rounds import Spread, alternate, argument_parser, publish, ratio, spread
 from stillhouse.config import Divergence
 from stillhouse.training.head.fused import CPU_CHUNK_ELEMENTS, fused_loss
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import TokenScores
-from stillhouse.training.loop.float32 import use_fast_float32_products
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.losses import cross_entropy
+from stillhouse.training.repeatability import use_fast_float32_products
 
 Side = Literal["ours", "naive"]
 Loss = Literal["cross_entropy", "reverse_kl", "forward_kl", "jsd", "top_k"]

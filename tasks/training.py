@@ -14,9 +14,8 @@ from stillhouse.store import digest, file_sha256
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrackingTarget, TrainJob, teacher_identities
 from stillhouse.training.launch.launch import train
-from stillhouse.training.mirror import mirrored
 from stillhouse.training.sft.sources import source_fingerprint
-from stillhouse.training.workdir import exclusive
+from stillhouse.training.workdir import exclusive, mirrored
 from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.caching import CACHED_STAGE, Stage
 from tasks.models import trained_student

@@ -17,8 +17,8 @@ from benchmarks.frame.training import Precision
 from benchmarks.on_policy.sides.job import Trajectory
 from benchmarks.on_policy.workload import Pair
 from benchmarks.sft.workload import Shape
-from stillhouse.training.loop.float32 import use_fast_float32_products
-from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.flops import measure_peak_flops
+from stillhouse.training.repeatability import use_fast_float32_products
 
 _READ_ELEMENTS: Final = {"cpu": 1 << 26, "cuda": 1 << 30}
 _READ_TIMES: Final = 5

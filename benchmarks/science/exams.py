@@ -13,7 +13,7 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations
-from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.types import JsonObject, Prompt, PromptMetadata
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from benchmarks.science.training import Training
 from stillhouse.store.atomic import write_atomic
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.load import load_on_policy
+from stillhouse.training.ranks import Ranks
 
 
 def gradient_noise(training: Training, num_batches: int) -> float:

@@ -23,12 +23,12 @@ from stillhouse.store import digest, file_sha256
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train as train_job
-from stillhouse.training.loop.checkpoints.checkpoint import load_weights
-from stillhouse.training.loop.checkpoints.pruning import saved_steps
-from stillhouse.training.loop.optimisation.weights import Weights
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.loop.checkpoint import load_weights
+from stillhouse.training.loop.checkpoint_folder import saved_steps
+from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.load import load_student
 from stillhouse.training.monitoring.metrics import METRICS_FILE, read_metrics
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 

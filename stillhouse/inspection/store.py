@@ -105,7 +105,7 @@ def _checkpoints(root: Path) -> Iterator[Finding]:
     if not folders:
         return
     # Takes torch with it.
-    from stillhouse.training.loop.checkpoints.checkpoint import verify_checkpoint
+    from stillhouse.training.loop.checkpoint import verify_checkpoint
 
     num_damaged = 0
     for folder in folders:

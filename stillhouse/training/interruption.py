@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.ranks import Ranks
 
 
 class Interrupted(BaseException):

@@ -15,21 +15,21 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.tracking import TrackedRun, attach
 from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.float32 import use_fast_float32_products
 from stillhouse.training.loop.method import Method
-from stillhouse.training.loop.optimisation.weights import Weights
-from stillhouse.training.loop.parallel.ranks import Ranks, join_ranks
 from stillhouse.training.loop.trainer import Measurement
+from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations, GreedySampling
-from stillhouse.training.monitoring.listener import Listener
+from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.monitoring.alarms import alarms_of
 from stillhouse.training.on_policy.sampling.sampler import Sampler
+from stillhouse.training.ranks import Ranks, join_ranks
+from stillhouse.training.repeatability import make_repeatable
 from stillhouse.training.results.write import write_results
 from stillhouse.training.sft.method import load_sft
-from stillhouse.training.sft.validation_prompts import validation_prompts
+from stillhouse.training.sft.row_forms import validation_prompts
 from stillhouse.training.workdir import exclusive
 from stillhouse.types import JsonObject
 
@@ -52,7 +52,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         ExitStack() as resources,
     ):
         ranks.barrier()
-        _make_repeatable(job, ranks.device)
+        make_repeatable(job.trainer.seed, job.runtime.num_threads, ranks.device)
         student = load_student(job.student_ref, job.student, _loading_device(job, ranks), job.trainer.seed)
         # Equal until here, so that all ranks hold the same student; dropout and noise are each rank's own.
         torch.manual_seed(job.trainer.seed + ranks.rank)
@@ -85,18 +85,6 @@ def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
     target = job.tracking if ranks.is_first else None
     store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     return attach(target.uri if target else None, target.run_id if target else None, store.root)
-
-
-def _make_repeatable(job: TrainJob, device: torch.device) -> None:
-    """Seeds and threads; on the CPU two runs of the same job give the same bits."""
-    torch.manual_seed(job.trainer.seed)
-    if job.runtime.num_threads is not None:
-        torch.set_num_threads(job.runtime.num_threads)
-    if device.type == "cpu":
-        use_fast_float32_products()
-        torch.use_deterministic_algorithms(True)
-        # Only guards against reading memory nobody wrote, at the price of writing all of it.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _loading_device(job: TrainJob, ranks: Ranks) -> torch.device:

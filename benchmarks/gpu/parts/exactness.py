@@ -26,11 +26,11 @@ from stillhouse.config import SftConfig
 from stillhouse.config.training import SftSource
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
-from stillhouse.training.loop.batching.order import Mixture
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.loop.passes import Passes
+from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.weights import sampling_weights
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.method import Sft
 
 _NUM_LAYERS: Final = 4

@@ -17,7 +17,7 @@ from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds, peak_gib
 from benchmarks.loss_head import Head, Setting, Side
 from stillhouse.training.head.fused import GPU_CHUNK_ELEMENTS
-from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.flops import measure_peak_flops
 
 _NUM_TOKENS: Final = 16_384
 

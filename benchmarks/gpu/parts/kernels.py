@@ -10,9 +10,9 @@ from benchmarks.gpu.bench import Bench, Unavailable
 from benchmarks.gpu.plan import Row
 from benchmarks.gpu.timing import median_seconds
 from stillhouse.serving.graphs import cuda_recorder
-from stillhouse.training.loop.batching.microbatches import Segments
 from stillhouse.training.model.attention import segment_attention
-from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.model.microbatches import Segments
+from stillhouse.training.monitoring.flops import measure_peak_flops
 
 _HEADS: Final = 16
 _KV_HEADS: Final = 8

@@ -27,7 +27,7 @@ from benchmarks.on_policy.sides import ours
 from benchmarks.on_policy.sides.job import OnPolicyRecord, Trajectory
 from benchmarks.on_policy.workload import Lengths, Pair, prompts
 from benchmarks.sft.workload import word_tokenizer
-from stillhouse.training.loop.batching.order import distinct_rows
+from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher
 from stillhouse.training.on_policy.teachers.reading import SameTokens

@@ -27,14 +27,13 @@ from benchmarks.sft.workload import word_tokenizer
 from stillhouse.config import SftConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.batching.microbatches import num_inputs, num_targets
-from stillhouse.training.loop.batching.order import Mixture
 from stillhouse.training.loop.method import Batch
+from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.model.memory import estimate_memory
+from stillhouse.training.model.microbatches import num_inputs, num_targets
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.flops import model_flops
-from stillhouse.training.monitoring.listener import NoListener
-from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.flops import measure_peak_flops, model_flops
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.sft.method import Sft
 from stillhouse.types import Sample

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import torch
 
 from benchmarks.frame.training import TrainingJob, TrainingRecord
-from stillhouse.training.loop.batching.order import distinct_rows
+from stillhouse.training.loop.row_order import distinct_rows
 
 WORKS: Final = ("sample", "score", "train", "sync")
 """What a step spends its time on; what is none of the others is training."""

@@ -22,13 +22,12 @@ from benchmarks.on_policy.workload import wanted_tokens
 from stillhouse.config import Divergence, OnPolicyConfig, StudentConfig, ToolsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.tools.toolbox import Toolbox
-from stillhouse.training.head.reference import Reference
+from stillhouse.training.head.scores import Reference
 from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.float32 import use_fast_float32_products
 from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.loss.objective import Objective
@@ -39,6 +38,7 @@ from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.repeatability import use_fast_float32_products
 from stillhouse.types import Prompt, Sample
 
 _REWARDS: Final = str(Path(__file__).with_name("rewards.py"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.frame.training import TrainingJob, TrainingRecord
-from stillhouse.training.loop.batching.order import Mixture
+from stillhouse.training.loop.row_order import Mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from benchmarks.sft.sides.job import SftJob, SftRecord, fingerprint
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.config.training import SftSource
 from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.float32 import use_fast_float32_products
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.metrics import NoListener
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.repeatability import use_fast_float32_products
 from stillhouse.training.sft.method import load_sft
 
 

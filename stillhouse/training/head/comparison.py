@@ -15,8 +15,7 @@ from stillhouse.serving.logits import UNSCALED, LogitScaling
 from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
 from stillhouse.training.head.divergence import Pair, divergences
 from stillhouse.training.head.layer import Layer
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.scores import Reference, ScoreName, TokenScores
 from stillhouse.training.head.softmax import block_rows, wide
 
 

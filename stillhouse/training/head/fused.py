@@ -19,10 +19,8 @@ from stillhouse.config import Divergence
 from stillhouse.training.head.comparison import Comparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
 from stillhouse.training.head.layer import Layer
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
-from stillhouse.training.loop.method import TokenLosses
 
 CPU_CHUNK_ELEMENTS: Final = 3 << 23
 """Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes the matrix products of a large vocabulary too

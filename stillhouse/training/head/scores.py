@@ -1,12 +1,17 @@
-"""What the student says of given target tokens, and how far it is from a teacher there.
+"""What the head and a method exchange: scores of the target tokens, and the losses made of them.
 
-Dimensions: N loss positions, V vocabulary.
+Dimensions: N loss positions, R hidden size of the teacher, V vocabulary.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from stillhouse.config import Divergence
+from stillhouse.serving.logits import UNSCALED, LogitScaling
+from stillhouse.types import Sample
 
 ScoreName = Literal["entropy", "mean_logprob", "reverse_kl"]
 """Scores that cost passes over the logits and are computed only for who wants them."""
@@ -41,3 +46,69 @@ class TokenScores:
     """KL(student || teacher) over the vocabulary, where `reverse_kl` is wanted."""
     reference_logprobs_N: Tensor | None = None
     """Log-probability of each target under the teacher; minus infinity for an id that it does not share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A teacher's whole distributions, to be made from its last hidden states a chunk at a time."""
+
+    hidden_NR: Tensor
+    """The teacher's last hidden states at the positions that predict the targets, in their order; without gradient."""
+    head: nn.Linear
+    """Its output layer, on whatever device: the shared part of it is brought to the student's for each microbatch."""
+    vocabulary: int
+    """Ids below it mean the same to both: student and teacher are compared over these alone, each renormalised. Rows
+    of an embedding beyond the tokenizer's vocabulary thus play no part."""
+    scaling: LogitScaling = UNSCALED
+    """What the teacher does to its logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLosses:
+    """The loss at each of N positions, and what to report of them. Every tensor has shape [N]."""
+
+    losses_N: Tensor
+    """What is minimised is the sum over the batch divided by the number of loss positions of the whole batch."""
+    means: dict[str, Tensor] = field(default_factory=dict)
+    """Reported as the mean over all loss positions of the batch."""
+    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Reported as the sum of the first over the batch, divided by the sum of the second."""
+    maxima: dict[str, Tensor] = field(default_factory=dict)
+    """Reported as the largest value of the batch."""
+
+
+class TokenLoss(Protocol):
+    """The part of a method that the head needs."""
+
+    @property
+    def temperature(self) -> float:
+        """Logits are divided by it."""
+
+    @property
+    def wants(self) -> frozenset[ScoreName]:
+        """Scores that cost a pass over the logits and are made for methods that use them only."""
+
+    @property
+    def divergence(self) -> Sequence[Divergence]:
+        """Terms of an exact divergence from the references' teachers, which the loss finds as `divergence_N` in its
+        scores; none where it uses none.
+        """
+
+    def partition(self, sample: Sample) -> str:
+        """What samples must have in common to share a microbatch, and so a reference."""
+
+    def reference(self, samples: Sequence[Sample]) -> Reference | None:
+        """The teacher's hidden states at all loss positions of `samples`, sample by sample; None for no teacher.
+
+        Called once for each microbatch, without gradient and in the student's precision. A process left without work
+        asks with no samples, as often as the others ask with some.
+        """
+
+    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
+        """What the loss needs of a sample beside its tokens: lists aligned with `token_ids`, by name."""
+
+    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
+        """Losses of N targets, each a function of its own scores and values alone.
+
+        Called for a chunk of a microbatch at a time. The gradient is taken with respect to the scores.
+        """

@@ -68,8 +68,8 @@ class Attempt:
         """`host:port` where the first host listens, written when all are there."""
         return self.folder / "rendezvous"
 
-    def here_file(self, host: int) -> Path:
-        """Its being there says that the host is."""
+    def started_file(self, host: int) -> Path:
+        """Marker file: exists once the host has started."""
         return self.folder / f"host-{host}.here"
 
     def answer_file(self, who: str) -> Path:

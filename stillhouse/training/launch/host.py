@@ -1,27 +1,47 @@
-"""`python -m stillhouse.training.launch.host FOLDER --host N --address IP`: one host of a training on a cluster.
+"""One host of a training in several processes: runs its torchrun and reports how its ranks ended.
 
-It runs in the folder the flow ran in, and answers in a file of the attempt's folder, since nobody may be there to
-listen. Where several hosts train together, each waits until all are there: a cluster may start them far apart.
+`python -m stillhouse.training.launch.host JOB.json` is the first host, which answers on standard output.
+`python -m stillhouse.training.launch.host FOLDER --host N --address IP` is a host of an attempt on a cluster: it
+answers in a file of the attempt's folder, since nobody may be there to listen.
+
+The ranks run in sessions of their own, which the guard of this process does not reach; they end themselves when it
+dies. The first rank writes to the standard output of this process. When a rank fails, this process reports the error of
+the rank that failed first.
 """
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.run import parse_args, run
+
+from stillhouse.processes.exit import announce_parent
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
-from stillhouse.training.launch.guarded import environment
+from stillhouse.training.launch.local import environment, torchrun_arguments
+from stillhouse.training.launch.messages import Answers, exit_reason
+from stillhouse.training.launch.process import run_job_file
 
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
-def main(folder: Path, host: int, address: str) -> int:
-    """Trains this host's part; the exit code."""
+def run_first_host(job_file: Path) -> int:
+    """Runs the ranks of the first host; returns the exit code."""
+    job = TrainJob.model_validate_json(job_file.read_bytes())
+    return _run_ranks(job, 0, job_file, job.runtime.rendezvous)
+
+
+def run_attempt(folder: Path, host: int, address: str) -> int:
+    """Trains one host's part of an attempt; returns the exit code."""
     attempt = attempt_in(folder)
     if not attempt.job_file.is_file():
         sys.stderr.write(
@@ -31,55 +51,91 @@ def main(folder: Path, host: int, address: str) -> int:
         return 1
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     os.environ.update(environment(job))
-    _answer_in(attempt.answer_file(str(host)))
+    _redirect(1, attempt.answer_file(str(host)))
     if job.runtime.num_processes * job.runtime.num_hosts == 1:
-        from stillhouse.training.__main__ import main as train_alone
-
-        return train_alone(attempt.job_file, None)
+        return run_job_file(attempt.job_file)
     rendezvous = meet(attempt, host, job.runtime.num_hosts, address) if job.runtime.num_hosts > 1 else None
-    from stillhouse.training.launch.agent import run_ranks
-    from stillhouse.training.launch.torchrun import torchrun_arguments
-
-    log = LOG_FILE if host == 0 else f"train-host{host}.log"
-    return run_ranks(job, torchrun_arguments(job, host, attempt.job_file, rendezvous), job.work_dir / log)
+    return _run_ranks(job, host, attempt.job_file, rendezvous)
 
 
 def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
-    """Waits for all hosts; `host:port` of the first one.
+    """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one.
 
     Args:
-        attempt: which all hosts take part in.
-        host: number of this one.
-        num_hosts: how many there are.
-        address: at which the others reach this one.
+        attempt: the attempt that all hosts take part in.
+        host: number of this host.
+        num_hosts: number of hosts.
+        address: address at which the others reach this host.
     """
-    write_atomic(attempt.here_file(host), b"")
+    write_atomic(attempt.started_file(host), b"")
     if host == 0:
-        while not all(attempt.here_file(other).exists() for other in range(num_hosts)):
-            time.sleep(_LOOK_S)
+        while not all(attempt.started_file(other).exists() for other in range(num_hosts)):
+            time.sleep(_POLL_S)
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
         write_atomic(attempt.rendezvous_file, f"{address}:{port}".encode())
     while not attempt.rendezvous_file.exists():
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return attempt.rendezvous_file.read_text()
 
 
-def _answer_in(path: Path) -> None:
-    """Sends standard output to a file."""
+def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:
+    answers = Answers(sys.stdout)
+    # Only torchrun's own messages: standard output carries the answers of the ranks.
+    _redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
+    announce_parent()
+    try:
+        run(parse_args(torchrun_arguments(job, host, job_file, rendezvous)))
+    except ChildFailedError as error:
+        # The parent stops this process as soon as it has read the answer.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        message, killed = failure_reason(error.failures)
+        answers.failed(message, killed=killed)
+        return 1
+    except SignalException as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        answers.failed(
+            f"{job.method}: stopped by {error.sigval.name}; the same command continues from the last checkpoint",
+            killed=True,
+        )
+        return 128 + error.sigval
+    return 0
+
+
+def failure_reason(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
+    """Returns why the ranks ended, and whether something from outside ended them.
+
+    A killed rank leaves no message, but the ranks that lose their connection to it do, and torchrun ends the others by
+    SIGTERM. So a kill counts before all messages, and among messages the earliest.
+    """
+    for rank, failure in failures.items():
+        if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
+            return f"rank {rank} ended without a result ({exit_reason(failure.exitcode)})", True
+    messages = [failure.error_file_data for failure in failures.values() if "at" in failure.error_file_data]
+    if messages:
+        first = min(messages, key=lambda message: message["at"])
+        return first["message"], first["killed"]
+    rank, failure = min(failures.items())
+    return f"rank {rank} ended without a result ({exit_reason(failure.exitcode)})", failure.exitcode < 0
+
+
+def _redirect(descriptor: int, path: Path) -> None:
+    """Appends what is written to a file descriptor of this process to `path`."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(handle, 1)
+    os.dup2(handle, descriptor)
     os.close(handle)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--host", type=int, required=True)
-    parser.add_argument("--address", required=True)
+    parser.add_argument("path", type=Path, help="a job's file, or the folder of an attempt on a cluster")
+    parser.add_argument("--host", type=int)
+    parser.add_argument("--address")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     given = _arguments()
-    sys.exit(main(given.folder, given.host, given.address))
+    if given.host is None:
+        sys.exit(run_first_host(given.path))
+    sys.exit(run_attempt(given.path, given.host, given.address))

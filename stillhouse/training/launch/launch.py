@@ -1,32 +1,26 @@
-"""Runs a training job where its runtime says. Free of torch."""
+"""Runs a training job with the launcher that its runtime names. Free of torch."""
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from stillhouse.errors import ConfigError
 from stillhouse.progress.state import Progress
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
-from stillhouse.training.launch.guarded import train_guarded
-from stillhouse.training.launch.inline import train_inline
+from stillhouse.training.launch.local import train_by_torchrun, train_in_subprocess, train_inline
 from stillhouse.training.launch.ray_jobs import train_by_ray
-from stillhouse.training.launch.torchrun import train_by_torchrun
 from stillhouse.types import JsonObject
 
+Launcher = Callable[[TrainJob, Progress], JsonObject]
+"""Trains a job, which also lies in its work folder, to the end; returns the trainer's facts.
 
-class Launcher(Protocol):
-    """Trains a job somewhere, which finds its own description in its work folder."""
-
-    def __call__(self, job: TrainJob, progress: Progress) -> JsonObject:
-        """Trains to the end; the trainer's facts. However it is left, nothing of the training goes on.
-
-        Except on a cluster: what a killed flow left behind there is followed on when it is called again.
-        """
-
+However it ends, no process of the training is left running. On a cluster, though, a flow that is killed leaves its job
+running; the next call for the same work folder follows that job.
+"""
 
 LAUNCHERS: Final[Mapping[str, Launcher]] = {
     "inline": train_inline,
-    "subprocess": train_guarded,
+    "subprocess": train_in_subprocess,
     "torchrun": train_by_torchrun,
     "ray": train_by_ray,
 }
@@ -34,14 +28,14 @@ LAUNCHERS: Final[Mapping[str, Launcher]] = {
 
 
 def train(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains to the end, from the newest checkpoint in the job's work folder; the trainer's facts.
+    """Trains to the end, from the newest checkpoint in the job's work folder; returns the trainer's facts.
 
-    Call it from the main thread, which signals reach: however it is left, the processes it started are ended.
+    Call it from the main thread, which signals reach: however it ends, the processes it started are ended.
 
     Raises:
         ConfigError: the method does not train in several processes.
-        TrainingError: the training failed; the message holds its last words.
-        TrainingKilled: something from outside ended it, the system for want of memory for instance.
+        TrainingError: the training failed; the message holds the end of its log.
+        TrainingKilled: something from outside ended it, such as the system for lack of memory.
         StoreError: the work folder cannot be written.
     """
     num_ranks = job.runtime.num_processes * job.runtime.num_hosts

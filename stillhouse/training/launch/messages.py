@@ -109,7 +109,7 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
     raise _died(job, process.wait(), log)
 
 
-def ending(exit_code: int) -> str:
+def exit_reason(exit_code: int) -> str:
     """How a process ended, for a message."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
@@ -137,8 +137,8 @@ def _died(job: TrainJob, exit_code: int, log: Path) -> TrainingError:
     # A kill is tried again and continued; an error of the training itself would come back.
     kind = TrainingKilled if exit_code < 0 else TrainingError
     return kind(
-        f"{job.method}: the training process ended without a result ({ending(exit_code)}). Run the same command again "
-        f"to continue from the last checkpoint. The end of {log}:\n{tail_of(log)}"
+        f"{job.method}: the training process ended without a result ({exit_reason(exit_code)}). Run the same command "
+        f"again to continue from the last checkpoint. The end of {log}:\n{tail_of(log)}"
     )
 
 

@@ -21,7 +21,7 @@ from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.cluster import gpus_of
-from stillhouse.training.launch.messages import GRACE_S, Answers, ending
+from stillhouse.training.launch.messages import GRACE_S, Answers, exit_reason
 
 
 class Host:
@@ -60,7 +60,7 @@ def main(attempt: Attempt) -> int:
                 _answer(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
                 return 1
             if code < 0:
-                _answer(attempt, f"{job.method}: host {numbers[ended]} ended with {ending(code)}")
+                _answer(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
             if code:
                 return code
         return 0

@@ -10,21 +10,19 @@ import torch
 from stillhouse.config import TrainerConfig
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.loop.method import Method
-from stillhouse.training.loop.optimisation.weights import Weights
-from stillhouse.training.loop.parallel.ranks import Ranks
-from stillhouse.training.loop.parallel.sharding import shard
 from stillhouse.training.loop.passes import Passes
+from stillhouse.training.loop.stopping import Alarms, NoAlarms
 from stillhouse.training.loop.trainer import Measurement, Trainer
+from stillhouse.training.loop.watch import Watch
+from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
-from stillhouse.training.model.memory import wants_checkpointing
-from stillhouse.training.model.offload import activation_offload
+from stillhouse.training.model.memory import activation_offload, wants_checkpointing
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.alarms import Alarms, NoAlarms
-from stillhouse.training.monitoring.flops import model_flops
-from stillhouse.training.monitoring.listener import Listener, NoListener
-from stillhouse.training.monitoring.peak import measure_peak_flops
+from stillhouse.training.monitoring.flops import measure_peak_flops, model_flops
+from stillhouse.training.monitoring.metrics import Listener, NoListener
 from stillhouse.training.monitoring.throughput import Throughput
-from stillhouse.training.monitoring.watch import Watch
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import shard
 from stillhouse.types import JsonObject
 
 _RECOMPILE_LIMIT: Final = 32

@@ -4,15 +4,11 @@ The trainer knows no method. It turns batches into microbatches, divides by the 
 optimiser, schedule, checkpoints and logging. Dimensions: N loss positions of a chunk of a microbatch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
-from stillhouse.config import Divergence
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.scores import TokenLoss
 from stillhouse.types import JsonObject, Sample
 
 
@@ -25,57 +21,6 @@ class Batch:
     """By bare name; the trainer puts the method's name before each."""
     num_sampled_tokens: int = 0
     """Tokens the student sampled for this batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLosses:
-    """The loss at each of N positions, and what to report of them. Every tensor has shape [N]."""
-
-    losses_N: Tensor
-    """What is minimised is the sum over the batch divided by the number of loss positions of the whole batch."""
-    means: dict[str, Tensor] = field(default_factory=dict)
-    """Reported as the mean over all loss positions of the batch."""
-    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Reported as the sum of the first over the batch, divided by the sum of the second."""
-    maxima: dict[str, Tensor] = field(default_factory=dict)
-    """Reported as the largest value of the batch."""
-
-
-class TokenLoss(Protocol):
-    """The part of a method that the head needs."""
-
-    @property
-    def temperature(self) -> float:
-        """Logits are divided by it."""
-
-    @property
-    def wants(self) -> frozenset[ScoreName]:
-        """Scores that cost a pass over the logits and are made for methods that use them only."""
-
-    @property
-    def divergence(self) -> Sequence[Divergence]:
-        """Terms of an exact divergence from the references' teachers, which the loss finds as `divergence_N` in its
-        scores; none where it uses none.
-        """
-
-    def partition(self, sample: Sample) -> str:
-        """What samples must have in common to share a microbatch, and so a reference."""
-
-    def reference(self, samples: Sequence[Sample]) -> Reference | None:
-        """The teacher's hidden states at all loss positions of `samples`, sample by sample; None for no teacher.
-
-        Called once for each microbatch, without gradient and in the student's precision. A process left without work
-        asks with no samples, as often as the others ask with some.
-        """
-
-    def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """What the loss needs of a sample beside its tokens: lists aligned with `token_ids`, by name."""
-
-    def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """Losses of N targets, each a function of its own scores and values alone.
-
-        Called for a chunk of a microbatch at a time. The gradient is taken with respect to the scores.
-        """
 
 
 class Method(TokenLoss, Protocol):

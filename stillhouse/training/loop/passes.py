@@ -17,18 +17,18 @@ from torch import Tensor
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import TrainingError
 from stillhouse.training.head.fused import LossSums
-from stillhouse.training.loop.batching.microbatches import (
+from stillhouse.training.head.scores import TokenLoss
+from stillhouse.training.loop.stopping import named_prompts
+from stillhouse.training.model.microbatches import (
     Microbatch,
     collate,
     idle_microbatch,
     microbatch_groups,
     num_targets,
 )
-from stillhouse.training.loop.method import TokenLoss
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.divergence import named_prompts
 from stillhouse.training.monitoring.metrics import Ratio
+from stillhouse.training.ranks import Ranks
 from stillhouse.types import Sample
 
 _MEASURED_AT_ONCE: Final = 512

@@ -10,20 +10,20 @@ from typing import Protocol
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
-from stillhouse.training.loop.checkpoints.checkpoint import (
+from stillhouse.training.loop.checkpoint import (
     Checkpoint,
     load_newest_checkpoint,
     load_weights,
     save_checkpoint,
 )
-from stillhouse.training.loop.checkpoints.random_state import random_state, restore_random_state_of_rank
 from stillhouse.training.loop.method import Batch, Method
-from stillhouse.training.loop.optimisation.schedule import learning_rate
-from stillhouse.training.loop.optimisation.weights import Weights, WeightsState
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.loop.optimizer import learning_rate
 from stillhouse.training.loop.passes import Passes, PassResult
-from stillhouse.training.monitoring.divergence import named_prompts
-from stillhouse.training.monitoring.watch import Watch
+from stillhouse.training.loop.stopping import named_prompts
+from stillhouse.training.loop.watch import Watch
+from stillhouse.training.loop.weights import Weights, WeightsState
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.repeatability import random_state, restore_random_state_of_rank
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
 from stillhouse.serving.attention import slot_attention
-from stillhouse.training.loop.batching.microbatches import Microbatch, Segments
+from stillhouse.training.model.microbatches import Microbatch, Segments
 from stillhouse.training.model.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
 _REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")

@@ -1,17 +1,17 @@
 """The student from a model ref or from an earlier student's folder."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
 from stillhouse.chat.refs import SAFE_WEIGHTS, adapter_base, resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.model.adapters import continued_adapter, merged_adapter, new_adapter
-from stillhouse.training.model.quantised import quantisation
 from stillhouse.training.model.student import Student
 
 
@@ -56,3 +56,33 @@ def _load(ref: str, **how: object) -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(resolve_model(ref), **how, **SAFE_WEIGHTS)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"student model {ref!r} cannot be loaded: {error}") from error
+
+
+def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig:
+    """How `from_pretrained` is to quantise: NF4, scales quantised too, products in `dtype`.
+
+    Raises:
+        ConfigError: `device` is not CUDA, or bitsandbytes is not installed.
+    """
+    require_bitsandbytes(
+        "student.parameters = 'qlora'",
+        device,
+        "Set student.parameters to `lora`, which holds the frozen weights in student.dtype",
+    )
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def require_bitsandbytes(setting: str, device: torch.device, remedy: str) -> None:
+    """Raises a `ConfigError` that names all that `setting` lacks here, and the remedy."""
+    missing = []
+    if device.type != "cuda":
+        missing.append(f"a CUDA device (the job's device is {device.type!r})")
+    if find_spec("bitsandbytes") is None:
+        missing.append("the package bitsandbytes (pip install 'stillhouse[quantised]')")
+    if missing:
+        raise ConfigError(f"{setting} needs {' and '.join(missing)}. {remedy}")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from stillhouse.errors import TrainingError
-from stillhouse.training.loop.batching.microbatches import Segments
 from stillhouse.training.model.attention import computed_type, segment_arguments
+from stillhouse.training.model.microbatches import Segments
 
 logger = logging.getLogger(__name__)
 

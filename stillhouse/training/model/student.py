@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
-from stillhouse.training.loop.parallel.ranks import Ranks
-from stillhouse.training.loop.parallel.whole import whole
 from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.model.step import StudentStep
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import whole
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from stillhouse.serving.generator import Generator
-from stillhouse.training.loop.checkpoints.random_state import random_state, restore_random_state
-from stillhouse.training.loop.parallel.sharding import gathered
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.listener import Listener
-from stillhouse.training.monitoring.step_rows import GENERATIONS_FILE, StepRows
+from stillhouse.training.monitoring.metrics import GENERATIONS_FILE, Listener, StepRows
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.training.repeatability import random_state, restore_random_state
+from stillhouse.training.sharding import gathered
 from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason
 from stillhouse.verification import verify_ending
 

@@ -4,10 +4,13 @@ A row is written once however often the training is killed: rows behind the chec
 off, and the steps that no row covers yet are part of the checkpoint.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final, Protocol
 
-from stillhouse.training.monitoring.step_rows import StepRows
+from stillhouse.errors import StoreError
+from stillhouse.store.atomic import sync, unwritable, write_atomic
 from stillhouse.types import JsonObject
 
 METRICS_FILE = "metrics.jsonl"
@@ -101,3 +104,95 @@ class MetricsLog:
 def read_metrics(path: Path) -> list[JsonObject]:
     """Rows of a metrics file; a last line cut short by a crash is left out. An absent file has no rows."""
     return StepRows(path).read()
+
+
+GENERATIONS_FILE: Final = "generations.jsonl"
+"""Answers sampled while a training ran."""
+
+
+class StepRows:
+    """Rows that each hold a `step`, in the order of their steps.
+
+    Args:
+        path: the file; absent is empty. None keeps nothing: of the processes that train together one writes.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def append(self, rows: Iterable[JsonObject]) -> None:
+        """Adds rows.
+
+        Raises:
+            StoreError: no space or no permission.
+        """
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(_line(row) for row in rows)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+
+    def read(self) -> list[JsonObject]:
+        """All rows; a last line cut short by a crash is left out.
+
+        Raises:
+            StoreError: a line is damaged.
+        """
+        if self._path is None or not self._path.exists():
+            return []
+        lines = self._path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise StoreError(
+                f"{self._path}: a line is no JSON: {error}. Mend or delete it: the file shows how a training went, "
+                "which does not need it to continue"
+            ) from error
+
+    def go_back(self, step: int) -> list[JsonObject]:
+        """Leaves the rows of the first `step` steps, and returns them.
+
+        Raises:
+            StoreError: no space, no permission, or a line is damaged.
+        """
+        kept = [row for row in self.read() if row["step"] <= step]
+        if self._path is not None:
+            write_atomic(self._path, "".join(map(_line, kept)).encode())
+        return kept
+
+    def sync(self) -> None:
+        """Makes durable what was appended."""
+        if self._path is not None and self._path.exists():
+            sync(self._path)
+
+
+def _line(row: JsonObject) -> str:
+    return json.dumps(row) + "\n"
+
+
+class Listener(Protocol):
+    """Receives measurements and must not raise: `stillhouse.tracking.TrackedRun` is one."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Takes the metrics of `step`."""
+
+    def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
+        """Adds rows, which share their keys, to the table `file`."""
+
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
+        """Takes a copy of a file."""
+
+
+class NoListener:
+    """Hears nothing."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Does nothing."""
+
+    def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
+        """Does nothing."""
+
+    def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
+        """Does nothing."""

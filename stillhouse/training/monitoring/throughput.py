@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from stillhouse.progress.state import RecentRate
-from stillhouse.training.loop.batching.microbatches import num_inputs, num_targets
+from stillhouse.training.model.microbatches import num_inputs, num_targets
 from stillhouse.training.monitoring.flops import ModelFlops
 from stillhouse.training.monitoring.metrics import Ratio
 from stillhouse.types import Sample

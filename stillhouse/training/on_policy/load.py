@@ -12,7 +12,7 @@ from stillhouse.store.records import read_metadata, read_prompts
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
-from stillhouse.training.monitoring.listener import Listener
+from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
 from stillhouse.training.on_policy.loss.objective import Objective

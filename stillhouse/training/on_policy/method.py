@@ -12,10 +12,9 @@ from pathlib import Path
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.loop.checkpoints.pruning import saved_steps
-from stillhouse.training.loop.method import Batch, TokenLosses
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
+from stillhouse.training.loop.checkpoint_folder import saved_steps
+from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from stillhouse.chat.refs import is_hub_id, model_identity
 from stillhouse.prompts.sources import HUGGING_FACE
@@ -11,7 +11,6 @@ from stillhouse.report.markdown import as_yaml, code, fenced, plain, table
 from stillhouse.store.records import read_jsonl
 from stillhouse.training.monitoring.metrics import METRICS_FILE
 from stillhouse.training.results.adapter import Adapter
-from stillhouse.training.results.course import courses
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.types import JsonObject
 
@@ -141,3 +140,44 @@ def _identity(first: StudentRecord) -> str:
 
 def _figure(value: float | None) -> str:
     return "" if value is None else metric(value)
+
+
+_FALLING: Final = ("loss", "nll", "kl", "bits_per_byte", "perplexity")
+_RISING: Final = ("accuracy", "reward")
+_LEFT_OUT: Final = ("_s", "_gib", "mfu", "learning_rate", "padding_share", "supervised_share", "epoch")
+"""Ends of the names of what tells of the machine or of the config."""
+
+
+class Course(NamedTuple):
+    """One metric over the training."""
+
+    name: str
+    first: float
+    best: float | None
+    """Of what was trained, not of what training started from; None where neither high nor low is good."""
+    best_step: int | None
+    last: float
+
+
+def courses(rows: Sequence[JsonObject]) -> list[Course]:
+    """Of each metric but those of the machine, in the order in which they came.
+
+    Args:
+        rows: of `metrics.jsonl`, `{"step": n, "metrics": {name: value}}` by step.
+    """
+    values: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        metrics: Mapping[str, float] = row["metrics"]
+        for name, value in metrics.items():
+            values.setdefault(name, []).append((row["step"], value))
+    return [_course(name, points) for name, points in values.items() if not name.endswith(_LEFT_OUT)]
+
+
+def _course(name: str, points: list[tuple[int, float]]) -> Course:
+    best_step, best = None, None
+    trained = [point for point in points if point[0] > 0] or points
+    if name.endswith(_FALLING):
+        best_step, best = min(trained, key=lambda point: point[1])
+    elif name.endswith(_RISING):
+        best_step, best = max(trained, key=lambda point: point[1])
+    return Course(name, points[0][1], best, best_step, points[-1][1])

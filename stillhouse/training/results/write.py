@@ -15,8 +15,7 @@ from stillhouse.dataset.report.write import CARD_FILE as DATASET_CARD
 from stillhouse.embedded import embedded_path
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.training.job import TrainJob
-from stillhouse.training.monitoring.metrics import METRICS_FILE
-from stillhouse.training.monitoring.step_rows import GENERATIONS_FILE
+from stillhouse.training.monitoring.metrics import GENERATIONS_FILE, METRICS_FILE
 from stillhouse.training.results.card import write_card
 from stillhouse.training.results.merge import merge_into
 from stillhouse.training.results.record import MERGED_FOLDER, read_record, record_of

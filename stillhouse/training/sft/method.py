@@ -13,14 +13,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import Divergence, SftConfig
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.loop.batching.order import Mixture
-from stillhouse.training.loop.method import Batch, TokenLosses
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
+from stillhouse.training.loop.method import Batch
+from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.losses import cross_entropy, dft, z_loss
+from stillhouse.training.model.token_bytes import token_bytes
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
 from stillhouse.training.sft.sources import all_sources
-from stillhouse.training.sft.token_bytes import token_bytes
 from stillhouse.training.sft.tokens import load_data
 from stillhouse.types import JsonObject, Sample
 

@@ -7,7 +7,7 @@
 Text stays as it is written: reasoning or calls inside a message's content are rendered as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ import orjson
 
 from stillhouse.prompts.row import RowProblem
 from stillhouse.store.fingerprint import prompt_id
-from stillhouse.types import JsonObject, Message, ToolSchema
+from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
 
 CONVERSATION_COLUMNS: Final = ("messages", "conversations", "prompt")
 """Keys of which a row has one."""
@@ -155,3 +155,28 @@ def _decoded(value: Any) -> Any:
 def _brief(value: Any) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def validation_prompts(rows: Iterable[JsonObject], most: int) -> tuple[list[Prompt], dict[str, PromptMetadata]]:
+    """The first `most` distinct prompts whose answers can be verified, and what they are verified against.
+
+    Args:
+        rows: validation rows of a dataset; a prompt is what stands before the first assistant message.
+        most: prompts wanted; there may be fewer.
+    """
+    prompts: dict[str, Prompt] = {}
+    metadata: dict[str, PromptMetadata] = {}
+    for row in rows:
+        if len(prompts) == most:
+            break
+        prompt_id = row["prompt_id"]
+        if row.get("expected_answer") is None or prompt_id in prompts:
+            continue
+        said = next((place for place, m in enumerate(row["messages"]) if m["role"] == "assistant"), None)
+        prompts[prompt_id] = Prompt(
+            prompt_id, row["messages"][:said], [tool["function"]["name"] for tool in row["tools"] or ()]
+        )
+        metadata[prompt_id] = PromptMetadata(
+            prompt_id, row["expected_answer"], row.get("tag"), row["verifier"], row.get("metadata") or {}
+        )
+    return list(prompts.values()), metadata

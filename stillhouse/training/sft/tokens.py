@@ -18,7 +18,7 @@ from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError, TrainingError
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.store.fingerprint import digest
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import SCHEMA, RenderedChunk, Rendering, chunks_of
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.sft.workers import render_chunks

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.ranks import Ranks
 
 ALONE = Ranks.single(torch.device("cpu"))
 

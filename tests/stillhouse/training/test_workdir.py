@@ -1,11 +1,20 @@
 import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
 from stillhouse.errors import TrainingError
-from stillhouse.training.workdir import exclusive
+from stillhouse.progress.state import Fact
+from stillhouse.store import ArtifactStore
+from stillhouse.training.job import TrainJob
+from stillhouse.training.run import run_job
+from stillhouse.training.workdir import exclusive, mirrored
 
 
 def hold(work_dir: Path, held: Event) -> None:
@@ -38,3 +47,170 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path, holder: multiprocessin
     holder.kill()
     with exclusive(tmp_path, wait_s=10):
         pass
+
+
+pytestmark = pytest.mark.usefixtures("s3")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[[str], tuple[Path, ArtifactStore]]:
+    """The work folder and the store as a machine of that name sees them."""
+
+    def make(name: str) -> tuple[Path, ArtifactStore]:
+        store = ArtifactStore("s3://bucket/runs", tmp_path / name)
+        work_dir = store.root / "training" / "sft-0123"
+        work_dir.mkdir(parents=True, exist_ok=True)
+        return work_dir, store
+
+    return make
+
+
+def checkpoint(work_dir: Path, step: int) -> None:
+    folder = work_dir / "checkpoints" / f"step-{step:08d}"
+    part = folder.with_name(f".{folder.name}.part")
+    part.mkdir(parents=True)
+    (part / "weights.safetensors").write_text(f"weights {step}")
+    with (work_dir / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": {step}}}\n')
+    (work_dir / "train.log").write_text("much")
+    part.rename(folder)
+
+
+def steps(work_dir: Path) -> list[str]:
+    return sorted(path.name for path in (work_dir / "checkpoints").glob("step-*"))
+
+
+def keys(s3: Any) -> list[str]:
+    return [entry["Key"] for entry in s3.client().list_objects_v2(Bucket="bucket").get("Contents", ())]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_continues_from_it(
+    machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any
+) -> None:
+    there, here = machine("there"), machine("here")
+    with mirrored(*there, look_s=0.02):
+        checkpoint(there[0], 4)
+        wait_for(lambda: any(key.endswith("manifest.json") for key in keys(s3)))
+        # The first machine is lost now; nothing of what it does later is needed.
+        with mirrored(*here, look_s=60):
+            assert steps(here[0]) == ["step-00000004"]
+            assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
+            assert not (here[0] / "train.log").exists()
+
+
+def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(
+    machine: Callable[[str], tuple[Path, ArtifactStore]],
+) -> None:
+    there, here = machine("there"), machine("here")
+    with suppress(KeyboardInterrupt), mirrored(*there, look_s=600):
+        checkpoint(there[0], 2)
+        raise KeyboardInterrupt
+    with mirrored(*here, look_s=600):
+        assert steps(here[0]) == ["step-00000002"]
+
+
+def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(
+    machine: Callable[[str], tuple[Path, ArtifactStore]],
+) -> None:
+    there, here = machine("there"), machine("here")
+    with mirrored(*there, look_s=600):
+        checkpoint(there[0], 2)
+    checkpoint(here[0], 4)
+    with mirrored(*here, look_s=600):
+        assert steps(here[0]) == ["step-00000004"]
+        assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
+
+
+def test_copies_go_when_the_student_is_safe(machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any) -> None:
+    there = machine("there")
+    with mirrored(*there, look_s=600):
+        checkpoint(there[0], 2)
+    assert keys(s3) != []
+    with mirrored(*there, look_s=600) as remove_copies:
+        checkpoint(there[0], 4)
+        remove_copies()
+    assert keys(s3) == []
+
+
+def test_a_file_of_this_machine_alone_is_left_out(machine: Callable[[str], tuple[Path, ArtifactStore]]) -> None:
+    there, here = machine("there"), machine("here")
+    (there[0] / "mlflow_run.json").write_text("{}")
+    with mirrored(*there, leave_out={"mlflow_run.json"}, look_s=600):
+        checkpoint(there[0], 2)
+    with mirrored(*here, look_s=600):
+        assert not (here[0] / "mlflow_run.json").exists()
+
+
+def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
+    machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = machine("there")
+    with mirrored(*there, look_s=600):
+        checkpoint(there[0], 2)
+        s3.client().delete_bucket(Bucket="bucket")
+    assert "could not be copied" in caplog.text
+    s3.client().create_bucket(Bucket="bucket")
+
+
+def test_a_store_that_is_a_folder_needs_no_copies(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    checkpoint(tmp_path / "training" / "sft-0", 2)
+    with mirrored(tmp_path / "training" / "sft-0", store) as remove_copies:
+        remove_copies()
+    assert steps(tmp_path / "training" / "sft-0") == ["step-00000002"]
+
+
+class Lost(BaseException):
+    """The machine is gone."""
+
+
+class Watch:
+    """Loses the machine when a step is done; None keeps it."""
+
+    def __init__(self, lost_at: int | None = None) -> None:
+        self.steps: list[int] = []
+        self._lost_at = lost_at
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        self.steps.append(done)
+        if done == self._lost_at:
+            raise Lost
+
+
+def test_a_training_ends_with_the_same_bits_on_another_machine(
+    machine: Callable[[str], tuple[Path, ArtifactStore]],
+    tiny_model: str,
+    full_student: StudentConfig,
+    dataset_folder: Path,
+    runtime: RuntimeConfig,
+) -> None:
+    def job(name: str) -> TrainJob:
+        work_dir, store = machine(name)
+        return TrainJob(
+            method="sft",
+            student_ref=tiny_model,
+            student=full_student,
+            sft=SftConfig(num_epochs=2, batch_size=4, learning_rate=1e-3, seed=3, checkpoint_every_steps=2),
+            dataset_folder=dataset_folder,
+            work_dir=work_dir,
+            output_dir=store.root / "student",
+            runtime=runtime,
+        )
+
+    run_job(job("undisturbed"), Watch())
+    with suppress(Lost), mirrored(*machine("there"), look_s=600):
+        run_job(job("there"), Watch(lost_at=5))
+    resumed = Watch()
+    with mirrored(*machine("here"), look_s=600):
+        assert steps(machine("here")[0])[-1] == "step-00000004"
+        run_job(job("here"), resumed)
+    assert min(step for step in resumed.steps if step) >= 4
+    weights = [(job(name).output_dir / "model.safetensors").read_bytes() for name in ("undisturbed", "here")]
+    assert weights[0] == weights[1]

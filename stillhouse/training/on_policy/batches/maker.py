@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.loop.batching.order import distinct_rows
+from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.groups import EndedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence, OnPolicyConfig
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
 from stillhouse.training.on_policy.loss.advantages import has_fixed_advantages
 from stillhouse.training.on_policy.loss.policy_gradient import policy_gradient

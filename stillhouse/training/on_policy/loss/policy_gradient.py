@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.losses import cispo, importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
 
 

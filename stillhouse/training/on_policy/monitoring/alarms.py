@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.monitoring.alarms import Alarms, NoAlarms
+from stillhouse.training.loop.stopping import Alarms, NoAlarms
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from stillhouse.config import OnPolicyConfig
 from stillhouse.report.environment import page_environment
 from stillhouse.store.atomic import write_atomic
-from stillhouse.training.monitoring.listener import Listener
+from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.monitoring.shown_tokens import LEVELS, full_scale, level_value, segments
 from stillhouse.training.on_policy.rewards import TrajectoryReward

@@ -19,10 +19,10 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_folder
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.completions import completion_body, read_completion
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
+from stillhouse.training.ranks import Ranks
 
 _COMPLETIONS: Final = "/v1/completions"
 _PROBE: Final = (1, 2, 3, 4)

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.training.model.token_bytes import token_bytes
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.sft.token_bytes import token_bytes
 
 
 @dataclass(frozen=True, slots=True)

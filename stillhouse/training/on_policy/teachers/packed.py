@@ -14,8 +14,8 @@ from stillhouse.errors import TrainingError
 from stillhouse.serving.logits import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
-from stillhouse.training.loop.batching.microbatches import collate, microbatch_groups
 from stillhouse.training.model.attention import hidden_before_targets
+from stillhouse.training.model.microbatches import collate, microbatch_groups
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.types import Sample
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
-from stillhouse.training.head.reference import Reference
+from stillhouse.training.head.scores import Reference
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.packed import PackedModel

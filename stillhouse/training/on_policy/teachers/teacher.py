@@ -9,7 +9,7 @@ from stillhouse.training.on_policy.masks import at_sampled_tokens
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 
 if TYPE_CHECKING:
-    from stillhouse.training.head.reference import Reference
+    from stillhouse.training.head.scores import Reference
     from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 
 

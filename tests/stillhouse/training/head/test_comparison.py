@@ -13,10 +13,8 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from stillhouse.config import Divergence
 from stillhouse.serving.logits import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import TokenScores
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import block_rows
-from stillhouse.training.loop.method import TokenLosses
 
 N, H, R, V, S = 37, 8, 12, 50, 44
 SCALE, TEMPERATURE = 0.3, 0.7

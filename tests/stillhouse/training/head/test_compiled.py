@@ -11,9 +11,7 @@ from torch._dynamo.utils import counters
 from stillhouse.config import Divergence
 from stillhouse.training.head.compiled import compiled
 from stillhouse.training.head.fused import fused_loss
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.losses import cross_entropy, z_loss
 from stillhouse.types import JsonObject
 

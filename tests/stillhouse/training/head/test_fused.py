@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stillhouse.training.head.fused import LossSums, fused_loss
-from stillhouse.training.head.scores import TokenScores
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import TokenLosses, TokenScores
 from stillhouse.training.losses import cross_entropy, dft, importance_sampling, z_loss
 
 N, H, V = 37, 8, 50

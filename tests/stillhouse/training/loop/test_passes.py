@@ -9,15 +9,13 @@ from transformers import PreTrainedModel
 
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import ScoreName, TokenScores
-from stillhouse.training.loop.batching.microbatches import collate, num_targets
-from stillhouse.training.loop.method import TokenLosses
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.model.load import load_student
+from stillhouse.training.model.microbatches import collate, num_targets
 from stillhouse.training.model.student import Student
+from stillhouse.training.ranks import Ranks
 from stillhouse.types import Sample
 
 

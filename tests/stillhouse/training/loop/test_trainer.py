@@ -11,10 +11,10 @@ import torch
 
 from stillhouse.config import Divergence, StudentConfig, TrainerConfig
 from stillhouse.errors import TrainingError
-from stillhouse.training.head.scores import ScoreName, TokenScores
+from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.loop.assembly import build_trainer
-from stillhouse.training.loop.method import Batch, TokenLosses
+from stillhouse.training.loop.method import Batch
 from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.losses import cross_entropy
 from stillhouse.training.model.load import load_student

@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
+from stillhouse.training.ranks import Ranks
 
 CPU = torch.device("cpu")
 ALONE = Ranks.single(CPU)

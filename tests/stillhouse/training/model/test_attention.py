@@ -24,8 +24,8 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
-from stillhouse.training.loop.batching.microbatches import Microbatch, Segments, collate, microbatch_groups, num_targets
 from stillhouse.training.model.attention import _flash, segment_arguments, segment_attention
+from stillhouse.training.model.microbatches import Microbatch, Segments, collate, microbatch_groups, num_targets
 from stillhouse.types import Sample
 
 CPU = torch.device("cpu")

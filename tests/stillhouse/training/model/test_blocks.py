@@ -8,11 +8,16 @@ from torch._dynamo.utils import counters
 
 from stillhouse.config import StudentConfig, TrainerConfig
 from stillhouse.errors import ConfigError
-from stillhouse.training.loop.batching.microbatches import Segments
 from stillhouse.training.model.attention import segment_arguments
-from stillhouse.training.model.blocks import MIN_COMPILED_STEPS, decoder_blocks, prepare_blocks, wants_compile
-from stillhouse.training.model.compiler import can_compile
+from stillhouse.training.model.blocks import (
+    MIN_COMPILED_STEPS,
+    can_compile,
+    decoder_blocks,
+    prepare_blocks,
+    wants_compile,
+)
 from stillhouse.training.model.load import load_student
+from stillhouse.training.model.microbatches import Segments
 from stillhouse.training.model.student import Student
 
 CPU = torch.device("cpu")

@@ -6,9 +6,9 @@ import torch
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.serving.models import load_model
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
+from stillhouse.training.ranks import Ranks
 
 LORA = StudentConfig(parameters="lora", lora_rank=4, lora_alpha=8, dtype="float32", max_length=512)
 CPU = torch.device("cpu")

@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel, Q
 
 from stillhouse.config import StudentConfig
 from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.flops import ModelFlops, model_flops
+from stillhouse.training.monitoring.flops import ModelFlops, measure_peak_flops, model_flops
 
 
 def flops_of(model: PreTrainedModel) -> ModelFlops:
@@ -78,3 +79,22 @@ def test_of_many_experts_only_those_a_token_goes_to_count():
         for chosen in (1, 3)
     ]
     assert costs[1] - costs[0] == 2 * 6 * (3 * 16 * 32)
+
+
+def test_the_peak_is_near_what_a_product_takes_and_leaves_the_random_generators_alone():
+    measure_peak_flops.cache_clear()
+    state = torch.get_rng_state()
+    peak = measure_peak_flops(torch.device("cpu"), torch.float32)
+    assert torch.equal(torch.get_rng_state(), state)
+    square = torch.ones(1024, 1024)
+    square @ square
+    started = time.perf_counter()
+    square @ square
+    assert 2 * 1024**3 / (time.perf_counter() - started) < 2 * peak
+    assert 1e9 < peak < 1e13
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_faster_in_half_precision():
+    device = torch.device("cuda")
+    assert measure_peak_flops(device, torch.bfloat16) > 2 * measure_peak_flops(device, torch.float32)

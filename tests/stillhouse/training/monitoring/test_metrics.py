@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.errors import StoreError
-from stillhouse.training.monitoring.metrics import MetricsLog, read_metrics
+from stillhouse.training.monitoring.metrics import MetricsLog, StepRows, read_metrics
 
 
 def nobody(metrics: dict[str, float], step: int) -> None:
@@ -105,3 +105,15 @@ def test_a_new_listener_gets_the_rows_so_far(tmp_path: Path):
     continued = MetricsLog(path, lambda metrics, step: heard.append((step, metrics)))
     continued.restore(log.state(), 1, replay=True)
     assert heard == [(1, {"loss": 1.0})]
+
+
+def test_a_damaged_line_is_told_of_and_one_cut_short_at_the_end_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = StepRows(path)
+    rows.append([{"step": 1}, {"step": 2}])
+    with path.open("a") as file:
+        file.write('{"step": 3')
+    assert rows.go_back(1) == [{"step": 1}]
+    path.write_text('garbage\n{"step": 1}\n')
+    with pytest.raises(StoreError, match=r"metrics\.jsonl: a line is no JSON: .*delete it"):
+        rows.go_back(1)

@@ -16,7 +16,7 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.trainer import Trainer
 from stillhouse.training.model.load import load_student
-from stillhouse.training.monitoring.listener import NoListener
+from stillhouse.training.monitoring.metrics import NoListener
 from stillhouse.training.on_policy.load import load_on_policy
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.scored import ScoredSample

@@ -12,10 +12,10 @@ from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
 from stillhouse.dataset.read import original_messages, read_rows
 from stillhouse.training.head.fused import fused_loss
-from stillhouse.training.loop.batching.microbatches import num_targets
-from stillhouse.training.loop.parallel.ranks import Ranks
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.model.load import load_student
+from stillhouse.training.model.microbatches import num_targets
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.method import Sft, load_sft
 from stillhouse.types import Sample
 

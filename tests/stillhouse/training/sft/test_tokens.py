@@ -10,7 +10,7 @@ from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.errors import InputError, TrainingError
-from stillhouse.training.loop.parallel.ranks import Ranks
+from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.render import Rendering
 from stillhouse.training.sft.tokens import SftData, load_data
 

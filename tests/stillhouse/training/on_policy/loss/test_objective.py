@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.fused import fused_loss
-from stillhouse.training.head.reference import Reference
-from stillhouse.training.head.scores import TokenScores
-from stillhouse.training.loop.method import TokenLosses
+from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.on_policy.loss.advantages import credited
 from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample

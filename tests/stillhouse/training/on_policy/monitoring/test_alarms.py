@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.monitoring.alarms import Alarms, NoAlarms
+from stillhouse.training.loop.stopping import Alarms, NoAlarms
 from stillhouse.training.on_policy.monitoring.alarms import WINDOW, RolloutAlarms, alarms_of
 
 

@@ -13,7 +13,7 @@ from stillhouse.config import OnPolicyTeacher, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
-from stillhouse.training.loop.optimisation.ema import WeightAverage
+from stillhouse.training.loop.weights import WeightAverage
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.sampling.weights import sampling_weights

@@ -1,0 +1,123 @@
+"""Trainings on this host: in the flow's own process, in a guarded one, or in several that torchrun starts.
+
+Free of torch, which is imported only where training happens in the flow's process.
+"""
+
+import logging
+import shlex
+import signal
+from pathlib import Path
+
+from stillhouse.errors import StillhouseError, TrainingError, TrainingKilled
+from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.progress.state import Progress
+from stillhouse.training.job import JOB_FILE, TrainJob
+from stillhouse.training.launch.messages import GRACE_S, follow
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+
+def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
+    """Trains in this process, for notebooks and debuggers, and restores torch's settings and generators afterwards.
+
+    Nothing is guarded, memory stays with the process, and the log is the process's own. Call it from the main thread.
+    SIGTERM saves a checkpoint and is then passed on to its previous handler, which by default ends the process.
+
+    Raises:
+        StillhouseError: as the training raised it.
+        TrainingError: it raised something else, which is the cause.
+        TrainingKilled: SIGTERM arrived, and its previous handler returned.
+    """
+    from stillhouse.training.interruption import Interrupted
+
+    try:
+        from stillhouse.training.repeatability import torch_restored
+        from stillhouse.training.run import run_job
+
+        with torch_restored():
+            return run_job(job, progress)
+    except Interrupted:
+        signal.raise_signal(signal.SIGTERM)
+        raise TrainingKilled(
+            f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues"
+        ) from None
+    except StillhouseError:
+        raise
+    except Exception as error:
+        raise TrainingError(f"{job.method}: {type(error).__name__}: {error}") from error
+
+
+def train_in_subprocess(job: TrainJob, progress: Progress) -> JsonObject:
+    """Trains in a child process, so that its memory is returned and it never outlives the flow.
+
+    Call it from the main thread, which signals reach.
+
+    Raises:
+        TrainingError: the child failed; the message holds the end of its log.
+        TrainingKilled: something from outside ended it.
+    """
+    return _train_guarded("stillhouse.training", job, progress)
+
+
+def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
+    """Trains in `num_processes` processes of this host, and as many on each of the other hosts.
+
+    The first rank is always on this host: its progress and result are relayed. Hosts share the store, where the job,
+    its data and its checkpoints are. The other hosts are waited for: a person or a scheduler starts them with the
+    commands that are logged here.
+
+    Raises:
+        TrainingError: a process failed; the message is that of the one that failed first.
+        TrainingKilled: something from outside ended one.
+    """
+    for host in range(1, job.runtime.num_hosts):
+        # A warning, since nothing happens before somebody has read it.
+        logger.warning("%s waits for the other hosts; on host %d run: %s", job.method, host, _command(job, host))
+    return _train_guarded("stillhouse.training.launch.host", job, progress)
+
+
+def environment(job: TrainJob) -> dict[str, str]:
+    """Variables of a training process, on top of the flow's."""
+    # Tokenizers warns and slows down when a process that used its threads forks.
+    variables = {"TOKENIZERS_PARALLELISM": "false"}
+    if job.runtime.num_threads is not None:
+        variables["OMP_NUM_THREADS"] = str(job.runtime.num_threads)
+    return variables
+
+
+def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
+    """The arguments of torchrun on one host.
+
+    Args:
+        job: what is trained.
+        host: number of the host; host 0 has the first rank.
+        job_file: describes the job.
+        rendezvous: `host:port` of the first host; not needed for a single host.
+    """
+    runtime = job.runtime
+    location = ["--standalone"]
+    if rendezvous is not None and runtime.num_hosts > 1:
+        address, _, port = rendezvous.rpartition(":")
+        location = ["--nnodes", f"{runtime.num_hosts}", "--node-rank", f"{host}"]
+        location += ["--master-addr", address, "--master-port", port]
+    return [
+        *location,
+        *("--nproc-per-node", f"{runtime.num_processes}"),
+        *("--log-dir", str(job.work_dir / "torchrun")),
+        *("--shutdown-timeout", f"{GRACE_S:.0f}"),
+        *("-m", "stillhouse.training", str(job_file)),
+    ]
+
+
+def _train_guarded(module: str, job: TrainJob, progress: Progress) -> JsonObject:
+    with GuardedProcess(module, [str(job.work_dir / JOB_FILE)], environment(job), grace_s=GRACE_S) as process:
+        return follow(process, job, progress)
+
+
+def _command(job: TrainJob, host: int) -> str:
+    """The shell command that starts the ranks of another host, in a folder of the same name."""
+    variables = [f"{name}={value}" for name, value in environment(job).items()]
+    arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, job.runtime.rendezvous)
+    torchrun = ["env", *variables, "python", "-m", "torch.distributed.run", *arguments]
+    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(torchrun)}"

@@ -1,0 +1,77 @@
+"""Which checkpoints a folder holds, which of them can be deleted, and which training they belong to. Free of torch."""
+
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from stillhouse.errors import TrainingError
+from stillhouse.store.temporary import temporary
+from stillhouse.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+_PREFIX: Final = "step-"
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is."""
+    return folder / f"{_PREFIX}{step:08d}"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps that `folder` has a checkpoint of, newest first."""
+    numbers = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
+    return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+
+
+def prune(folder: Path, *, saved: int, keep: int, best_step: int | None) -> None:
+    """Deletes all checkpoints but the newest `keep`, that of `saved` among them, and that of `best_step`.
+
+    Those of later steps than `saved`, which was written last, go too: they were damaged, so that training went back to
+    an earlier one.
+    """
+    steps = saved_steps(folder)
+    newest = [step for step in steps if step <= saved][:keep]
+    for step in steps:
+        if step not in newest and step != best_step:
+            _delete(checkpoint_path(folder, step))
+
+
+def _delete(path: Path) -> None:
+    try:
+        # Under another name, so that a folder half deleted is never taken for a checkpoint.
+        with temporary(path, partial(os.rename, path)):
+            pass
+    except OSError as error:
+        logger.warning("checkpoint %s has served and cannot be deleted: %s", path, error)
+
+
+def refuse_other_identity(path: Path, seen: JsonObject, expected: JsonObject) -> None:
+    """Makes sure that the checkpoint at `path` is of this training.
+
+    Raises:
+        TrainingError: it is of another one; the differences are listed.
+    """
+    flat_seen, flat_expected = _flatten(seen), _flatten(expected)
+    differences = [
+        f"{key}: {flat_seen.get(key)!r} in the checkpoint, {flat_expected.get(key)!r} now"
+        for key in sorted(flat_seen.keys() | flat_expected.keys())
+        if flat_seen.get(key) != flat_expected.get(key)
+    ]
+    if differences:
+        raise TrainingError(
+            f"{path}: this checkpoint belongs to another training: {'; '.join(differences)}. Restore those values to "
+            f"continue it, or delete {path.parent} to start anew"
+        )
+
+
+def _flatten(value: JsonObject, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            flat |= _flatten(entry, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = entry
+    return flat

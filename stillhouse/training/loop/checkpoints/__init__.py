@@ -1,1 +1,0 @@
-"""Everything needed to continue a training bit for bit."""

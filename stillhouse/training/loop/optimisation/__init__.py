@@ -1,1 +1,0 @@
-"""What turns gradients into weights: optimisers, schedules, averages."""

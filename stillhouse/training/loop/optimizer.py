@@ -1,0 +1,154 @@
+"""The optimiser of what is trained: AdamW, AdamW with 8-bit states, or Muon.
+
+Each has parameter groups with a learning rate `lr`, which the schedule sets anew at every step, and decays matrices
+only: norms and biases have no scale to be decayed.
+"""
+
+import math
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Muon
+
+from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.model.load import require_bitsandbytes
+from stillhouse.training.model.student import Student
+
+_EPSILON: Final = 1e-8
+
+
+def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
+    """The optimiser of `config` over the student's trained parameters.
+
+    Raises:
+        ConfigError: `adamw_8bit` without CUDA or bitsandbytes, or `muon` for an adapter.
+    """
+    every = [p for _, p in student.trained_parameters()]
+    match config.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(_groups(every, config), **_settings(config), fused=True)
+        case "adamw_8bit":
+            return _adamw_8bit(every, student, config)
+        case "muon":
+            if student.model is not student.causal_lm:
+                raise ConfigError(
+                    "optimizer = 'muon' makes the update of a whole matrix orthogonal, which an adapter's thin "
+                    "matrices are not made for; expected student.parameters = 'full'. Set it, or optimizer to `adamw`"
+                )
+            tables = _tables(student)
+            hidden = [p for p in every if p.ndim == 2 and not any(p is table for table in tables)]
+            others = [p for p in every if not any(p is matrix for matrix in hidden)]
+            return MuonAndAdamW(hidden, _groups(others, config), config.weight_decay, _settings(config))
+
+
+def _groups(parameters: list[nn.Parameter], config: TrainerConfig) -> list[dict[str, Any]]:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _settings(config: TrainerConfig) -> dict[str, Any]:
+    return {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": _EPSILON}
+
+
+def _tables(student: Student) -> list[nn.Parameter]:
+    """The weights that have a row for each token: embedding and output layer, which may be one."""
+    return [student.causal_lm.get_input_embeddings().weight, student.head.weight]
+
+
+def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
+    require_bitsandbytes("optimizer = 'adamw_8bit'", student.device, "Set optimizer to `adamw`")
+    from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
+
+    # Rare tokens' gradients are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
+    manager, groups = GlobalOptimManager.get_instance(), _groups(parameters, config)
+    manager.override_config(_tables(student), "optim_bits", 32)
+    # Before bitsandbytes 0.50 an override holds only for parameters that are made known after it, by their place.
+    manager.register_parameters(groups)
+    return AdamW8bit(groups, **_settings(config))
+
+
+_MOMENTUM: Final = 0.95
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon (https://kellerjordan.github.io/posts/muon) over `matrices` and AdamW over `groups`.
+
+    Muon makes the running mean of a matrix's gradient orthogonal and steps by that. Its step is scaled by
+    0.2 sqrt(max(rows, columns)), to the root mean square that AdamW's step has (arXiv 2502.16982, section 2.2), so that
+    one learning rate and one weight decay serve both. Parameter groups and state are those of the two together, and
+    with them `state_dict` and `load_state_dict`.
+
+    Args:
+        matrices: two-dimensional weights between the embedding and the output layer.
+        groups: parameter groups of everything else.
+        weight_decay: decoupled weight decay of `matrices`.
+        settings: learning rate of both, and AdamW's `betas` and `eps`.
+    """
+
+    def __init__(
+        self,
+        matrices: list[nn.Parameter],
+        groups: list[dict[str, Any]],
+        weight_decay: float,
+        settings: dict[str, Any],
+    ) -> None:
+        self._muon = Muon(
+            matrices,
+            lr=settings["lr"],
+            weight_decay=weight_decay,
+            momentum=_MOMENTUM,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        self._adamw = AdamW(groups, **settings, fused=True)
+        super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {})
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step of both; nothing here evaluates the loss anew."""
+        self._muon.step()
+        self._adamw.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues from a `state_dict`."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        """Lets both work on the groups and the state of this object, which are new ones after loading."""
+        num_muon = len(self._muon.param_groups)
+        self._muon.param_groups, self._adamw.param_groups = self.param_groups[:num_muon], self.param_groups[num_muon:]
+        self._muon.state = self._adamw.state = self.state
+
+
+def learning_rate(config: TrainerConfig, step: int, num_steps: int) -> float:
+    """Learning rate of step `step`, counted from 0, of `num_steps`.
+
+    It rises by equal parts over `warmup_steps`, the last of which has the peak rate, and then follows `schedule`:
+    `linear` and `cosine` fall from there, `wsd` (warm-up, stable, decay: arXiv 2404.06395) falls linearly over the last
+    `decay_share` of all steps. Each would reach `min_learning_rate` at step `num_steps`, the first that is not taken.
+    """
+    peak, least = config.learning_rate, config.min_learning_rate
+    if step < config.warmup_steps:
+        return peak * (step + 1) / config.warmup_steps
+    match config.schedule:
+        case "constant":
+            return peak
+        case "linear":
+            share = 1.0 - _progress(step, config.warmup_steps, num_steps)
+        case "cosine":
+            share = 0.5 * (1.0 + math.cos(math.pi * _progress(step, config.warmup_steps, num_steps)))
+        case "wsd":
+            start = max(config.warmup_steps, num_steps * (1.0 - config.decay_share))
+            share = 1.0 - _progress(step, start, num_steps)
+    return least + (peak - least) * share
+
+
+def _progress(step: int, start: float, end: int) -> float:
+    """How far `step` is from `start`, as 0, to `end`, as 1."""
+    return min(1.0, max(0.0, (step - start) / max(1.0, end - start)))

@@ -1,1 +1,0 @@
-"""Several processes, each with a device, that train one student together."""

@@ -1,0 +1,136 @@
+"""All that is seen of a training: steps, validations and checkpoints report here."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from stillhouse.config import TrainerConfig
+from stillhouse.progress.state import Progress
+from stillhouse.training.loop.method import Batch, Method
+from stillhouse.training.loop.passes import PassResult
+from stillhouse.training.loop.stopping import Alarms, BestValidation, DivergenceWatch
+from stillhouse.training.monitoring.metrics import METRICS_FILE, Listener, MetricsLog
+from stillhouse.training.monitoring.throughput import Throughput
+from stillhouse.types import JsonObject
+
+T = TypeVar("T")
+
+_LATEST: Final = ("epoch", "learning_rate")
+"""Metrics that say where a training stands: their mean over some steps means nothing."""
+_SHOWN: Final = ("learning_rate", "tokens_per_s")
+
+
+class Watch:
+    """Turns what happens into metrics under the method's name, and says when to stop.
+
+    Args:
+        method: trained by.
+        config: patience and the limit of divergence.
+        throughput: times the steps.
+        vocabulary_size: entries of the student's vocabulary.
+        work_dir: holds `metrics.jsonl` and `checkpoints`.
+        keeps_rows: whether this process writes `metrics.jsonl`; of several ranks the first does.
+        progress: told of every step.
+        listener: receives the rows of metrics.
+        alarms: see every step's metrics.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        config: TrainerConfig,
+        throughput: Throughput,
+        *,
+        vocabulary_size: int,
+        work_dir: Path,
+        keeps_rows: bool,
+        progress: Progress,
+        listener: Listener,
+        alarms: Alarms,
+    ) -> None:
+        self._method = method
+        self._progress = progress
+        self._metrics = MetricsLog(work_dir / METRICS_FILE if keeps_rows else None, listener.log_metrics)
+        self._divergence = DivergenceWatch(
+            method.name,
+            method.guarded,
+            config.divergence_factor,
+            vocabulary_size=vocabulary_size,
+            checkpoints=work_dir / "checkpoints",
+        )
+        self._alarms = alarms
+        self.best = BestValidation(config.early_stopping_patience)
+        self.throughput = throughput
+        self._latest: dict[str, float] = {}
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the weights may have begun to diverge: no checkpoint should be made of them."""
+        return self._divergence.is_suspicious
+
+    @property
+    def reason_to_stop(self) -> str | None:
+        """Why training is not to go on after the last step added, in the alarms' words."""
+        return self._alarms.reason_to_stop
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The latest value of every metric."""
+        return self._metrics.last
+
+    def check(self, step: int, batch: Batch, result: PassResult) -> None:
+        """Looks at what the passes of `step` gave before the weights are touched.
+
+        Raises:
+            TrainingError: training has diverged.
+        """
+        self._divergence.observe(step, result.metrics, batch.samples)
+
+    def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
+        """Counts a finished step in; `update` is what its update of the weights measured."""
+        # Steps count by their tokens, as they do in the method's own metrics.
+        loss = (result.loss * result.num_targets, float(result.num_targets))
+        ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
+        alarms = self._alarms.observe({**batch.metrics, **result.metrics})
+        metrics = {**batch.metrics, **update, **alarms}
+        self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
+        self._metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
+
+    def write_row(self, step: int, measured: Mapping[str, float]) -> None:
+        """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
+        self._metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
+
+    def show(self, step: int) -> None:
+        """Tells whoever watches how things stand after `step` steps, which are all when patience has run out."""
+        bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()} | self._latest
+        num_steps = step if self.best.is_exhausted else self._method.num_steps
+        shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
+        if self.throughput.eta_s is not None and step < num_steps:
+            shown["eta_s"] = self.throughput.eta_s
+        self._progress.update(self._method.name, step, num_steps, **shown)
+
+    def state(self) -> JsonObject:
+        """What `restore` needs."""
+        return {
+            "metrics": self._metrics.state(),
+            "divergence": self._divergence.state(),
+            "best": self.best.state(),
+            "alarms": self._alarms.state(),
+        }
+
+    def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
+        """Returns to how things stood after `step` steps.
+
+        Args:
+            state: what `state()` gave then; None starts anew.
+            step: metrics of later steps are taken back.
+            replay: send the metrics that stay to the listener, which is not the one that got them at first.
+        """
+        self._metrics.restore(state["metrics"] if state else None, step, replay=replay)
+        if state is not None:
+            self._divergence.restore(state["divergence"])
+            self.best.restore(state["best"])
+            self._alarms.restore(state["alarms"])
+
+    def _named(self, metrics: Mapping[str, T]) -> dict[str, T]:
+        return {f"{self._method.name}/{name}": value for name, value in metrics.items()}

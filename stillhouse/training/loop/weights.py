@@ -1,0 +1,146 @@
+"""What is trained and what moves it: clipping, the optimiser, a running mean of the weights."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from stillhouse.config import TrainerConfig
+from stillhouse.errors import ConfigError
+from stillhouse.training.loop.optimizer import build_optimizer
+from stillhouse.training.model.student import Student
+from stillhouse.training.ranks import Ranks
+from stillhouse.training.sharding import load_whole, load_whole_optimizer, whole
+
+
+class WeightsState(NamedTuple):
+    """Whole tensors on the CPU."""
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    average: dict[str, Tensor] | None
+    """None where no running mean is kept."""
+
+
+class Weights:
+    """The trained parameters of a student.
+
+    Args:
+        student: whose parameters are changed in place; sharded where there are several ranks.
+        ranks: who trains together.
+        config: optimiser, clipping, running mean.
+
+    Raises:
+        ConfigError: the optimiser cannot be had here, or is none for an adapter or for several ranks.
+    """
+
+    def __init__(self, student: Student, config: TrainerConfig, ranks: Ranks) -> None:
+        self._ranks = ranks
+        if ranks.size > 1 and config.optimizer != "adamw":
+            raise ConfigError(
+                f"optimizer = {config.optimizer!r} needs whole matrices, which {ranks.size} processes share between "
+                "them; expected `adamw`. Set it, or train in one process"
+            )
+        self._parameters = dict(student.trained_parameters())
+        self._max_norm = config.max_grad_norm
+        self._optimizer = build_optimizer(student, config)
+        self._average = None if config.ema_decay is None else WeightAverage(self._parameters, config.ema_decay)
+
+    def clip(self) -> float:
+        """Scales the gradients down to the largest norm allowed; their norm before that."""
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._max_norm)
+        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+
+    def update(self, learning_rate: float) -> None:
+        """One step of the optimiser, which uses the gradients up."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._average is not None:
+            self._average.update()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within the block the student has the running mean for its weights, where one is kept."""
+        return nullcontext() if self._average is None else self._average.swapped()
+
+    def state(self) -> WeightsState:
+        """What `load` needs, in the first rank; collective."""
+        return WeightsState(
+            whole(self._parameters, self._ranks),
+            whole(self._optimizer.state_dict(), self._ranks),
+            None if self._average is None else whole(self._average.state(), self._ranks),
+        )
+
+    def load(self, state: WeightsState) -> None:
+        """Continues from a `state`."""
+        self.replace(state.weights)
+        load_whole_optimizer(self._optimizer, state.optimizer)
+        if self._average is not None and state.average is not None:
+            self._average.load(state.average)
+
+    def replace(self, weights: Mapping[str, Tensor]) -> None:
+        """Puts `weights`, which are whole, in the parameters' place."""
+        load_whole(self._parameters, weights)
+
+
+class WeightAverage:
+    """The mean of the weights after each step, where a step t steps ago counts decay^t.
+
+    After n steps the mean is (1 - decay) / (1 - decay^n) * sum_t decay^t w_{n-t}: the running mean of Adam with its
+    correction of the start (arXiv 1412.6980, section 3), in the form avg_n = d_n avg_{n-1} + (1 - d_n) w_n with
+    d_n = decay (1 - decay^{n-1}) / (1 - decay^n). So the weights before the first step have no part in it, and a short
+    training has a mean over its own steps.
+
+    Args:
+        parameters: what is trained, by name; the means have their type and device, and twice that much is held.
+        decay: of one step, above 0 and below 1.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
+        self._parameters = dict(parameters)
+        self._decay = decay
+        self._means = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._num_updates = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Takes the weights after one more step into the mean."""
+        self._num_updates += 1
+        before, now = (1.0 - self._decay**n for n in (self._num_updates - 1, self._num_updates))
+        mix = get_ema_multi_avg_fn(self._decay * before / now)
+        mix(list(self._means.values()), list(self._parameters.values()), self._num_updates)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """The model has the mean for its weights while the context lasts: for validation and for writing it.
+
+        Exchanges them in place, also when the context ends by an error; nothing may be trained meanwhile.
+        """
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def state(self) -> dict[str, Tensor]:
+        """The means by parameter name, and the number of steps in them as `num_updates`."""
+        return {**self._means, "num_updates": torch.tensor(self._num_updates)}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continues from a `state` of whole tensors."""
+        load_whole(self._means, state)
+        self._num_updates = int(state["num_updates"])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, mean in self._means.items():
+            parameter = self._parameters[name]
+            weights = parameter.clone()
+            parameter.copy_(mean)
+            mean.copy_(weights)

@@ -1,0 +1,227 @@
+"""Samples into the tensors of one forward pass, one behind the other (packed) or one below the other (padded).
+
+Padding stands on the right and attention is causal, so no real token sees a padded one and no attention mask is needed.
+Dimensions: B rows, T time, N loss positions, S samples.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stillhouse.types import Sample
+
+SampleT = TypeVar("SampleT", bound=Sample)
+TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where the samples of a packed row stand."""
+
+    starts: Tensor
+    """int32 [S + 1]: the first place of each, and the end of the last."""
+    lengths: tuple[int, ...]
+    """Tokens of each, known without asking the device."""
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Samples as one forward pass takes them in: one packed row, or a rectangle of padded ones."""
+
+    inputs_BT: Tensor
+    """Of each sample the tokens before its last target."""
+    position_ids_BT: Tensor
+    """Places in the sample, from 0."""
+    segments: Segments | None
+    """Where the samples stand in the one packed row; None for a rectangle."""
+    target_places_N: Tensor
+    """Indices into the flattened [B, T] of the positions that predict a target, sample by sample."""
+    targets_N: Tensor
+    """The token each of them is to predict."""
+    values: dict[str, Tensor]
+    """float32 [N] by name: what the method knows of each target."""
+
+    @property
+    def num_slots(self) -> int:
+        """Inputs, padding included."""
+        return self.inputs_BT.numel()
+
+
+def num_targets(samples: Sequence[Sample]) -> int:
+    """Loss positions of all samples together."""
+    return sum(sum(sample.loss_mask) for sample in samples)
+
+
+def num_inputs(sample: Sample) -> int:
+    """Tokens up to the one that predicts the last target: those that go through the model.
+
+    Raises:
+        ValueError: there is no target, the mask has another length than the tokens, or it marks the first token, which
+            nothing predicts.
+    """
+    if len(sample.loss_mask) != len(sample.token_ids):
+        raise ValueError(
+            f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but a loss mask of {len(sample.loss_mask)}"
+        )
+    if not any(sample.loss_mask):
+        raise ValueError(f"prompt {sample.prompt_id}: no token is a target; leave the sample out")
+    if sample.loss_mask[0]:
+        raise ValueError(f"prompt {sample.prompt_id}: the first token is marked as a target, but nothing predicts it")
+    return len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(True)
+
+
+def microbatch_groups(
+    samples: Sequence[SampleT], max_tokens: int, *, packing: bool, partition: Callable[[SampleT], str] = lambda _: ""
+) -> list[list[SampleT]]:
+    """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
+
+    A longer sample stands alone. Samples without a target are left out, since they change nothing. A function of its
+    arguments, whatever the process.
+
+    Args:
+        samples: to be grouped.
+        max_tokens: of a group.
+        packing: of one row, in which each sample is a segment, instead of a rectangle.
+        partition: samples of which it says different things never share a group.
+
+    Raises:
+        ValueError: a mask has another length than its tokens, or marks the first token, which nothing predicts.
+    """
+    parts: dict[str, list[SampleT]] = {}
+    for sample in samples:
+        if any(sample.loss_mask):
+            parts.setdefault(partition(sample), []).append(sample)
+    groups: list[list[SampleT]] = []
+    for part in parts.values():
+        lengths = [num_inputs(sample) for sample in part]
+        places = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
+        groups += ([part[place] for place in group] for group in places)
+    return groups
+
+
+def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Groups of indices, sorted by length so that little is padded."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if groups and (len(groups[-1]) + 1) * lengths[index] <= max_tokens:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.device, *, packing: bool) -> Microbatch:
+    """The forward pass over `samples`, of which there is at least one.
+
+    Args:
+        samples: each with at least one target.
+        token_values: what the method knows of a sample's tokens, by name, one value for each of its `token_ids`.
+        device: where the tensors go.
+        packing: one row, in which each sample is a segment, instead of a rectangle.
+
+    Raises:
+        ValueError: a sample has no target, a mask or a list of values of another length than its tokens, or marks the
+            first token, which nothing predicts; or samples have values of different names.
+    """
+    lengths = [num_inputs(sample) for sample in samples]
+    width = sum(lengths) if packing else max(lengths)
+    firsts = np.cumsum([0, *lengths[:-1]]) if packing else np.arange(len(samples)) * width
+    inputs = np.zeros((1 if packing else len(samples)) * width, dtype=np.int64)
+    position_ids = np.zeros_like(inputs) if packing else np.tile(np.arange(width), len(samples))
+    places, targets = [], []
+    for sample, first, length in zip(samples, firsts, lengths, strict=True):
+        tokens, indices = np.asarray(sample.token_ids), np.flatnonzero(sample.loss_mask)
+        inputs[first : first + length] = tokens[:length]
+        position_ids[first : first + length] = np.arange(length)
+        places.append(first + indices - 1)
+        targets.append(tokens[indices])
+    return Microbatch(
+        inputs_BT=_on_device(inputs, device).view(-1, width),
+        position_ids_BT=_on_device(position_ids, device).view(-1, width),
+        segments=_segments(lengths, device) if packing else None,
+        target_places_N=_on_device(np.concatenate(places), device),
+        targets_N=_on_device(np.concatenate(targets), device),
+        values={name: _on_device(values, device) for name, values in _at_targets(samples, token_values).items()},
+    )
+
+
+def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool) -> Microbatch:
+    """A forward pass over one token without a target, for a process that has no sample left when others do.
+
+    Args:
+        names: of the per-token values that the others' microbatches have.
+        device: where the tensors go.
+        packing: as the others'.
+    """
+    nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
+    token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    return Microbatch(
+        inputs_BT=token_BT,
+        position_ids_BT=token_BT,
+        segments=_segments([1], device) if packing else None,
+        target_places_N=nothing_N,
+        targets_N=nothing_N,
+        values={name: nothing_N.float() for name in names},
+    )
+
+
+def _segments(lengths: Sequence[int], device: torch.device) -> Segments:
+    starts = _on_device(np.cumsum([0, *lengths], dtype=np.int32), device)
+    return Segments(starts, tuple(lengths), max(lengths))
+
+
+def _on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # From memory that is not pinned, a copy would wait for all that the GPU still has to do.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[str, np.ndarray]:
+    """The values of all targets, aligned with `Microbatch.targets_N`."""
+    found: dict[str, list[np.ndarray]] = {}
+    for number, sample in enumerate(samples):
+        by_name = token_values(sample)
+        if number and by_name.keys() != found.keys():
+            raise ValueError(
+                f"prompt {sample.prompt_id}: per-token values {sorted(by_name)}, but {sorted(found)} of the samples "
+                "before it; expected the same of every sample"
+            )
+        for name, values in by_name.items():
+            if values is None or len(values) != len(sample.token_ids):
+                seen = "no" if values is None else str(len(values))
+                raise ValueError(
+                    f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but {seen} values of {name!r}"
+                )
+            found.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Bins of indices into `sizes`, each with a sum of at most `capacity`; a larger item is alone in its bin.
+
+    Items are taken from the largest to the smallest, equal ones in their order, and each goes where it leaves the least
+    room. That needs at most 11/9 of the fewest bins possible, and 6/9 of a bin more (Dosa, Li, Han, Tuza 2013, for
+    first fit decreasing, whose bound best fit decreasing shares: Johnson 1974). O(n log n) comparisons.
+    """
+    bins: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # what is left in a bin, and its number, ascending
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        size = sizes[index]
+        place = bisect_left(rooms, (size, 0))
+        if place < len(rooms):
+            room, number = rooms.pop(place)
+        else:
+            room, number = capacity, len(bins)
+            bins.append([])
+        bins[number].append(index)
+        if room > size:
+            insort(rooms, (room - size, number))
+    return bins

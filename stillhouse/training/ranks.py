@@ -1,0 +1,195 @@
+"""The processes that train together: who this one is, its share of the work, and what all of them agree on.
+
+Every method that is not said to be local is collective: each process has to call it, in the same order. A process that
+leaves the others alone in a collective makes them wait for it, so decisions that depend on one process alone, such as
+a signal it received, are first put to all (`sum_and_max`).
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, Literal, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from stillhouse.errors import ConfigError
+from stillhouse.types import Sample
+
+T = TypeVar("T")
+
+_TIMEOUT: Final = timedelta(minutes=30)
+"""Longest wait in a collective: longer than the first process needs to write a checkpoint or to sample answers."""
+
+
+class Ranks:
+    """This process among those that train together.
+
+    Args:
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: where this process computes.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+
+    @classmethod
+    def single(cls, device: torch.device) -> Self:
+        """A process that trains alone: it shares with nobody and waits for nobody."""
+        return cls(0, 1, device)
+
+    @property
+    def is_first(self) -> bool:
+        """True in the process that writes files, reports progress and answers."""
+        return self.rank == 0
+
+    def share(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
+        """This process's microbatches of a step; local.
+
+        Args:
+            groups: the samples of each microbatch, the same in every process.
+
+        Returns:
+            As many microbatches in every process, of about as many tokens; some may be empty. A microbatch may be part
+            of one of `groups`, never more. A process alone gets `groups` as they are.
+        """
+        if self.size == 1:
+            return [list(group) for group in groups]
+        return shares(groups, self.size)[self.rank]
+
+    def gather(self, value: T) -> list[T]:
+        """The `value` of every process, by rank, in every process. Any picklable value; it travels through the host."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]
+
+    def broadcast(self, value: T) -> T:
+        """The first process's `value`, in every process."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def sum_and_max(
+        self, sums: Mapping[str, float], maxima: Mapping[str, float]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Sums and maxima over all processes in one exchange, bit for bit the same in every process.
+
+        A flag is a maximum: 1.0 in the processes that raise it. A name that a process lacks, its microbatches being
+        empty for instance, counts there as nothing. A value that is not a number makes its result not a number.
+        """
+        if self.size == 1:
+            return dict(sums), dict(maxima)
+        parts = self.gather((dict(sums), dict(maxima)))
+        return (
+            {name: float(values.sum()) for name, values in _columns([part[0] for part in parts]).items()},
+            {name: float(values.max()) for name, values in _columns([part[1] for part in parts]).items()},
+        )
+
+    def barrier(self) -> None:
+        """Waits until every process has come here."""
+        # An exchange of objects goes through the host: NCCL's own barrier would wait for the device, too.
+        self.gather(None)
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, torch.Tensor]:
+    """The values of each name, in the order of ranks, as float64."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: torch.tensor([row[name] for row in rows if name in row], dtype=torch.float64) for name in names}
+
+
+@contextmanager
+def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
+    """Joins the processes that torchrun started with this one; alone when it started no others, or none at all.
+
+    The group is left in order only when the block ends well. After an exception the connections stay open until the
+    process ends: the others then fail after this one has said what went wrong.
+
+    Args:
+        device: kind of device; `auto` takes CUDA when there is one. Each process of a host gets a device of its own.
+
+    Raises:
+        ConfigError: the host has no CUDA device, or fewer than processes.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("runtime.device is `cuda`, but torch finds no CUDA device here; use `auto` or `cpu`")
+    # Schedulers of jobs set the size, too, for processes that are to start torchrun.
+    size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
+    if size == 1:
+        yield Ranks.single(torch.device(device))
+        return
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    own = torch.device(device)
+    if device == "cuda":
+        if local_rank >= torch.cuda.device_count():
+            raise ConfigError(
+                f"runtime.num_processes: process {local_rank} of this host has no CUDA device; the host has "
+                f"{torch.cuda.device_count()}. Set runtime.num_processes to that number"
+            )
+        own = torch.device("cuda", local_rank)
+        torch.cuda.set_device(own)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+        timeout=_TIMEOUT,
+        device_id=own if device == "cuda" else None,
+    )
+    yield Ranks(rank, size, own)
+    dist.destroy_process_group()
+
+
+def shares(groups: Sequence[Sequence[Sample]], size: int) -> list[list[list[Sample]]]:
+    """The microbatches of each of `size` processes: equally many each, of about as many tokens.
+
+    Args:
+        groups: the samples of each microbatch.
+        size: number of processes.
+
+    Returns:
+        For each process its microbatches, longest first. Each of `groups` comes whole or in parts. Where the samples
+        are too few to go round, microbatches without samples fill up.
+    """
+    num_rounds = math.ceil(len(groups) / size)
+    longest_first = sorted(_split(groups, num_rounds * size), key=_num_tokens, reverse=True)
+    dealt: list[list[list[Sample]]] = [[] for _ in range(size)]
+    loads = [0] * size
+    for start in range(0, num_rounds * size, size):
+        row = longest_first[start : start + size]
+        row += [[] for _ in range(size - len(row))]
+        least_loaded_first = sorted(range(size), key=loads.__getitem__)
+        for rank, group in zip(least_loaded_first, row, strict=True):
+            dealt[rank].append(group)
+            loads[rank] += _num_tokens(group)
+    return dealt
+
+
+def _split(groups: Sequence[Sequence[Sample]], wanted: int) -> list[list[Sample]]:
+    """`wanted` groups, made by halving the longest that has more than one sample; fewer when none has."""
+    parts = [list(group) for group in groups]
+    while len(parts) < wanted:
+        divisible = [place for place, part in enumerate(parts) if len(part) > 1]
+        if not divisible:
+            break
+        place = max(divisible, key=lambda place: _num_tokens(parts[place]))
+        parts[place : place + 1] = _halves(parts[place])
+    return parts
+
+
+def _halves(group: Sequence[Sample]) -> list[list[Sample]]:
+    halves: list[list[Sample]] = [[], []]
+    for sample in sorted(group, key=lambda sample: len(sample.token_ids), reverse=True):
+        min(halves, key=_num_tokens).append(sample)
+    return halves
+
+
+def _num_tokens(group: Sequence[Sample]) -> int:
+    return sum(len(sample.token_ids) for sample in group)

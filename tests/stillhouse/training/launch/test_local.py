@@ -1,0 +1,292 @@
+"""Jobs in several processes that torchrun starts, against the same jobs in one."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stillhouse.config import RuntimeConfig
+from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
+from stillhouse.progress.state import Fact, NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launch.launch import train
+from stillhouse.training.monitoring.metrics import read_metrics
+
+NewJob = Callable[[Path], TrainJob]
+
+OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "train_s", "eta_s", "peak_memory_gib")
+ALONE = {"launcher": "inline"}
+TOGETHER = {"launcher": "torchrun", "num_processes": 2}
+FLOW = """
+import sys, time
+from pathlib import Path
+from stillhouse.progress.state import NoProgress
+from stillhouse.training.job import TrainJob
+from stillhouse.training.launch.launch import train
+train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
+"""
+
+
+def short(job: TrainJob, **runtime: Any) -> TrainJob:
+    """The job with fewer epochs, run as told."""
+    assert job.sft is not None
+    sft = job.sft.model_copy(update={"num_epochs": 4})
+    return job.model_copy(update={"sft": sft, "runtime": RuntimeConfig(device="cpu", num_threads=1, **runtime)})
+
+
+class AtStep:
+    """Does something once, when a step is reported."""
+
+    def __init__(self, step: int, action: Callable[[], None]) -> None:
+        self._step, self._action = step, action
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        if done == self._step:
+            self._action()
+
+
+def processes(work_dir: Path) -> list[psutil.Process]:
+    """All that run the job in `work_dir`: torchrun and the ranks."""
+    file = str(work_dir / "job.json")
+    return [process for process in psutil.process_iter(["cmdline"]) if file in (process.info["cmdline"] or ())]
+
+
+def ranks(work_dir: Path) -> list[psutil.Process]:
+    return [process for process in processes(work_dir) if "stillhouse.training" in process.info["cmdline"]]
+
+
+def wait_until_gone(work_dir: Path) -> None:
+    deadline = time.monotonic() + 10
+    while left := processes(work_dir):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def newest_checkpoint(job: TrainJob) -> int:
+    return int(sorted((job.work_dir / "checkpoints").iterdir())[-1].name.removeprefix("step-"))
+
+
+def assert_same_training(job: TrainJob, expected: TrainJob) -> None:
+    """Metrics and weights agree up to rounding."""
+    rows, expected_rows = (read_metrics(each.work_dir / "metrics.jsonl") for each in (job, expected))
+    assert [row["step"] for row in rows] == [row["step"] for row in expected_rows]
+    for row, other in zip(rows, expected_rows, strict=True):
+        assert row["metrics"].keys() == other["metrics"].keys()
+        for name in row["metrics"].keys() - {f"sft/{name}" for name in OF_SPEED}:
+            assert row["metrics"][name] == pytest.approx(other["metrics"][name], rel=2e-6), name
+    weights, expected_weights = (load_file(each.output_dir / "model.safetensors") for each in (job, expected))
+    torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
+
+
+def test_two_processes_train_the_student_that_one_trains(sft_job: NewJob, tmp_path: Path):
+    alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **TOGETHER)
+    facts = [train(job, NoProgress()) for job in (alone, together)]
+    assert facts[0]["steps"] == facts[1]["steps"] > 10
+    assert facts[0]["trained_tokens"] == facts[1]["trained_tokens"]
+    assert_same_training(together, alone)
+    assert (together.work_dir / "train-rank1.log").read_text()
+
+
+@pytest.mark.slow
+def test_training_broken_off_saves_a_checkpoint_from_which_it_ends_with_the_same_bits(sft_job: NewJob, tmp_path: Path):
+    whole, broken_off = (short(sft_job(tmp_path / name), **TOGETHER) for name in ("whole", "broken off"))
+    train(whole, NoProgress())
+
+    def cancel() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(broken_off, AtStep(7, cancel))
+    assert processes(broken_off.work_dir) == []
+    assert newest_checkpoint(broken_off) >= 7
+    facts = train(broken_off, NoProgress())
+    assert facts["resumed_from_step"] >= 7
+    weights = [(job.output_dir / "model.safetensors").read_bytes() for job in (whole, broken_off)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_one_process_continues_what_two_began(sft_job: NewJob, tmp_path: Path):
+    whole, begun = short(sft_job(tmp_path / "whole"), **ALONE), short(sft_job(tmp_path / "begun"), **TOGETHER)
+    train(whole, NoProgress())
+
+    def cancel() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(begun, AtStep(7, cancel))
+    facts = train(short(begun, **ALONE), NoProgress())
+    assert facts["resumed_from_step"] >= 7
+    assert_same_training(begun, whole)
+
+
+@pytest.mark.slow
+def test_no_rank_outlives_a_killed_flow(sft_job: NewJob, tmp_path: Path):
+    job = short(sft_job(tmp_path), **TOGETHER)
+    file = tmp_path / "job.json"
+    file.write_text(job.model_dump_json())
+    with subprocess.Popen([sys.executable, "-c", FLOW, str(file)]) as flow:
+        while not (job.work_dir / "checkpoints").exists():
+            assert flow.poll() is None
+            time.sleep(0.05)
+        assert len(ranks(job.work_dir)) == 2
+        flow.kill()
+    wait_until_gone(job.work_dir)
+
+
+@pytest.mark.slow
+def test_no_rank_outlives_a_killed_torchrun(sft_job: NewJob, tmp_path: Path):
+    job = short(sft_job(tmp_path), **TOGETHER)
+
+    def kill_torchrun() -> None:
+        seen = ranks(job.work_dir)
+        assert len(seen) == 2
+        os.kill(seen[0].ppid(), signal.SIGKILL)
+
+    with pytest.raises(TrainingKilled, match="signal SIGKILL"):
+        train(job, AtStep(3, kill_torchrun))
+    wait_until_gone(job.work_dir)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_takes_the_others_with_it(sft_job: NewJob, tmp_path: Path):
+    job = short(sft_job(tmp_path), **TOGETHER)
+
+    def kill_second() -> None:
+        next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").kill()
+
+    with pytest.raises(TrainingKilled, match=r"rank 1 ended without a result \(signal SIGKILL.*train\.log"):
+        train(job, AtStep(3, kill_second))
+    wait_until_gone(job.work_dir)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_is_obeyed_by_all(sft_job: NewJob, tmp_path: Path):
+    job = short(sft_job(tmp_path), **TOGETHER)
+
+    def stop_second() -> None:
+        next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").terminate()
+
+    with pytest.raises(TrainingKilled, match="stopped by SIGTERM; a checkpoint was saved"):
+        train(job, AtStep(7, stop_second))
+    wait_until_gone(job.work_dir)
+    assert newest_checkpoint(job) >= 7
+
+
+@pytest.mark.slow
+def test_error_of_the_ranks_is_the_launchers_error(sft_job: NewJob, tmp_path: Path):
+    job = short(sft_job(tmp_path), **TOGETHER).model_copy(update={"student_ref": "embedded:nobody"})
+    with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*train\.log"):
+        train(job, NoProgress())
+
+
+@pytest.mark.slow
+def test_hosts_train_together_by_the_command_that_is_logged(sft_job: NewJob, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    hosts = {"launcher": "torchrun", "num_hosts": 2, "rendezvous": f"127.0.0.1:{port}"}
+    alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **hosts)
+    train(alone, NoProgress())
+
+    class Host(logging.Handler):
+        """Starts the other host when the command is logged, as a scheduler would."""
+
+        process: subprocess.Popen[bytes]
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if "waits for the other hosts; on host 1" in record.getMessage():
+                command = record.getMessage().partition(" run: ")[2]
+                path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+                self.process = subprocess.Popen(["bash", "-c", command], env={**os.environ, "PATH": path})
+
+    host = Host()
+    log = logging.getLogger("stillhouse.training.launch.local")
+    log.addHandler(host)
+    train(together, NoProgress())
+    log.removeHandler(host)
+    assert host.process.wait(60) == 0
+    assert_same_training(together, alone)
+
+
+@pytest.fixture
+def job(sft_job: NewJob, tmp_path: Path) -> TrainJob:
+    job = sft_job(tmp_path)
+    assert job.sft is not None
+    sft = job.sft.model_copy(update={"num_epochs": 2, "checkpoint_every_steps": 3})
+    return job.model_copy(update={"sft": sft, "runtime": RuntimeConfig(device="cpu", num_threads=1, launcher="inline")})
+
+
+def settings() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        # Not Python's own generator: threads of clients that earlier tests opened draw from it at any moment.
+        torch.get_rng_state().tolist(),
+        signal.getsignal(signal.SIGTERM),
+    )
+
+
+def test_torch_is_left_as_it_was_found(job: TrainJob):
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As torch has it: other tests of this process may have trained in it, too.
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    before = settings()
+    seen = []
+
+    class Look:
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            seen.append(settings())
+
+    assert train(job, Look())["steps"] > 4
+    assert settings() == before
+    # While it trained, each of them was another.
+    assert [all(during[place] == before[place] for during in seen) for place in (0, 2, 3, 5, 6)] == [False] * 5
+
+
+@pytest.fixture
+def sigterms() -> Iterator[list[int]]:
+    """SIGTERM as it arrives at whoever handles it outside the training."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_saves_a_checkpoint_and_is_passed_on(job: TrainJob, sigterms: list[int]):
+    class Stop:
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            if done == 4 and not sigterms:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(TrainingKilled, match="stopped by SIGTERM; a checkpoint was saved"):
+        train(job, Stop())
+    assert sigterms == [signal.SIGTERM]
+    assert train(job, NoProgress())["resumed_from_step"] == 4
+
+
+def test_errors_of_users_are_raised_as_they_are_and_others_by_name(job: TrainJob, tmp_path: Path):
+    with pytest.raises(ConfigError, match="'nobody' is unknown"):
+        train(job.model_copy(update={"student_ref": "embedded:nobody"}), NoProgress())
+
+    class Broken:
+        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+            raise ZeroDivisionError("by zero")
+
+    with pytest.raises(TrainingError, match="sft: ZeroDivisionError: by zero") as raised:
+        train(job, Broken())
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)

@@ -1,0 +1,217 @@
+import json
+import os
+import random
+import resource
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stillhouse.errors import StoreError, TrainingError
+from stillhouse.training.loop.checkpoint import (
+    Checkpoint,
+    load_newest_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from stillhouse.training.repeatability import random_state
+
+IDENTITY = {"method": "sft", "sft": {"learning_rate": 0.001}}
+
+
+def checkpoint(step: int, identity: dict[str, Any] = IDENTITY) -> Checkpoint:
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3) + step)
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    parameter.grad = torch.ones(2, 3)
+    optimizer.step()
+    return Checkpoint(
+        step,
+        {"w": parameter.detach()},
+        optimizer.state_dict(),
+        [random_state(), random_state()],
+        identity,
+        {"totals": {"seconds": 1.0}, "tracking_run_id": "r"},
+    )
+
+
+def save(folder: Path, saved: Checkpoint, keep: int = 2, best_step: int | None = None) -> Path:
+    return save_checkpoint(folder, saved, keep=keep, best_step=best_step)
+
+
+def newest_step(folder: Path) -> int | None:
+    loaded = load_newest_checkpoint(folder, IDENTITY)
+    return loaded.step if loaded else None
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path: Path):
+    saved = replace(checkpoint(3), average={"w": torch.full((2, 3), 0.5)})
+    save(tmp_path, saved)
+    loaded = load_newest_checkpoint(tmp_path, IDENTITY)
+    assert loaded is not None
+    assert loaded.average is not None
+    assert loaded.step == 3
+    assert torch.equal(loaded.weights["w"], saved.weights["w"])
+    assert torch.equal(loaded.average["w"], torch.full((2, 3), 0.5))
+    assert torch.equal(loaded.optimizer["state"][0]["exp_avg"], saved.optimizer["state"][0]["exp_avg"])
+    assert loaded.progress == saved.progress
+    assert json.dumps(loaded.random) == json.dumps(saved.random)
+
+
+def test_nothing_in_it_is_a_pickled_object(tmp_path: Path):
+    path = save(tmp_path, replace(checkpoint(1), average={"w": torch.ones(1)}))
+    names = {"weights.safetensors", "average.safetensors", "optimizer.pt", "state.json", "digests.json"}
+    assert {file.name for file in path.iterdir()} == names
+    torch.load(path / "optimizer.pt", weights_only=True)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path):
+    for step in (1, 2, 3, 10):
+        save(tmp_path, checkpoint(step), best_step=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003", "step-00000010"]
+
+
+def test_the_weights_of_a_step_are_its_running_mean_where_one_is_kept(tmp_path: Path):
+    save(tmp_path, checkpoint(1))
+    save(tmp_path, replace(checkpoint(2), average={"w": torch.full((2, 3), 0.5)}))
+    assert torch.equal(load_weights(tmp_path, 1)["w"], checkpoint(1).weights["w"])
+    assert torch.equal(load_weights(tmp_path, 2)["w"], torch.full((2, 3), 0.5))
+
+
+def test_weights_of_a_step_that_is_gone_or_damaged_are_an_error_that_names_it(tmp_path: Path):
+    damage(save(tmp_path, checkpoint(1)) / "weights.safetensors")
+    for step in (1, 2):
+        with pytest.raises(StoreError, match=f"step-0000000{step}: cannot be read"):
+            load_weights(tmp_path, step)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.pt", "state.json", "digests.json"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_then_to_the_next(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+):
+    save(tmp_path, checkpoint(1))
+    damage(save(tmp_path, checkpoint(3)) / name)
+    assert newest_step(tmp_path) == 1
+    assert "step-00000003 is damaged and left out" in caplog.text
+    save(tmp_path, checkpoint(2), keep=1)
+    assert newest_step(tmp_path) == 2
+
+
+@pytest.mark.parametrize("digests", ["{}", "[]", "null", '{"state.json": "00"}'])
+def test_a_checkpoint_whose_digests_name_no_files_is_damaged(tmp_path: Path, digests: str):
+    save(tmp_path, checkpoint(1))
+    (save(tmp_path, checkpoint(2)) / "digests.json").write_text(digests)
+    assert newest_step(tmp_path) == 1
+
+
+def test_a_file_that_is_gone_is_damage(tmp_path: Path):
+    save(tmp_path, checkpoint(1))
+    (save(tmp_path, checkpoint(2)) / "optimizer.pt").unlink()
+    assert newest_step(tmp_path) == 1
+
+
+def test_a_step_that_is_saved_again_replaces_what_was_there(tmp_path: Path):
+    damage(save(tmp_path, checkpoint(1)) / "weights.safetensors")
+    save(tmp_path, checkpoint(1))
+    assert newest_step(tmp_path) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_another_config_is_refused_with_its_differences(tmp_path: Path):
+    save(tmp_path, checkpoint(1))
+    other = {"method": "sft", "sft": {"learning_rate": 0.002}}
+    with pytest.raises(TrainingError, match=r"sft\.learning_rate: 0\.001 in the checkpoint, 0\.002 now"):
+        load_newest_checkpoint(tmp_path, other)
+
+
+def test_no_permission_names_the_checkpoint(tmp_path: Path):
+    (tmp_path / "checkpoints").write_text("a file where the folder is to be")
+    with pytest.raises(StoreError, match="step-00000002: cannot be written"):
+        save(tmp_path / "checkpoints", checkpoint(2))
+
+
+@pytest.mark.parametrize("largest_file", [1000, 6000])
+def test_full_disk_names_path_and_space_and_leaves_the_last_checkpoint(tmp_path: Path, largest_file: int):
+    # The first limit stops the weights, the second the optimiser's state.
+    save(tmp_path, checkpoint(1))
+    big = replace(checkpoint(2), weights={"w": torch.zeros(1000)}, optimizer={"state": {0: torch.zeros(10_000)}})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))
+    try:
+        with pytest.raises(
+            StoreError, match=r"2: cannot be written: .*File too large.* it takes 0\.00 GiB \(\d+\.\d\d GiB are free"
+        ):
+            save(tmp_path, big)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert newest_step(tmp_path) == 1
+
+
+def full_of(step: int) -> Checkpoint:
+    """A checkpoint of a megabyte whose every number is `step`."""
+    weights = {str(index): torch.full((50_000,), float(step)) for index in range(4)}
+    optimizer = {"state": {0: {"exp_avg": torch.full((50_000,), float(step))}}}
+    return Checkpoint(step, weights, optimizer, [], IDENTITY, {"step": step}, average=weights)
+
+
+def save_without_pause(folder: Path, first: int, said: int) -> None:
+    """Saves one step after the other; says on the pipe `said` which are done."""
+    for step in range(first, 10**6):
+        save(folder, full_of(step), best_step=1)
+        os.write(said, f"{step} ".encode())
+
+
+def saved_before_a_kill(folder: Path, first: int, num_saves: int, after_s: float) -> list[int]:
+    """The steps that a process saved, from `first` on, before it was killed some time after its `num_saves`-th save."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            save_without_pause(folder, first, write)
+        finally:
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb", buffering=0) as pipe:
+        said = b""
+        while said.count(b" ") < num_saves:
+            said += pipe.read(1)
+        time.sleep(after_s)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return [int(step) for step in (said + pipe.readall()).split()]
+
+
+@pytest.mark.parametrize("num_kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint_or_the_new_one(
+    tmp_path: Path, num_kills: int, caplog: pytest.LogCaptureFixture
+):
+    generator = random.Random(0)
+    started = time.monotonic()
+    save(tmp_path, full_of(1))
+    save_s = time.monotonic() - started
+    done = 1
+    for _ in range(num_kills):
+        said = saved_before_a_kill(tmp_path, done + 1, generator.randrange(3), generator.uniform(0.0, 2 * save_s))
+        last_said = said[-1] if said else done
+        loaded = load_newest_checkpoint(tmp_path, IDENTITY)
+        assert loaded is not None
+        done = loaded.step
+        assert done in (last_said, last_said + 1)
+        tensors = [*loaded.weights.values(), loaded.optimizer["state"][0]["exp_avg"]]
+        assert all((tensor == float(done)).all() for tensor in tensors)
+    assert done > 1
+    assert load_weights(tmp_path, 1)["0"][0] == 1.0
+    assert "damaged" not in caplog.text
+    # What a killed process left over is removed by the next save.
+    save(tmp_path, checkpoint(10**6), keep=1, best_step=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-01000000"]
