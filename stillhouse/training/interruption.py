@@ -1,4 +1,4 @@
-"""SIGTERM as an exception that never tears an update of the weights apart."""
+"""SIGTERM as an exception that never interrupts an update of the weights."""
 
 import signal
 from collections.abc import Iterator
@@ -10,14 +10,13 @@ from stillhouse.training.ranks import Ranks
 
 
 class Interrupted(BaseException):
-    """SIGTERM arrived. Derived from BaseException so that nothing which handles errors swallows it."""
+    """SIGTERM arrived. Derived from BaseException so that handlers of errors do not catch it."""
 
 
 class InterruptOnSigterm:
     """While entered, SIGTERM raises `Interrupted` in the main thread, at once or at the end of a `deferred` block.
 
-    Among several ranks it raises nowhere but in `raise_if_any`: a rank that left on its own would leave the others
-    waiting for it.
+    With several ranks only `raise_if_any` raises it: the others would wait for a rank that left alone.
 
     Args:
         ranks: the processes that train together.
@@ -38,7 +37,7 @@ class InterruptOnSigterm:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """A block that runs to its end; an interruption that arrived meanwhile is raised after it."""
+        """Delays an interruption that arrives within the block to its end."""
         self._deferred = True
         try:
             yield
@@ -56,7 +55,7 @@ class InterruptOnSigterm:
             raise Interrupted
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        # A second one would cut off the checkpoint that the first one asked for.
+        # A second SIGTERM would interrupt the checkpoint that the first one asked for.
         is_first, self._pending = not self._pending, True
         if is_first and not self._deferred and self._ranks.size == 1:
             raise Interrupted

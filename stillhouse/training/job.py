@@ -1,4 +1,4 @@
-"""Everything a training process is told, as one JSON file. Free of torch: the flow writes it, the child reads it."""
+"""The description of a training as one JSON file, from the flow to the training process. Free of torch."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -35,8 +35,8 @@ _NO_EFFECT: Final = {
     "engine_url",
     "engine_api_key_env",
 }
-"""Fields that change what is seen of a training or what it needs, not what comes of it."""
-_NO_EFFECT_OF_A_TEACHER: Final = (
+"""Fields that affect what a training reports or needs, but not its result."""
+_NO_EFFECT_IN_TEACHERS: Final = (
     "base_url",
     "api_key_env",
     "device",
@@ -108,7 +108,7 @@ class TrainJob(BaseModel):
         return config
 
     def identity(self) -> JsonObject:
-        """All that the trained weights depend on, by field: what a checkpoint must agree with to be continued."""
+        """Everything the trained weights depend on; a checkpoint must agree with it to be continued."""
         facts: JsonObject = {
             "method": self.method,
             "student_ref": model_identity(self.student_ref),
@@ -133,13 +133,13 @@ class TrainJob(BaseModel):
     def _effective(self) -> JsonObject:
         fields: JsonObject = self.trainer.model_dump(mode="json", exclude=_NO_EFFECT)
         for teacher in fields.get("teachers", ()):
-            for name in _NO_EFFECT_OF_A_TEACHER:
+            for name in _NO_EFFECT_IN_TEACHERS:
                 del teacher[name]
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]
         if self.method == "sft":
-            # They bound answers that are sampled to be looked at.
+            # They bound answers sampled for validation only.
             del fields["max_tokens"], fields["max_turns"]
         return fields
 
@@ -149,11 +149,15 @@ class TrainJob(BaseModel):
 
 
 def teacher_identities(config: OnPolicyConfig, default_ref: str | None) -> JsonObject:
-    """The models that score, by the name of the teacher; those behind servers are known by their names alone."""
+    """Identities of the models that score, by teacher; models behind servers are known by name only."""
     if not config.teachers:
         ref = config.teacher or default_ref
         return {"teacher": model_identity(ref)} if ref and config.needs_teacher else {}
     return {
-        one.name: model_identity(one.model) if one.kind == "local" and one.model else one.model or one.kind
-        for one in config.teachers
+        teacher.name: (
+            model_identity(teacher.model)
+            if teacher.kind == "local" and teacher.model
+            else teacher.model or teacher.kind
+        )
+        for teacher in config.teachers
     }

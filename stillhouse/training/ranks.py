@@ -1,8 +1,8 @@
-"""The processes that train together: who this one is, its share of the work, and what all of them agree on.
+"""The processes that train together: which one this is, its share of the work, and what all of them agree on.
 
-Every method that is not said to be local is collective: each process has to call it, in the same order. A process that
-leaves the others alone in a collective makes them wait for it, so decisions that depend on one process alone, such as
-a signal it received, are first put to all (`sum_and_max`).
+Every method that is not said to be local is collective: each process has to call it, in the same order. Others wait for
+a process that does not take part, so decisions that depend on one process alone, such as a signal it received, are
+first exchanged (`sum_and_max`).
 """
 
 import math
@@ -40,27 +40,23 @@ class Ranks:
 
     @classmethod
     def single(cls, device: torch.device) -> Self:
-        """A process that trains alone: it shares with nobody and waits for nobody."""
+        """A process that trains alone."""
         return cls(0, 1, device)
 
     @property
     def is_first(self) -> bool:
-        """True in the process that writes files, reports progress and answers."""
+        """True in the process that writes files and reports progress."""
         return self.rank == 0
 
-    def share(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-        """This process's microbatches of a step; local.
+    def local_microbatches(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
+        """This process's microbatches of a step, as `deal_microbatches` deals them; local.
 
         Args:
-            groups: the samples of each microbatch, the same in every process.
-
-        Returns:
-            As many microbatches in every process, of about as many tokens; some may be empty. A microbatch may be part
-            of one of `groups`, never more. A process alone gets `groups` as they are.
+            groups: the samples of each microbatch, the same in every process. A process alone gets them as they are.
         """
         if self.size == 1:
             return [list(group) for group in groups]
-        return shares(groups, self.size)[self.rank]
+        return deal_microbatches(groups, self.size)[self.rank]
 
     def gather(self, value: T) -> list[T]:
         """The `value` of every process, by rank, in every process. Any picklable value; it travels through the host."""
@@ -83,8 +79,8 @@ class Ranks:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Sums and maxima over all processes in one exchange, bit for bit the same in every process.
 
-        A flag is a maximum: 1.0 in the processes that raise it. A name that a process lacks, its microbatches being
-        empty for instance, counts there as nothing. A value that is not a number makes its result not a number.
+        A flag is a maximum: 1.0 in the processes that raise it. A name that a process lacks, for instance because its
+        microbatches are empty, counts as nothing there. NaN in one process makes the result NaN.
         """
         if self.size == 1:
             return dict(sums), dict(maxima)
@@ -95,7 +91,7 @@ class Ranks:
         )
 
     def barrier(self) -> None:
-        """Waits until every process has come here."""
+        """Waits until every process has reached this call."""
         # An exchange of objects goes through the host: NCCL's own barrier would wait for the device, too.
         self.gather(None)
 
@@ -108,13 +104,13 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
-    """Joins the processes that torchrun started with this one; alone when it started no others, or none at all.
+    """Joins the processes that torchrun started; a process that torchrun did not start is alone.
 
-    The group is left in order only when the block ends well. After an exception the connections stay open until the
-    process ends: the others then fail after this one has said what went wrong.
+    The group is destroyed only when the block ends well. After an exception the connections stay open until the process
+    ends: the others then fail after this one has reported its error.
 
     Args:
-        device: kind of device; `auto` takes CUDA when there is one. Each process of a host gets a device of its own.
+        device: kind of device; `auto` takes CUDA when there is one. Each process of a host gets its own device.
 
     Raises:
         ConfigError: the host has no CUDA device, or fewer than processes.
@@ -123,40 +119,43 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("runtime.device is `cuda`, but torch finds no CUDA device here; use `auto` or `cpu`")
-    # Schedulers of jobs set the size, too, for processes that are to start torchrun.
+    # Job schedulers set WORLD_SIZE, too, for processes that are to start torchrun.
     size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
     if size == 1:
         yield Ranks.single(torch.device(device))
         return
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    own = torch.device(device)
+    rank_device = torch.device(device)
     if device == "cuda":
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
                 f"runtime.num_processes: process {local_rank} of this host has no CUDA device; the host has "
                 f"{torch.cuda.device_count()}. Set runtime.num_processes to that number"
             )
-        own = torch.device("cuda", local_rank)
-        torch.cuda.set_device(own)
+        rank_device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(rank_device)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
         timeout=_TIMEOUT,
-        device_id=own if device == "cuda" else None,
+        device_id=rank_device if device == "cuda" else None,
     )
-    yield Ranks(rank, size, own)
+    yield Ranks(rank, size, rank_device)
     dist.destroy_process_group()
 
 
-def shares(groups: Sequence[Sequence[Sample]], size: int) -> list[list[list[Sample]]]:
-    """The microbatches of each of `size` processes: equally many each, of about as many tokens.
+def deal_microbatches(groups: Sequence[Sequence[Sample]], size: int) -> list[list[list[Sample]]]:
+    """Deals microbatches to `size` processes: as many to each, of about as many tokens.
+
+    Processes exchange weights and gradients in every microbatch, so each round lasts as long as its longest one. Rounds
+    are therefore made of microbatches of similar length, and a microbatch is split where a process would be idle.
 
     Args:
         groups: the samples of each microbatch.
         size: number of processes.
 
     Returns:
-        For each process its microbatches, longest first. Each of `groups` comes whole or in parts. Where the samples
-        are too few to go round, microbatches without samples fill up.
+        For each process its microbatches, longest first: each one of `groups` or a part of one. Where there are too few
+        samples, microbatches without samples fill up.
     """
     num_rounds = math.ceil(len(groups) / size)
     longest_first = sorted(_split(groups, num_rounds * size), key=_num_tokens, reverse=True)
@@ -176,11 +175,11 @@ def _split(groups: Sequence[Sequence[Sample]], wanted: int) -> list[list[Sample]
     """`wanted` groups, made by halving the longest that has more than one sample; fewer when none has."""
     parts = [list(group) for group in groups]
     while len(parts) < wanted:
-        divisible = [place for place, part in enumerate(parts) if len(part) > 1]
+        divisible = [index for index, part in enumerate(parts) if len(part) > 1]
         if not divisible:
             break
-        place = max(divisible, key=lambda place: _num_tokens(parts[place]))
-        parts[place : place + 1] = _halves(parts[place])
+        index = max(divisible, key=lambda index: _num_tokens(parts[index]))
+        parts[index : index + 1] = _halves(parts[index])
     return parts
 
 

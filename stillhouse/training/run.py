@@ -43,7 +43,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         StillhouseError: of the kinds that students, methods and trainer name.
         Interrupted: SIGTERM; a checkpoint was saved.
     """
-    # Its bars are for terminals; the log's last lines are what an error shows.
+    # Progress bars would fill the end of the log, which errors show.
     disable_progress_bar()
     with (
         join_ranks(job.runtime.device) as ranks,
@@ -54,13 +54,13 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
         ranks.barrier()
         make_repeatable(job.trainer.seed, job.runtime.num_threads, ranks.device)
         student = load_student(job.student_ref, job.student, _loading_device(job, ranks), job.trainer.seed)
-        # Equal until here, so that all ranks hold the same student; dropout and noise are each rank's own.
+        # The same seed until here, so that all ranks hold the same student; dropout and noise differ by rank.
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
-        # What the method samples and scores with may ask for the running mean of weights that are trained by it.
-        late = _LateWeights()
+        # The method may sample or score with the running mean of the weights, which the trainer makes.
+        weights = _TrainerWeights()
         trainer = build_trainer(
-            _method(job, student, ranks, tracked, late, resources),
+            _method(job, student, ranks, tracked, weights, resources),
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -73,7 +73,7 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             peak_tflops=job.runtime.peak_tflops,
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
-        late.weights = trainer.weights
+        weights.of_trainer = trainer.weights
         facts = trainer.run()
         with trainer.weights.averaged():
             _write_student(job, student, facts, ranks)
@@ -81,31 +81,31 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
 
 
 def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
-    """The run in MLflow as the first rank sees it; the others record nothing."""
+    """The MLflow run for the first rank; the others record nothing."""
     target = job.tracking if ranks.is_first else None
     store = ArtifactStore(job.runtime.store, job.runtime.scratch)
     return attach(target.uri if target else None, target.run_id if target else None, store.root)
 
 
 def _loading_device(job: TrainJob, ranks: Ranks) -> torch.device:
-    """Sharded weights come to their devices slice by slice; those of 4 bits are made where they are used."""
+    """The CPU for weights that will be sharded; 4-bit weights are loaded on their device."""
     return torch.device("cpu") if ranks.size > 1 and job.student.parameters != "qlora" else ranks.device
 
 
 @dataclass(slots=True)
-class _LateWeights:
-    """The weights of a trainer that is yet to be built."""
+class _TrainerWeights:
+    """The weights of a trainer that will be built later."""
 
-    weights: Weights | None = None
+    of_trainer: Weights | None = None
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Within its block the student has its running mean for weights."""
-        assert self.weights is not None, "nothing is sampled before the trainer is built"
-        return self.weights.averaged()
+        """Within the block the student has the running mean as its weights."""
+        assert self.of_trainer is not None, "nothing is sampled before the trainer is built"
+        return self.of_trainer.averaged()
 
 
 def _method(
-    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, late: _LateWeights, resources: ExitStack
+    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, weights: _TrainerWeights, resources: ExitStack
 ) -> Method:
     if job.method == "sft":
         assert job.sft is not None
@@ -123,17 +123,19 @@ def _method(
             f"runtime.num_processes and num_hosts make {ranks.size} processes, but on-policy distillation samples, "
             "scores and trains in one. Set both to 1 for it, or on_policy.enabled to false"
         )
-    return load_on_policy(job, student, listener, late.averaged, resources)
+    return load_on_policy(job, student, listener, weights.averaged, resources)
 
 
 def _max_length(job: TrainJob, student: Student) -> int:
-    """Of a sample, in tokens: the config's, unless the model has no places for so many."""
-    asked, places = job.student.max_length, student.causal_lm.config.max_position_embeddings
-    if asked > places:
+    """Most tokens of a sample: the config's, or the model's number of positions if that is lower."""
+    max_length, num_positions = job.student.max_length, student.causal_lm.config.max_position_embeddings
+    if max_length > num_positions:
         logger.info(
-            "student.max_length is %d, but the student has %d positions: longer rows are too long", asked, places
+            "student.max_length is %d, but the student has %d positions: longer rows are too long",
+            max_length,
+            num_positions,
         )
-    return min(asked, places)
+    return min(max_length, num_positions)
 
 
 def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Listener) -> list[Measurement]:
@@ -163,7 +165,7 @@ def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Liste
 
 
 def _write_student(job: TrainJob, student: Student, facts: JsonObject, ranks: Ranks) -> None:
-    """Fills the output folder; the caller publishes it whole."""
+    """Fills the output folder, which the caller publishes."""
     job.output_dir.mkdir(parents=True, exist_ok=True)
     student.save(job.output_dir, ranks)
     if ranks.is_first:

@@ -1,7 +1,7 @@
-"""A student whose weights, gradients and optimiser state are spread over the ranks (FSDP2), and whole again.
+"""A student whose weights, gradients and optimiser state are sharded over the ranks (FSDP2), and full tensors again.
 
-Each rank holds a slice of every parameter. A block's parameters are gathered when it runs and dropped after it. What
-leaves the ranks, such as a checkpoint, knows nothing of their number.
+Each rank holds a slice of every parameter. A block's parameters are gathered when it runs and dropped after it. What is
+saved, such as a checkpoint, does not depend on the number of ranks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,13 +19,13 @@ from stillhouse.training.ranks import Ranks
 
 
 def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: torch.dtype) -> None:
-    """Spreads the parameters of `step` over `ranks`, in place; does nothing for a process alone.
+    """Shards the parameters of `step` over `ranks`, in place; does nothing for a process alone.
 
-    Parameters come to the rank's device block by block: a module too large for it is to be on the CPU before. Those
-    that are not of a floating type (weights frozen in 4 bits) stay whole in every rank. What holds parameters, such as
-    an optimiser, is to be made afterwards.
+    Parameters come to the rank's device block by block: a module too large for it has to be on the CPU before.
+    Parameters that are not floating-point (weights frozen in 4 bits) stay unsharded. Make what holds parameters, such
+    as an optimiser, afterwards.
 
-    From then on every rank runs `step`, and nothing in it by itself, as often as the others do, and as often backward.
+    From then on every rank runs `step`, and no part of it alone, as often as the others do, and as often backward.
     Gradients are sums over the ranks, not means: a loss divided by the token count of the whole batch needs no other
     factor, whatever the number of ranks.
 
@@ -33,34 +33,34 @@ def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: tor
         step: takes a microbatch to its loss. What it uses outside `blocks` (embedding, last norm, output layer) is
             gathered while it runs.
         blocks: its repeated layers.
-        ranks: who trains together.
+        ranks: the processes that train together.
         dtype: type of computation. Slices, sums of gradients and what the optimiser sees keep the parameters' type.
     """
     if ranks.size == 1:
         return
     mesh = init_device_mesh(ranks.device.type, (ranks.size,))
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    whole = {parameter for parameter in step.parameters() if not parameter.is_floating_point()}
-    for parameter in whole:
+    unsharded = {parameter for parameter in step.parameters() if not parameter.is_floating_point()}
+    for parameter in unsharded:
         parameter.data = parameter.data.to(ranks.device)
     for module in (*blocks, step):
-        sharded = fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=whole)
+        sharded = fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=unsharded)
         sharded.set_gradient_divide_factor(1.0)
         # Gloo knows no sum with a factor before it.
         sharded.set_force_sum_reduction_for_comms(True)
-        # A rank whose tokens leave a parameter aside, an expert say, takes part in its sum nevertheless.
+        # A rank whose tokens leave a parameter unused, such as an expert, takes part in its sum nevertheless.
         sharded.set_reduce_scatter_unused_params(True, recurse=False)
-    step.register_forward_hook(_forget_after_measuring)
+    step.register_forward_hook(_reshard_without_backward)
     assert isinstance(step, FSDPModule)
-    # Whichever module runs first is taken for the outermost one, also a block that is run to sample.
+    # FSDP takes whichever module runs first for the outermost one, also a block that is run to sample.
     step._get_fsdp_state()._lazy_init()
 
 
 @contextmanager
 def gathered(step: nn.Module) -> Iterator[None]:
-    """Within the block every rank holds all weights, in the type of computation, and may run the model by itself.
+    """Within the block every rank holds all weights in the type of computation and may run the model alone.
 
-    For sampling from a student that was sharded or was not. To enter is collective. The weights are there to be read.
+    For sampling from a student, sharded or not. Entering is collective. The weights are there to be read.
     """
     if not isinstance(step, FSDPModule):
         yield
@@ -77,10 +77,10 @@ def gathered(step: nn.Module) -> Iterator[None]:
         step.reset_iter_state()
 
 
-def _forget_after_measuring(step: nn.Module, args: Any, output: Any) -> None:
-    """Drops what was gathered for a pass that no backward pass follows, which would drop it.
+def _reshard_without_backward(step: nn.Module, args: Any, output: Any) -> None:
+    """Drops the weights gathered for a forward pass without a backward pass, which would drop them.
 
-    The next pass would otherwise see the weights that were measured, not those that have come in their place.
+    The next pass would otherwise see these weights even after they were updated.
     """
     if not torch.is_grad_enabled():
         assert isinstance(step, FSDPModule)
@@ -88,61 +88,60 @@ def _forget_after_measuring(step: nn.Module, args: Any, output: Any) -> None:
 
 
 @torch.no_grad()
-def whole(value: Any, ranks: Ranks) -> Any:
-    """`value` with every tensor in it whole, on the CPU and contiguous; collective.
+def full_tensors(value: Any, ranks: Ranks) -> Any:
+    """`value` with every tensor in it full, on the CPU and contiguous; collective.
 
-    What is that already is no copy: it changes when training goes on.
+    A tensor that is all that already is not copied: it changes when training goes on.
 
     Args:
-        value: a tensor, a value without tensors, or dicts, lists and tuples of such: weights by name, or the state of
+        value: a tensor, a value without tensors, or nested dicts, lists and tuples: weights by name, or the state of
             an optimiser.
-        ranks: who trains together. Only the first of them gets the tensors, one after the other; the others get empty
-            ones, so that no host holds a model once for each of its ranks.
+        ranks: the processes that train together. Only the first gets the tensors, one after the other; the others get
+            empty ones, so that no host holds the model once for each of its ranks.
     """
     match value:
         case DTensor():
-            return whole(value.full_tensor(), ranks)
+            return full_tensors(value.full_tensor(), ranks)
         case Tensor():
             return value.detach().cpu().contiguous() if ranks.is_first else torch.empty(0)
         case dict():
-            return {key: whole(entry, ranks) for key, entry in value.items()}
+            return {key: full_tensors(entry, ranks) for key, entry in value.items()}
         case list() | tuple():
-            return type(value)(whole(entry, ranks) for entry in value)
+            return type(value)(full_tensors(entry, ranks) for entry in value)
         case _:
             return value
 
 
 @torch.no_grad()
-def load_whole(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Puts `values`, which are whole and the same in every rank, in the place of the `tensors` of these names; local.
+def load_full_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Copies `values`, full and the same in every rank, into the `tensors` of these names; local.
 
     Raises:
         KeyError: a tensor's name has no value.
     """
     for name, tensor in tensors.items():
-        _own(tensor).copy_(_own(_spread_like(values[name], tensor)))
+        _local(tensor).copy_(_local(_sharded_like(values[name], tensor)))
 
 
-def load_whole_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """`optimizer.load_state_dict` of a whole state, which is the same in every rank; local.
+def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """`optimizer.load_state_dict` of a full state, the same in every rank; local.
 
-    A tensor of the state is spread as its parameter is, where it has the parameter's shape.
+    A tensor of the state is sharded as its parameter is, where it has the parameter's shape.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    of_parameter = {
-        number: {name: _spread_like(value, parameters[number]) for name, value in values.items()}
+    sharded = {
+        number: {name: _sharded_like(value, parameters[number]) for name, value in values.items()}
         for number, values in state["state"].items()
     }
-    optimizer.load_state_dict({**state, "state": of_parameter})
+    optimizer.load_state_dict({**state, "state": sharded})
 
 
-def _spread_like(value: Any, tensor: Tensor) -> Any:
-    """This rank's slice of `value` as `tensor` is sliced; the value itself where there is nothing to slice."""
+def _sharded_like(value: Any, tensor: Tensor) -> Any:
     if isinstance(tensor, DTensor) and isinstance(value, Tensor) and value.shape == tensor.shape:
         return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
     return value
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """What of a tensor is in this rank's memory."""
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a tensor in this rank's memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -18,16 +18,22 @@ from stillhouse.store import ArtifactStore
 from stillhouse.store.snapshots import Snapshots
 from stillhouse.training.loop.checkpoint_folder import saved_steps
 
-_POLL_S = 0.2
+_LOCK_POLL_S: Final = 0.2
+_MIRROR_POLL_S: Final = 5.0
+_CHECKPOINTS: Final = "checkpoints"
+# What a training continues from; logs, tokens and served weights are made again.
+_MIRRORED: Final = frozenset({_CHECKPOINTS, "metrics.jsonl", "generations.jsonl", "rollouts", "mlflow_run.json"})
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
-    """Holds the folder's lock; the system lets go of it when the process dies, however it dies.
+    """Holds the folder's lock, which the system releases when the process dies, however it dies.
 
     Args:
-        work_dir: made if it is not there.
-        wait_s: how long to wait for another process, which may be one just killed.
+        work_dir: created if it does not exist.
+        wait_s: how long to wait for another process, which may have been killed just now.
 
     Raises:
         TrainingError: another process still holds it after `wait_s` seconds.
@@ -44,35 +50,27 @@ def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
                     raise TrainingError(
                         f"{work_dir}: another process is running this training; wait for it or stop it"
                     ) from None
-                time.sleep(_POLL_S)
+                time.sleep(_LOCK_POLL_S)
         yield
-
-
-_CHECKPOINTS: Final = "checkpoints"
-# What a training continues from; logs, tokens and served weights are made again.
-_KEPT: Final = frozenset({_CHECKPOINTS, "metrics.jsonl", "generations.jsonl", "rollouts", "mlflow_run.json"})
-_LOOK_S: Final = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def mirrored(
-    work_dir: Path, store: ArtifactStore, *, leave_out: Set[str] = frozenset(), look_s: float = _LOOK_S
+    work_dir: Path, store: ArtifactStore, *, leave_out: Set[str] = frozenset(), poll_s: float = _MIRROR_POLL_S
 ) -> Iterator[Callable[[], None]]:
     """Copies each new checkpoint in `work_dir` to the storage that machines share, where there is one.
 
-    At the start, the folder gets what is kept there if that is further. A copy that fails is told of and tried again;
+    At the start the folder is restored from the copies if they are further. A failed copy is logged and tried again;
     it never ends a training.
 
     Args:
         work_dir: of one training, below the store's folder.
         store: of the run.
         leave_out: files that mean nothing on another machine.
-        look_s: seconds between two looks for a new checkpoint.
+        poll_s: seconds between two looks for a new checkpoint.
 
     Yields:
-        Ends the copying and removes the copies; to be called once the student is safe.
+        A function that ends the copying and removes the copies; call it once the student is safe.
 
     Raises:
         StoreError: the storage cannot be reached at the start.
@@ -84,68 +82,68 @@ def mirrored(
         store.remote,
         work_dir,
         work_dir.relative_to(store.root).as_posix(),
-        is_kept=lambda path: _is_kept(path) and path.name not in leave_out,
+        is_kept=lambda path: _is_mirrored(path) and path.name not in leave_out,
         is_fixed=lambda path: path.parts[0] == _CHECKPOINTS,
     )
-    _go_on(snapshots, work_dir / _CHECKPOINTS)
-    copier = _Copier(snapshots, work_dir / _CHECKPOINTS, look_s)
+    _restore_if_further(snapshots, work_dir / _CHECKPOINTS)
+    copier = _Copier(snapshots, work_dir / _CHECKPOINTS, poll_s)
     try:
         yield copier.remove
     finally:
         copier.stop()
 
 
-def _is_kept(path: Path) -> bool:
-    # A leading dot is that of a file or folder which is being written.
-    return path.parts[0] in _KEPT and not any(part.startswith(".") for part in path.parts)
+def _is_mirrored(path: Path) -> bool:
+    # A leading dot marks a file or folder that is being written.
+    return path.parts[0] in _MIRRORED and not any(part.startswith(".") for part in path.parts)
 
 
-def _go_on(snapshots: Snapshots, checkpoints: Path) -> None:
+def _restore_if_further(snapshots: Snapshots, checkpoints: Path) -> None:
     files = snapshots.files()
-    kept = {Path(name).parts[1] for name in files if Path(name).parts[0] == _CHECKPOINTS}
-    own = {path.name for path in checkpoints.glob("step-*")}
-    # By name: they are padded with zeros.
-    if kept and max(kept) > max(own, default=""):
+    remote = {Path(name).parts[1] for name in files if Path(name).parts[0] == _CHECKPOINTS}
+    local = {path.name for path in checkpoints.glob("step-*")}
+    # By name: step numbers are padded with zeros.
+    if remote and max(remote) > max(local, default=""):
         snapshots.restore(files)
 
 
 class _Copier:
     """A thread that takes a snapshot for each new checkpoint, and a last one when it is stopped."""
 
-    def __init__(self, snapshots: Snapshots, checkpoints: Path, look_s: float) -> None:
-        self._snapshots, self._checkpoints, self._look_s = snapshots, checkpoints, look_s
-        self._taken: list[int] = []
+    def __init__(self, snapshots: Snapshots, checkpoints: Path, poll_s: float) -> None:
+        self._snapshots, self._checkpoints, self._poll_s = snapshots, checkpoints, poll_s
+        self._copied: list[int] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the newest checkpoint is copied, or could not be."""
+        """Returns once the newest checkpoint has been copied, or could not be."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._thread.join()
-            self._look()
+            self._copy()
 
     def remove(self) -> None:
-        """Stops, and removes all copies; those that cannot be removed are told of."""
+        """Stops and removes all copies; a failure to remove them is only logged."""
         self._stopped.set()
         self._thread.join()
         try:
             self._snapshots.remove()
         except StoreError as error:
-            logger.warning("%s has served, but its copies stay: %s", self._checkpoints, error)
+            logger.warning("%s is no longer needed, but its copies stay: %s", self._checkpoints, error)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._look_s):
-            self._look()
+        while not self._stopped.wait(self._poll_s):
+            self._copy()
 
-    def _look(self) -> None:
+    def _copy(self) -> None:
         newest = saved_steps(self._checkpoints)[:1]
-        if newest == self._taken:
+        if newest == self._copied:
             return
         try:
             self._snapshots.take()
-            self._taken = newest
+            self._copied = newest
         except FileNotFoundError:
             # A checkpoint was pruned meanwhile: there is a newer one.
             return

@@ -1,4 +1,4 @@
-"""Student and teacher at the loss positions of a microbatch, a chunk and in it a block of rows at a time.
+"""Compares student and teacher at the loss positions of a microbatch, a chunk and a block of rows at a time.
 
 Dimensions: N loss positions, C those of a chunk, R rows done at once, V vocabulary of the student, S shared ids.
 """
@@ -14,13 +14,13 @@ from stillhouse.config import Divergence
 from stillhouse.serving.logits import UNSCALED, LogitScaling
 from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
 from stillhouse.training.head.divergence import Pair, divergences
-from stillhouse.training.head.layer import Layer
+from stillhouse.training.head.layer import OutputLayer
 from stillhouse.training.head.scores import Reference, ScoreName, TokenScores
 from stillhouse.training.head.softmax import block_rows, wide
 
 
-class Compared(NamedTuple):
-    """What a comparison says of a chunk: the three of `TokenScores`, where they are asked for, and a gradient."""
+class ComparisonResult(NamedTuple):
+    """Comparison of a chunk: three of the `TokenScores`, where they are wanted, and a gradient."""
 
     divergence_C: Tensor | None = None
     reverse_kl_C: Tensor | None = None
@@ -29,7 +29,7 @@ class Compared(NamedTuple):
     """Of each token's divergence by its logits / temperature of the shared ids, in the type of the logits."""
 
     def added_to(self, scores: TokenScores) -> TokenScores:
-        """The scores with what is said here; a teacher asked for and not there agrees with the student."""
+        """The scores with this comparison; without a teacher, the student is compared with itself."""
         logprobs_C = self.reference_logprobs_C
         if logprobs_C is None and (self.divergence_C is not None or self.reverse_kl_C is not None):
             logprobs_C = scores.logprobs_N.clone()
@@ -42,8 +42,6 @@ class Compared(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    """How a comparison is made."""
-
     terms: tuple[Divergence, ...]
     temperature: float
     scaling: LogitScaling
@@ -51,16 +49,16 @@ class _Settings(NamedTuple):
     wants_reverse_kl: bool
 
 
-class Comparison:
-    """Compares the student's logits with a teacher's, which it makes.
+class TeacherComparison:
+    """Computes a teacher's logits and compares the student's with them.
 
     Args:
         reference: the teacher; None for no teacher.
         targets_N: token ids.
-        terms: of the divergence; may be none.
+        terms: terms of the divergence; may be none.
         temperature: divides the logits of both.
-        wants: `reverse_kl`, or nothing of interest.
-        like_CV: room for the student's logits, of whose size, type and device the teacher's are.
+        wants: scores wanted, of which only `reverse_kl` matters here.
+        like_CV: buffer of the student's logits; the teacher's has its size, type and device.
         compiled: compare whole chunks by compiled kernels.
 
     Raises:
@@ -84,7 +82,7 @@ class Comparison:
         self._targets_N = targets_N
         self._dtype = wide(like_CV.dtype)
         self._compiled = compiled
-        self._layer: Layer | None = None
+        self._layer: OutputLayer | None = None
         if reference is None:
             return
         shared, head, device = reference.vocabulary, reference.head, like_CV.device
@@ -95,28 +93,30 @@ class Comparison:
                 f"student and teacher share {shared} ids but have {like_CV.shape[1]} and {len(head.weight)} output rows"
             )
         bias_S = None if head.bias is None else head.bias[:shared].to(device)
-        self._layer = Layer(reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype)
+        self._layer = OutputLayer(
+            reference.hidden_NR.to(device), head.weight[:shared].to(device), bias_S, like_CV.dtype
+        )
         self._buffer_CS = like_CV.new_empty((len(like_CV), shared))
 
-    def chunk(self, chunk: slice, logits_CV: Tensor) -> Compared:
-        """Compares a chunk, whose logits under the student it reads."""
+    def chunk(self, chunk: slice, logits_CV: Tensor) -> ComparisonResult:
+        """Compares a chunk, given its logits under the student."""
         if self._layer is None:
             zeros_C = logits_CV.new_zeros(len(logits_CV), dtype=self._dtype)
             reverse_kl_C = zeros_C.clone() if self._settings.wants_reverse_kl else None
-            return Compared(zeros_C if self._settings.terms else None, reverse_kl_C)
+            return ComparisonResult(zeros_C if self._settings.terms else None, reverse_kl_C)
         reference_CS = self._layer.logits(chunk, self._buffer_CS)
-        whole = (logits_CV, reference_CS, self._targets_N[chunk])
+        inputs = (logits_CV, reference_CS, self._targets_N[chunk])
         if self._compiled and len(reference_CS) >= MIN_TOKENS:
-            blocks = [compiled(_compare_)(*any_length(*whole), self._settings)]
+            blocks = [compiled(_compare_)(*any_length(*inputs), self._settings)]
         else:
             num_rows = block_rows(reference_CS)
-            parts = zip(*(tensor.split(num_rows) for tensor in whole), strict=True)
+            parts = zip(*(tensor.split(num_rows) for tensor in inputs), strict=True)
             blocks = [
                 _compare_(logits_RV, reference_RS, targets_R, self._settings)
                 for logits_RV, reference_RS, targets_R in parts
             ]
         values, reverse_kls, logprobs = zip(*blocks, strict=True)
-        return Compared(
+        return ComparisonResult(
             torch.cat(values) if self._settings.terms else None,
             torch.cat(reverse_kls) if self._settings.wants_reverse_kl else None,
             torch.cat(logprobs),
@@ -127,7 +127,7 @@ class Comparison:
 def _compare_(
     logits_RV: Tensor, reference_RS: Tensor, targets_R: Tensor, settings: _Settings
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Values of some rows, with the gradient in place of the teacher's logits."""
+    """Values of some rows; the gradient overwrites the teacher's logits."""
     shared = reference_RS.shape[1]
     log_p_RS = _log_probabilities(logits_RV[:, :shared], UNSCALED, settings.temperature)
     log_q_RS = _log_probabilities(reference_RS, settings.scaling, settings.temperature)

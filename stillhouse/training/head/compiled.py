@@ -1,4 +1,4 @@
-"""The passes over the logits of a chunk as compiled kernels, which is how a GPU runs them.
+"""Compiled kernels for the passes over the logits of a chunk, as a GPU runs them.
 
 Operation by operation, softmax and gradient of bfloat16 logits move about 53 bytes a logit through a GPU's memory, by
 way of float32 copies: at 16,384 tokens and 151,936 ids 130 GB, which take longer than the products that make the
@@ -42,9 +42,9 @@ def compiled_gradients_(
     divergence_gradients_CS: Tensor | None = None,
     temperature: float = 1.0,
 ) -> None:
-    """Overwrites logits with the gradient of a loss by logits / temperature, as `softmax.logit_gradients_` has it."""
+    """Overwrites logits with the gradient of a loss by logits / temperature; see `softmax.logit_gradients_`."""
     factors_C, shares_C, chosen_C = coefficients(scores, slopes, logits_CV.shape[1])
-    of_divergence = () if divergence_gradients_CS is None else (divergence_gradients_CS, slopes.divergence_C)
+    divergence = () if divergence_gradients_CS is None else (divergence_gradients_CS, slopes.divergence_C)
     compiled(_gradients_)(
         temperature,
         *any_length(
@@ -54,7 +54,7 @@ def compiled_gradients_(
             factors_C,
             shares_C,
             chosen_C,
-            *of_divergence,
+            *divergence,
         ),
     )
 
@@ -66,7 +66,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def any_length(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The tensors, marked as of any length: what is compiled for one chunk then serves those of other lengths."""
+    """Marks the tensors as of dynamic length, so that code compiled for one chunk serves chunks of other lengths."""
     for tensor in tensors:
         if tensor is not None:
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
@@ -105,6 +105,6 @@ def _gradients_(
     gradients_CV = factors_C[:, None] * probabilities_CV + shares_C[:, None]
     gradients_CV = torch.where(ids_V == targets_C[:, None], chosen_C[:, None], gradients_CV)
     if divergence_gradients_CS is not None and slopes_C is not None:
-        own_CS = divergence_gradients_CS.to(factors_C.dtype) * slopes_C[:, None]
-        gradients_CV = gradients_CV + pad(own_CS, (0, vocabulary - own_CS.shape[1]))
+        weighted_CS = divergence_gradients_CS.to(factors_C.dtype) * slopes_C[:, None]
+        gradients_CV = gradients_CV + pad(weighted_CS, (0, vocabulary - weighted_CS.shape[1]))
     logits_CV.copy_(gradients_CV)

@@ -28,7 +28,7 @@ from torch import Tensor
 from stillhouse.config import Divergence
 
 _LEAST_LOG_RATIO: Final = -60.0
-"""Of student over teacher in a mixture: below it the student's share is nothing, and exp would overflow at -88."""
+"""Of student over teacher in a mixture: below it the student's share is negligible, and exp would overflow at -88."""
 
 _Form = tuple[Tensor, Tensor]
 """The divergence of each row, and p g of each of its ids."""
@@ -72,8 +72,8 @@ def divergences(pair: Pair, terms: Sequence[Divergence]) -> tuple[Tensor, Tensor
     """The weighted sum of at least one term, [R], and its gradient by the student's logits, [R, S]."""
     values_R, gradients_RS = pair.p_RS.new_zeros(len(pair.p_RS)), None
     for term in (term for term in terms if term.top_k is None):
-        its_values_R, slopes_RS = _FORMS[term.kind](pair, term)
-        values_R += term.weight * its_values_R
+        term_values_R, slopes_RS = _FORMS[term.kind](pair, term)
+        values_R += term.weight * term_values_R
         if gradients_RS is not None:
             gradients_RS.add_(slopes_RS, alpha=term.weight)
         else:
@@ -135,16 +135,16 @@ def _mixture(pair: Pair, share: float) -> tuple[Tensor, Tensor]:
 def _add_top_k_(gradients_RS: Tensor, pair: Pair, term: Divergence, most: int) -> Tensor:
     """Values of a KL over the most probable ids, [R], whose gradient is added.
 
-    What is compared are distributions over K + 1 tokens, the last of which stands for all others; its g is that of each
-    of them. Without the tail nothing is said of the others: g = 0.
+    Compares distributions over K + 1 tokens, the last of which stands for all others; its g is that of each of them.
+    Without the tail g = 0 for the others.
     """
     ranking_RS = pair.q_RS if term.top_k_of == "teacher" else pair.p_RS
     ids_RK = ranking_RS.topk(min(most, ranking_RS.shape[1]), dim=-1).indices
-    p_RK, q_RK, r_RK = (whole_RS.gather(1, ids_RK) for whole_RS in (pair.p_RS, pair.q_RS, pair.r_RS))
+    p_RK, q_RK, r_RK = (probabilities_RS.gather(1, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS, pair.r_RS))
     values_R, slopes_RK = _plain_kl(term, p_RK, q_RK, r_RK)
     mean_R1, tail_slope_R1 = slopes_RK.sum(dim=-1, keepdim=True), torch.zeros_like(p_RK[:, :1])
     if term.tail:
-        p_R1, q_R1 = (_mass_outside(whole_RS, ids_RK) for whole_RS in (pair.p_RS, pair.q_RS))
+        p_R1, q_R1 = (_mass_outside(probabilities_RS, ids_RK) for probabilities_RS in (pair.p_RS, pair.q_RS))
         tail_R, weighted_R1 = _plain_kl(term, p_R1, q_R1, p_R1.log() - q_R1.log())
         values_R, mean_R1, tail_slope_R1 = values_R + tail_R, mean_R1 + weighted_R1, weighted_R1 / p_R1
     inside_RK = gradients_RS.gather(1, ids_RK).add_(slopes_RK - p_RK * mean_R1, alpha=term.weight)

@@ -1,7 +1,7 @@
 """The output layer and the loss in one: gradients are computed together with the loss, a chunk of tokens at a time.
 
 The logits of a chunk live in one buffer, which their gradient then overwrites; those of a whole microbatch never exist,
-nothing is computed twice, and all that is kept for the backward pass are the gradients of hidden states and weight.
+nothing is computed twice, and only the gradients of hidden states and weight are kept for the backward pass.
 A teacher's logits of the same chunk live in a second buffer, which the gradient of the divergence overwrites.
 
 Dimensions: N loss positions, C those of a chunk, H hidden, V vocabulary.
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from stillhouse.config import Divergence
-from stillhouse.training.head.comparison import Comparison
+from stillhouse.training.head.comparison import TeacherComparison
 from stillhouse.training.head.compiled import MIN_TOKENS, compiled_gradients_, compiled_scores
-from stillhouse.training.head.layer import Layer
+from stillhouse.training.head.layer import OutputLayer
 from stillhouse.training.head.scores import Reference, ScoreName, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import Slopes, logit_gradients_, softmax_, wide
 
@@ -26,11 +26,11 @@ CPU_CHUNK_ELEMENTS: Final = 3 << 23
 """Most logits of one chunk on a CPU: 96 MiB in float32. Half of it makes the matrix products of a large vocabulary too
 thin, twice as much is hardly faster (benchmarks/loss_head.py)."""
 GPU_CHUNK_ELEMENTS: Final = 1 << 29
-"""Most logits of one chunk elsewhere: 1 GiB in bfloat16. Reckoned, not measured: a GPU wants thousands of tokens in
+"""Most logits of one chunk elsewhere: 1 GiB in bfloat16. Estimated, not measured: a GPU wants thousands of tokens in
 each matrix product, and every chunk adds to the weight's gradient, at some 20 bytes a weight."""
 
 MethodLoss = Callable[[TokenScores, Mapping[str, Tensor]], TokenLosses]
-"""Losses of some tokens from their scores and what the method knows of each; elementwise along the tokens."""
+"""Losses of some tokens from their scores and the method's values; elementwise along the tokens."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class LossSums:
     """Sums over the loss positions of a microbatch. They stay on the device; only `loss` carries a gradient."""
 
     loss: Tensor
-    """The sum of the losses times the scale: what to call `backward` on, once."""
+    """The sum of the losses times the scale; call `backward` on it once."""
     sums: dict[str, Tensor] = field(default_factory=dict)
     """The sum of each of the method's means."""
     ratios: dict[str, Tensor] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class LossSums:
     """The largest of each of the method's maxima; minus infinity where there is no token."""
 
     def add(self, losses: TokenLosses, scale: float) -> None:
-        """Counts in the losses of more tokens."""
+        """Adds the losses of more tokens."""
         self.loss += losses.losses_N.detach().sum() * scale
         for name, values_C in losses.means.items():
             self.sums[name] = values_C.detach().sum() + self.sums.get(name, 0.0)
@@ -59,7 +59,7 @@ class LossSums:
 
 
 def chunk_tokens(num_tokens: int, vocabulary: int, device_type: str, chunk_elements: int | None = None) -> int:
-    """Tokens of one of equal chunks of at most `chunk_elements` logits, None for the device's own; at least one."""
+    """Tokens of each equal chunk of at most `chunk_elements` logits (None: the device's default); at least one."""
     if chunk_elements is None:
         chunk_elements = CPU_CHUNK_ELEMENTS if device_type == "cpu" else GPU_CHUNK_ELEMENTS
     num_chunks = max(1, math.ceil(num_tokens / max(1, chunk_elements // vocabulary)))
@@ -91,16 +91,15 @@ def fused_loss(
         hidden_NH: last hidden states at the positions that predict a target; N may be 0.
         head: the output layer, weight of shape [V, H].
         targets_N: token ids.
-        values: what the method knows of each target, each of shape [N].
+        values: the method's values of each target, each of shape [N].
         method_loss: called with the scores and values of one chunk after the other.
         scale: factor of the loss.
         temperature: of the softmax.
         wants: scores beside those that are always computed.
         divergence: terms of the scores' divergence from the teacher.
-        reference: the teacher at the same positions; None for no teacher, from whom nothing then differs.
-        chunk_elements: most logits that exist at once, though those of one token always do; None takes what suits the
-            device.
-        compiled: make the passes over logits by compiled kernels.
+        reference: the teacher at the same positions; None for no teacher.
+        chunk_elements: most logits of a chunk; a chunk has at least one token. None takes the device's default.
+        compiled: use compiled kernels for the passes over logits.
 
     Raises:
         ValueError: the reference has another number of positions than there are targets, or shares more ids than
@@ -111,11 +110,13 @@ def fused_loss(
     num_tokens, vocabulary = len(targets_N), len(head.weight)
     size = chunk_tokens(num_tokens, vocabulary, device_type, chunk_elements)
     totals = LossSums(hidden_NH.new_zeros((), dtype=wide(dtype)))
-    layer = Layer(hidden_NH, head.weight, head.bias, dtype)
+    layer = OutputLayer(hidden_NH, head.weight, head.bias, dtype)
     with torch.no_grad(), torch.autocast(device_type, enabled=False):
         buffer_CV = hidden_NH.new_empty((size, vocabulary), dtype=dtype)
-        comparison = Comparison(reference, targets_N, divergence, temperature, wants, buffer_CV, compiled=compiled)
-        # Without a token there is still one chunk, an empty one, so that the totals have the same names as ever.
+        comparison = TeacherComparison(
+            reference, targets_N, divergence, temperature, wants, buffer_CV, compiled=compiled
+        )
+        # Without a token there is still one empty chunk, so that the totals have the same names.
         for first in range(0, max(1, num_tokens), size):
             chunk = slice(first, min(first + size, num_tokens))
             logits_CV = layer.logits(chunk, buffer_CV)
@@ -159,19 +160,19 @@ def _differentiated(
 
 
 class _KnownGradients(torch.autograd.Function):
-    """A value whose gradients by some tensors were computed along with it."""
+    """A value whose gradients were computed along with it."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor | None], *inputs: Tensor | None) -> Tensor:
         """The value itself, differentiable by `inputs`."""
-        # Not saved by autograd: its hooks (that offload activations, say) are of no use to gradients.
+        # Not saved by autograd, whose hooks (for instance activation offloading) should not see gradients.
         ctx.gradients = gradients
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        """The known gradients times the outer one; they are given away, so once only."""
+        """The known gradients times the outer one, in place: possible once only."""
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
-            raise RuntimeError("a fused loss was differentiated twice; its gradients are given away the first time")
+            raise RuntimeError("a fused loss was differentiated twice; its gradients are used up the first time")
         return None, None, *(None if gradient is None else gradient.mul_(outer[0]) for gradient in gradients)

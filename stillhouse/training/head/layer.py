@@ -9,8 +9,8 @@ from torch import Tensor
 from stillhouse.training.head.softmax import block_rows, wide
 
 
-class Layer:
-    """Logits of hidden states in `dtype`, and the gradients of all that is trained.
+class OutputLayer:
+    """Logits of hidden states in `dtype`, and the gradients of hidden states and weights.
 
     Args:
         hidden_NH: hidden states.
@@ -28,7 +28,7 @@ class Layer:
             else None
             for tensor, sum_dtype in ((hidden_NH, dtype), (weight_VH, wide(dtype)), (bias_V, wide(dtype)))
         ]
-        """Of hidden states, weight and bias: complete once `backward` was called for all chunks, None if frozen."""
+        """Of hidden states, weight and bias: complete after `backward` of all chunks, None where frozen."""
         self.is_trained = any(gradient is not None for gradient in self.gradients)
         self._is_begun = False
 
@@ -41,7 +41,7 @@ class Layer:
         return torch.addmm(self._bias_V, hidden_CH, self._weight_VH.t(), out=out_CV)
 
     def backward(self, chunk: slice, logit_gradients_CV: Tensor) -> None:
-        """Adds the gradients of a chunk; what there was before the first is overwritten."""
+        """Adds the gradients of a chunk; the first chunk overwrites the buffers."""
         hidden_NH, weight_VH, bias_V = self.gradients
         is_first, self._is_begun = not self._is_begun, True
         if hidden_NH is not None:
@@ -49,12 +49,12 @@ class Layer:
         if weight_VH is not None:
             _add_product_(weight_VH, logit_gradients_CV.t(), self._hidden_NH[chunk], is_first=is_first)
         if bias_V is not None:
-            of_chunk_V = logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
-            bias_V.copy_(of_chunk_V if is_first else of_chunk_V + bias_V)
+            chunk_V = logit_gradients_CV.sum(dim=0, dtype=bias_V.dtype)
+            bias_V.copy_(chunk_V if is_first else chunk_V + bias_V)
 
 
 def _add_product_(sum_VH: Tensor, left_VC: Tensor, right_CH: Tensor, *, is_first: bool) -> None:
-    """Adds left @ right, which is rounded first where its type is the smaller one; writes it where it is the first."""
+    """Adds left @ right, or writes it if it is the first; a product of a smaller type is rounded before it is added."""
     if sum_VH.dtype == left_VC.dtype:
         sum_VH.addmm_(left_VC, right_CH, beta=0.0 if is_first else 1.0)
         return

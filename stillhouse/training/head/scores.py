@@ -14,7 +14,7 @@ from stillhouse.serving.logits import UNSCALED, LogitScaling
 from stillhouse.types import Sample
 
 ScoreName = Literal["entropy", "mean_logprob", "reverse_kl"]
-"""Scores that cost passes over the logits and are computed only for who wants them."""
+"""Scores that cost further passes over the logits and are computed only on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class TokenScores:
     In float32, or in float64 where the model is. A loss may be differentiated through `logprobs_N`,
     `log_normalisers_N`, `mean_logprobs_N` and `divergence_N`; the others carry no gradient.
 
-    What compares with a teacher is over the ids that both share, at the same temperature. It is there whenever the
-    method has divergence terms or wants `reverse_kl`; where a microbatch has no teacher it says that nothing differs.
+    Comparisons with a teacher are over the ids that both share, at the same temperature. They are present whenever the
+    method has divergence terms or wants `reverse_kl`; a microbatch without a teacher counts as one without difference.
     """
 
     targets_N: Tensor
@@ -35,7 +35,7 @@ class TokenScores:
     log_normalisers_N: Tensor
     """log Z, the logarithm of the sum of exp(logits / temperature) over the vocabulary."""
     is_top_N: Tensor
-    """Whether no token is more probable than the target; logits in half precision may have several such tokens."""
+    """Whether no token is more probable than the target; several tokens may be equally probable."""
     mean_logprobs_N: Tensor | None = None
     """Mean over the vocabulary of the log-probabilities, where `mean_logprob` is wanted."""
     entropy_N: Tensor | None = None
@@ -50,25 +50,25 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A teacher's whole distributions, to be made from its last hidden states a chunk at a time."""
+    """A teacher at the loss positions of a microbatch: its last hidden states and its output layer."""
 
     hidden_NR: Tensor
     """The teacher's last hidden states at the positions that predict the targets, in their order; without gradient."""
     head: nn.Linear
-    """Its output layer, on whatever device: the shared part of it is brought to the student's for each microbatch."""
+    """Its output layer, on any device: the shared part is copied to the student's for each microbatch."""
     vocabulary: int
-    """Ids below it mean the same to both: student and teacher are compared over these alone, each renormalised. Rows
-    of an embedding beyond the tokenizer's vocabulary thus play no part."""
+    """Ids below it mean the same to student and teacher, which are compared over these alone, renormalised. This leaves
+    out rows of an embedding beyond the tokenizer's vocabulary."""
     scaling: LogitScaling = UNSCALED
-    """What the teacher does to its logits."""
+    """Scaling of the teacher's logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """The loss at each of N positions, and what to report of them. Every tensor has shape [N]."""
+    """The loss at each of N positions, and metrics of them. Every tensor has shape [N]."""
 
     losses_N: Tensor
-    """What is minimised is the sum over the batch divided by the number of loss positions of the whole batch."""
+    """The sum over the batch divided by its number of loss positions is minimised."""
     means: dict[str, Tensor] = field(default_factory=dict)
     """Reported as the mean over all loss positions of the batch."""
     ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -82,20 +82,18 @@ class TokenLoss(Protocol):
 
     @property
     def temperature(self) -> float:
-        """Logits are divided by it."""
+        """Divides the logits."""
 
     @property
     def wants(self) -> frozenset[ScoreName]:
-        """Scores that cost a pass over the logits and are made for methods that use them only."""
+        """The optional scores that the loss uses."""
 
     @property
     def divergence(self) -> Sequence[Divergence]:
-        """Terms of an exact divergence from the references' teachers, which the loss finds as `divergence_N` in its
-        scores; none where it uses none.
-        """
+        """Terms of the exact divergence from the teacher that the loss gets as `scores.divergence_N`; may be none."""
 
     def partition(self, sample: Sample) -> str:
-        """What samples must have in common to share a microbatch, and so a reference."""
+        """A key that samples must have in common to share a microbatch, and so a reference."""
 
     def reference(self, samples: Sequence[Sample]) -> Reference | None:
         """The teacher's hidden states at all loss positions of `samples`, sample by sample; None for no teacher.
@@ -105,7 +103,7 @@ class TokenLoss(Protocol):
         """
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """What the loss needs of a sample beside its tokens: lists aligned with `token_ids`, by name."""
+        """Further inputs of the loss: lists aligned with `token_ids`, by name."""
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
         """Losses of N targets, each a function of its own scores and values alone.

@@ -1,7 +1,7 @@
 """The softmax over the vocabulary: scores of targets, and the gradient of a loss of them in closed form.
 
-Both work in place. What needs a float32 copy is done some rows at a time, so that the copy is small and stays in the
-cache of a CPU; what needs none is done at once, as threads that often wait for each other are slow on a busy machine.
+Both work in place. Steps that need a float32 copy are done some rows at a time, so that the copy stays in the cache of
+a CPU; others are done at once, as threads that often wait for each other are slow on a busy machine.
 
 Dimensions: C tokens of a chunk, R rows done at once, V vocabulary.
 """
@@ -66,7 +66,7 @@ def softmax_(
 def _softmax_block_(
     logits_RV: Tensor, probabilities_RV: Tensor, targets_R: Tensor, temperature: float, wants: Set[ScoreName]
 ) -> TokenScores:
-    """Scores, with the probabilities written to the second tensor, which may be the first unless entropy is wanted."""
+    """Scores; writes the probabilities to the second tensor, which may be the first unless entropy is wanted."""
     if temperature != 1.0:
         logits_RV /= temperature
     top_R = logits_RV.amax(dim=-1)
@@ -96,10 +96,10 @@ class Slopes(NamedTuple):
 
 
 def coefficients(scores: TokenScores, slopes: Slopes, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each token what `logit_gradients_` multiplies p with, what it adds to all ids, and the target's own entry.
+    """For each token the factor of p, the summand of all ids, and the target's entry in `logit_gradients_`.
 
-    The target's entry is computed from its score: where p_y is close to 1 it is a difference, of which a rounded p_y
-    would leave no digit.
+    The target's entry is computed from its score: where p_y is close to 1 it is a difference that a rounded p_y
+    would cancel.
     """
     a_C, b_C, c_C, _ = slopes
     factors_C = b_C - a_C if c_C is None else b_C - a_C - c_C
@@ -134,14 +134,14 @@ def logit_gradients_(
         gradients_RV.scatter_(1, targets_R1, chosen_R1)
         if d_C is not None and divergence_gradients_CS is not None:
             rows = slice(number * num_rows, number * num_rows + len(block_RV))
-            own_RS = divergence_gradients_CS[rows].to(gradients_RV.dtype)
-            gradients_RV[:, : own_RS.shape[1]].addcmul_(own_RS, d_C[rows, None])
+            weighted_RS = divergence_gradients_CS[rows].to(gradients_RV.dtype)
+            gradients_RV[:, : weighted_RS.shape[1]].addcmul_(weighted_RS, d_C[rows, None])
         if scratch:
             block_RV.copy_(gradients_RV)
 
 
 def _scratch(matrix_CV: Tensor, num_copies: int) -> tuple[int, list[Tensor]]:
-    """Rows to do at once, and room for so many float32 copies of them."""
+    """Rows to treat at once, and buffers for `num_copies` float32 copies of them."""
     num_rows = block_rows(matrix_CV) if num_copies else max(1, len(matrix_CV))
     shape = (num_rows, matrix_CV.shape[1])
     return num_rows, [matrix_CV.new_empty(shape, dtype=wide(matrix_CV.dtype)) for _ in range(num_copies)]

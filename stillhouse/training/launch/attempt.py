@@ -1,8 +1,8 @@
 """`Attempt`: one try at a training on a cluster, as a folder that the flow and the hosts share.
 
-The name is chosen and noted in the work folder before the cluster is asked, so that a flow that is killed at any moment
-finds its job again, and never starts a second one beside it. In `attempts/NAME/` lie the job's description, what each
-host answers, where the hosts meet, and at the end the student.
+Its name is chosen and noted in the work folder before the cluster is asked, so that a flow killed at any moment finds
+its job again and never starts a second one. `attempts/NAME/` holds the job's description, the messages of each host,
+the address where the hosts meet, and at the end the student.
 """
 
 import json
@@ -16,33 +16,28 @@ from uuid import uuid4
 from stillhouse.store import canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import JOB_FILE, TrainJob
-from stillhouse.training.launch.messages import message_in
+from stillhouse.training.launch.messages import parse_message
 from stillhouse.types import JsonObject
 
 _NOTE: Final = "cluster_job.json"
 
 
-class AnswerFile:
-    """What one host has answered since it was last asked.
-
-    The file is opened anew each time: a network file system then tells what another machine wrote.
-
-    Args:
-        path: of JSON lines that another process appends to.
-    """
+class MessageFile:
+    """Messages that another process appends to a file of JSON lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read = 0
+        self._offset = 0
 
-    def fresh(self) -> list[JsonObject]:
-        """The messages of whole lines."""
+    def new_messages(self) -> list[JsonObject]:
+        """The messages of complete lines added since the last call."""
+        # Opened anew each time: a network file system then shows what another machine wrote.
         with self._path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             lines = file.read()
         lines = lines[: lines.rfind(b"\n") + 1]
-        self._read += len(lines)
-        return [message for line in lines.decode(errors="replace").split("\n") if (message := message_in(line))]
+        self._offset += len(lines)
+        return [message for line in lines.decode(errors="replace").split("\n") if (message := parse_message(line))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +46,49 @@ class Attempt:
 
     work_dir: Path
     name: str
-    """Of the cluster's job as well: lower-case letters, digits and hyphens, at most 52 characters."""
+    """Name of the cluster's job too: lower-case letters, digits and hyphens, at most 52 characters."""
 
     @property
     def folder(self) -> Path:
-        """What the flow and the hosts share of it."""
+        """The folder that the flow and the hosts share."""
         return self.work_dir / "attempts" / self.name
 
     @property
     def job_file(self) -> Path:
-        """What is trained."""
+        """The description of the job."""
         return self.folder / JOB_FILE
 
     @property
     def rendezvous_file(self) -> Path:
-        """`host:port` where the first host listens, written when all are there."""
+        """Holds `host:port` where the first host listens; written once all hosts have started."""
         return self.folder / "rendezvous"
 
     def started_file(self, host: int) -> Path:
         """Marker file: exists once the host has started."""
         return self.folder / f"host-{host}.here"
 
-    def answer_file(self, who: str) -> Path:
-        """What a host, by its number, or the cluster's own part of the launcher says."""
-        return self.folder / f"answers-{who}.jsonl"
+    def message_file(self, sender: str) -> Path:
+        """Messages of a host, by its number, or of the launcher's part inside the cluster."""
+        return self.folder / f"answers-{sender}.jsonl"
 
-    def answer_files(self) -> list[Path]:
-        """Those that are there."""
+    def message_files(self) -> list[Path]:
+        """The message files that exist."""
         return sorted(self.folder.glob("answers-*.jsonl"))
 
     def take_student(self, folder: Path) -> None:
-        """Puts the finished student into `folder` and leaves the attempt whole, should the flow be killed meanwhile."""
+        """Puts the finished student into `folder`; the attempt stays complete, should the flow be killed meanwhile."""
         shutil.copytree(self.folder / "student", folder, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 
 def begin_attempt(job: TrainJob) -> Attempt:
-    """A new attempt at a job, noted in its work folder.
+    """Returns a new attempt at a job, noted in its work folder.
 
     Raises:
         StoreError: the work folder cannot be written.
     """
     method = job.method.replace("_", "-")
     attempt = Attempt(job.work_dir.absolute(), f"stillhouse-{method}-{uuid4().hex[:12]}")
-    # The folder that the flow would have filled is gone when the flow is; the attempt's own is not.
+    # The flow's output folder is removed when the flow is killed; the attempt's is not.
     described = job.model_copy(update={"output_dir": attempt.folder / "student"})
     write_atomic(attempt.job_file, described.model_dump_json(indent=1).encode())
     write_atomic(job.work_dir / _NOTE, canonical_json({"name": attempt.name}))
@@ -101,7 +96,7 @@ def begin_attempt(job: TrainJob) -> Attempt:
 
 
 def last_attempt(work_dir: Path) -> Attempt | None:
-    """The attempt begun last, whatever became of it; None where there was none."""
+    """The latest attempt, whatever became of it; None where there was none."""
     try:
         note = json.loads((work_dir / _NOTE).read_bytes())
     except FileNotFoundError:

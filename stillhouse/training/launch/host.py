@@ -28,7 +28,7 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.local import environment, torchrun_arguments
-from stillhouse.training.launch.messages import Answers, exit_reason
+from stillhouse.training.launch.messages import MessageWriter, exit_reason
 from stillhouse.training.launch.process import run_job_file
 
 _POLL_S: Final = 0.5
@@ -51,7 +51,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
         return 1
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     os.environ.update(environment(job))
-    _redirect(1, attempt.answer_file(str(host)))
+    _redirect(1, attempt.message_file(str(host)))
     if job.runtime.num_processes * job.runtime.num_hosts == 1:
         return run_job_file(attempt.job_file)
     rendezvous = meet(attempt, host, job.runtime.num_hosts, address) if job.runtime.num_hosts > 1 else None
@@ -80,7 +80,7 @@ def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
 
 
 def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:
-    answers = Answers(sys.stdout)
+    answers = MessageWriter(sys.stdout)
     # Only torchrun's own messages: standard output carries the answers of the ranks.
     _redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
     announce_parent()

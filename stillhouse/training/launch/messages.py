@@ -1,7 +1,7 @@
-"""What a training process says on its standard output, one JSON object a line, and what its parent makes of it.
+"""Messages of a training process on its standard output, one JSON object a line, and how its parent reads them.
 
-`{"progress": ...}` as it goes, then `{"done": facts}` or `{"error": message, "killed": whether from outside}`. All else
-that is printed goes to a log in the job's work folder. Free of torch.
+`{"progress": ...}` as it goes, then `{"done": facts}` or `{"error": message, "killed": whether from outside}`. All
+other output goes to a log in the job's work folder. Free of torch.
 """
 
 import json
@@ -24,28 +24,27 @@ logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 300.0
 """Longest time a training that is told to stop gets for its checkpoint: that of a large model takes minutes."""
-
-LEAVE_S: Final = 30.0
-"""Longest time a training that is done gets to end by itself."""
+EXIT_S: Final = 30.0
+"""Longest time a training that is done gets to exit by itself."""
 TAIL_LINES: Final = 12
 
 
-class Answers:
-    """The training's side: writes messages to `stream`."""
+class MessageWriter:
+    """Writes a training's messages to `stream`; a `stillhouse.progress.state.Progress`."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Says how far it is, as `stillhouse.progress.state.Progress`."""
+        """Reports progress."""
         self._send({"progress": {"stage": stage, "done": done, "total": total, "facts": facts}})
 
     def done(self, facts: JsonObject) -> None:
-        """Says that it is over, and what came of it."""
+        """Reports the result."""
         self._send({"done": facts})
 
     def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
-        """Says that it is over, and why.
+        """Reports the end by an error.
 
         Args:
             error: fit to be shown to a user.
@@ -59,13 +58,13 @@ class Answers:
         self._stream.flush()
 
 
-class RankAnswers(Answers):
-    """The side of one rank among several: the first is heard, and whichever fails, by torchrun.
+class RankMessageWriter(MessageWriter):
+    """Messages of one rank among several: only the first writes to `stream`; errors go to torchrun.
 
     Args:
         stream: where the first rank's messages go.
-        rank: this process's number.
-        error_file: where torchrun looks for the last words of a rank that failed.
+        rank: number of this process.
+        error_file: where torchrun looks for the error of a rank that failed.
     """
 
     def __init__(self, stream: TextIO, rank: int, error_file: Path) -> None:
@@ -74,11 +73,11 @@ class RankAnswers(Answers):
         self._error_file = error_file
 
     def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
-        """Leaves the words to torchrun, which fetches them when all ranks have ended."""
+        """Leaves the error to torchrun, which reads it when all ranks have ended."""
         now = time.time() if at is None else at
         # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
-        words = {"message": error, "timestamp": int(now), "at": now, "killed": killed}
-        write_atomic(self._error_file, json.dumps(words).encode())
+        entry = {"message": error, "timestamp": int(now), "at": now, "killed": killed}
+        write_atomic(self._error_file, json.dumps(entry).encode())
 
     def _send(self, message: JsonObject) -> None:
         if self._rank == 0:
@@ -86,46 +85,52 @@ class RankAnswers(Answers):
 
 
 def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonObject:
-    """Relays what `process` says until it has trained; the trainer's facts.
+    """Relays the messages of `process` until it has trained; returns the trainer's facts.
 
     Raises:
-        TrainingError: it failed; the message holds its last words.
-        TrainingKilled: something from outside ended it: SIGTERM, or the system for want of memory for instance.
+        TrainingError: it failed; the message holds the reason.
+        TrainingKilled: something from outside ended it, such as SIGTERM, or the system for lack of memory.
     """
     log = job.work_dir / LOG_FILE
     for line in process.lines:
-        message = message_in(line)
+        message = parse_message(line)
         if "progress" in message:
             relay(message["progress"], progress)
         elif "done" in message:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(LEAVE_S)
+                process.wait(EXIT_S)
             return message["done"]
         elif "error" in message:
             kind = TrainingKilled if message["killed"] else TrainingError
             raise kind(f"{message['error']} (log: {log})")
         else:
             logger.info("%s: %s", job.method, line.rstrip())
-    raise _died(job, process.wait(), log)
+    exit_code = process.wait()
+    # A kill is tried again and continued; an error of the training itself would come back.
+    kind = TrainingKilled if exit_code < 0 else TrainingError
+    raise kind(
+        f"{job.method}: the training process ended without a result ({exit_reason(exit_code)}). Run the same command "
+        f"again to continue from the last checkpoint. The end of {log}:\n{tail(log)}"
+    )
 
 
 def exit_reason(exit_code: int) -> str:
     """How a process ended, for a message."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
-    how = f"signal {signal.Signals(-exit_code).name}"
+    reason = f"signal {signal.Signals(-exit_code).name}"
     if -exit_code == signal.SIGKILL:
-        how += ", often the system's answer to a lack of memory; lower microbatch_tokens then"
-    return how
+        reason += ", often the system's answer to a lack of memory; lower microbatch_tokens then"
+    return reason
 
 
 def relay(update: JsonObject, progress: Progress) -> None:
-    """Passes on what a training said of how far it is."""
+    """Passes a training's progress message on."""
     progress.update(update["stage"], update["done"], update["total"], **update["facts"])
 
 
-def message_in(line: str) -> JsonObject:
-    """The object in a line of a training; empty for a line that some library printed."""
+def parse_message(line: str) -> JsonObject:
+    """The object in a line of a training's output; empty for a line that some library printed."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -133,16 +138,7 @@ def message_in(line: str) -> JsonObject:
     return message if isinstance(message, dict) else {}
 
 
-def _died(job: TrainJob, exit_code: int, log: Path) -> TrainingError:
-    # A kill is tried again and continued; an error of the training itself would come back.
-    kind = TrainingKilled if exit_code < 0 else TrainingError
-    return kind(
-        f"{job.method}: the training process ended without a result ({exit_reason(exit_code)}). Run the same command "
-        f"again to continue from the last checkpoint. The end of {log}:\n{tail_of(log)}"
-    )
-
-
-def tail_of(log: Path) -> str:
+def tail(log: Path) -> str:
     """The last lines of a log."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The training process: runs a job's file and answers as `launch.messages` describes.
+"""The training process: runs a job from its file and reports as `launch.messages` describes.
 
 Everything else, including what libraries print, goes to a log in the job's work folder; each rank has its own.
 """
@@ -16,7 +16,7 @@ from stillhouse.processes.exit import die_with_parent
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.training.launch.messages import Answers, RankAnswers
+from stillhouse.training.launch.messages import MessageWriter, RankMessageWriter
 
 
 def run_job_file(job_file: Path, rank: int | None = None) -> int:
@@ -26,20 +26,22 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
         job = TrainJob.model_validate_json(job_file.read_bytes())
         job.work_dir.mkdir(parents=True, exist_ok=True)
         stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))
-        answers = (
-            Answers(stream) if rank is None else RankAnswers(stream, rank, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+        messages = (
+            MessageWriter(stream)
+            if rank is None
+            else RankMessageWriter(stream, rank, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
         )
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             # Imported late: an import that fails is then reported like any other error.
             from stillhouse.training.run import run_job
 
-            answers.done(run_job(job, answers))
+            messages.done(run_job(job, messages))
             return 0
         except BaseException as error:  # the border of the process: the parent hears of every error
             # Ranks do not end at the same moment, and torchrun ends the others when the first has.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            return _report(error, job, answers)
+            return _report(error, job, messages)
 
 
 def run_as_rank(job_file: Path, rank: int) -> NoReturn:
@@ -55,27 +57,27 @@ def run_as_rank(job_file: Path, rank: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def _report(error: BaseException, job: TrainJob, answers: Answers) -> int:
+def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int:
     match error:
         case Interrupted():
-            answers.failed(
+            messages.failed(
                 f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues", killed=True
             )
             return 128 + signal.SIGTERM
         case StillhouseError():
             logging.getLogger(__name__).error("%s", error)
-            answers.failed(str(error), killed=False)
+            messages.failed(str(error), killed=False)
         case _:
             traceback.print_exception(error)
-            answers.failed(f"{job.method}: {type(error).__name__}: {error}", killed=False)
+            messages.failed(f"{job.method}: {type(error).__name__}: {error}", killed=False)
     return 1
 
 
 def _redirect_output(log: Path) -> TextIO:
     """Sends standard output and error to `log`; returns a stream to the former standard output."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
-    return answers
+    return messages

@@ -1,7 +1,7 @@
 """`python -m stillhouse.training.launch.ray_driver FOLDER`: what a Ray job runs, inside the cluster.
 
 It waits for the hosts, starts an actor on each, and ends them all when the first fails or the job is stopped. A host
-that is killed, for want of memory or with its node, cannot answer: the driver does in its place.
+that is killed, for lack of memory or with its node, cannot report it: the driver does in its place.
 """
 
 import os
@@ -21,11 +21,11 @@ from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.cluster import gpus_of
-from stillhouse.training.launch.messages import GRACE_S, Answers, exit_reason
+from stillhouse.training.launch.messages import GRACE_S, MessageWriter, exit_reason
 
 
 class Host:
-    """Runs one host's part, in a process that dies with the actor however that ends."""
+    """Ray actor that runs one host's part in a process that dies with it."""
 
     def __init__(self, folder: str, number: int, directory: str) -> None:
         os.chdir(directory)
@@ -33,11 +33,11 @@ class Host:
         self._process = GuardedProcess("stillhouse.training.launch.host", arguments, grace_s=GRACE_S)
 
     def wait(self) -> int:
-        """The exit code, once there is one."""
+        """Returns the exit code once the process has ended."""
         return self._process.wait()
 
     def stop(self) -> None:
-        """Tells it to save a checkpoint and end, and waits until it has."""
+        """Makes the process save a checkpoint and end, and waits for that."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -45,7 +45,7 @@ class Host:
 
 
 def main(attempt: Attempt) -> int:
-    """Runs all hosts; the exit code of the first that failed, else 0."""
+    """Runs all hosts; returns the exit code of the first that failed, else 0."""
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     ray.init()
     hosts = _start_hosts(attempt, job)
@@ -57,22 +57,22 @@ def main(attempt: Attempt) -> int:
             try:
                 code = ray.get(ended)
             except RayError as error:
-                _answer(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
+                _report(attempt, f"{job.method}: host {numbers[ended]} was lost: {error}")
                 return 1
             if code < 0:
-                _answer(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
+                _report(attempt, f"{job.method}: host {numbers[ended]} ended with {exit_reason(code)}")
             if code:
                 return code
         return 0
     finally:
-        # Those that were lost are past stopping.
+        # Lost hosts cannot be stopped.
         for stopped in [host.stop.remote() for host in hosts]:
             with suppress(RayError):
                 ray.get(stopped)
 
 
 def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
-    """An actor for each host; waits until the cluster has room for all of them at once."""
+    """Returns an actor for each host, once the cluster has room for all of them at once."""
     runtime = job.runtime
     needs = {"CPU": runtime.num_processes, "GPU": gpus_of(runtime)}
     group = placement_group([needs] * runtime.num_hosts, strategy="SPREAD")
@@ -80,7 +80,7 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
     return [
         ray.remote(Host)
         .options(
-            # A second thread, so that it can be told to stop while it waits for its process.
+            # A second thread, so that `stop` can be called while `wait` runs.
             max_concurrency=2,
             num_cpus=needs["CPU"],
             num_gpus=needs["GPU"],
@@ -91,10 +91,10 @@ def _start_hosts(attempt: Attempt, job: TrainJob) -> list[Any]:
     ]
 
 
-def _answer(attempt: Attempt, error: str) -> None:
-    with attempt.answer_file("cluster").open("a") as stream:
-        # Before the hosts that miss the lost one and say so.
-        Answers(stream).failed(error, killed=True, at=0.0)
+def _report(attempt: Attempt, error: str) -> None:
+    with attempt.message_file("cluster").open("a") as stream:
+        # At 0: before the errors of the hosts that lost their connection to it.
+        MessageWriter(stream).failed(error, killed=True, at=0.0)
 
 
 if __name__ == "__main__":

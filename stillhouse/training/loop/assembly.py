@@ -1,4 +1,4 @@
-"""A trainer put together from its parts."""
+"""Builds a trainer from its parts."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -52,25 +52,25 @@ def build_trainer(
         work_dir: holds `checkpoints/` and `metrics.jsonl`.
         identity: what the result depends on; checkpoints of another identity are refused.
         ranks: the processes that train together; None for this one alone.
-        progress: told of every step; None shows nothing.
-        listener: receives the rows of metrics; None is nobody.
+        progress: receives every step; None shows nothing.
+        listener: receives the rows of metrics; None for no listener.
         tracking_run_id: the run behind `listener`.
-        measurements: taken beside the validation.
+        measurements: taken in addition to the validation.
         peak_tflops: speed of one device, of which MFU is a share; None measures it.
-        alarms: see every step's metrics and may end the training; None is nobody.
+        alarms: receive every step's metrics and may end the training; None for no alarms.
 
     Raises:
-        ConfigError: the config asks for what this student, method or machine does not have.
+        ConfigError: this student, method or machine does not support what the config asks for.
     """
     ranks = ranks or Ranks.single(student.device)
     activations = activation_offload if config.activation_offload else nullcontext
     passes = Passes(student, ranks, config, activations)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:
-        # A block may be compiled anew for rows of another range of lengths; at torch's limit of 8 it would stay as slow
-        # as one that is not compiled.
+        # A block may be compiled again for rows of another range of lengths; at torch's limit of 8 it would run
+        # uncompiled.
         torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
-        # What the compiler cannot do after all then runs as it is, with a warning.
+        # What the compiler cannot compile then runs uncompiled, with a warning.
         torch._dynamo.config.suppress_errors = config.compile == "auto"
     prepare_blocks(
         student.causal_lm,

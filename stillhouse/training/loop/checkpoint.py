@@ -1,10 +1,9 @@
 """Checkpoints: everything needed to continue a training bit for bit, written whole or not at all.
 
 `<folder>/step-<steps done>/`: `weights.safetensors` (what is trained), `average.safetensors` (its running mean, where
-one is kept), `optimizer.pt` (tensors and plain values only), `state.json` (all else) and `digests.json` (of the
-others, by which damage is found). A checkpoint is filled under a temporary name, synced and renamed: a folder of that
-name is complete, and a process killed while it writes leaves the checkpoints that were there. Under several ranks the
-first one writes, and each of them may read.
+one is kept), `optimizer.pt` (tensors and plain values only), `state.json` (all else) and `digests.json` (of the other
+files, to detect damage). A checkpoint is filled under a temporary name, synced and renamed, so that a folder of that
+name is complete. Of several ranks the first one writes, and all may read.
 """
 
 import json
@@ -22,7 +21,7 @@ from xxhash import xxh3_128
 
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import replaced_folder
-from stillhouse.training.loop.checkpoint_folder import checkpoint_path, prune, refuse_other_identity, saved_steps
+from stillhouse.training.loop.checkpoint_folder import checkpoint_path, prune, require_same_identity, saved_steps
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A training after `step` optimiser steps. Tensors are whole, on the CPU and contiguous."""
+    """A training after `step` optimiser steps. Tensors are unsharded, on the CPU and contiguous."""
 
     step: int
     weights: dict[str, Tensor]
@@ -53,22 +52,22 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int, best_step: int | None) -> Path:
-    """Adds `checkpoint` to `folder` and deletes those that have served; returns its path.
+    """Adds `checkpoint` to `folder`, deletes the ones no longer needed, and returns its path.
 
     Args:
-        folder: made if it is not there.
+        folder: created if it does not exist.
         checkpoint: what to write.
-        keep: newest checkpoints that stay, this one included.
-        best_step: the checkpoint that stays beside them; None for none.
+        keep: number of newest checkpoints to keep, including this one.
+        best_step: step of a checkpoint to keep in any case; None for none.
 
     Raises:
-        StoreError: no space or no permission; the checkpoints that were there stand.
+        StoreError: no space or no permission; the earlier checkpoints are still there.
     """
     path = checkpoint_path(folder, checkpoint.step)
     with replaced_folder(path) as work:
         try:
             _fill(work, checkpoint)
-        # A full disk is a SafetensorError to save_file and a RuntimeError about places in the file to torch.save.
+        # save_file reports a full disk as a SafetensorError, torch.save as a RuntimeError about offsets in the file.
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
             num_bytes = _num_bytes([checkpoint.weights, checkpoint.average, checkpoint.optimizer])
@@ -78,7 +77,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int, best_ste
 
 
 def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | None:
-    """The newest checkpoint whose bytes are as they were written, or None when there is none.
+    """The newest undamaged checkpoint, or None where there is none.
 
     Raises:
         TrainingError: it belongs to a training with another identity; the differences are listed.
@@ -88,10 +87,10 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
         try:
             verify_checkpoint(path)
         except (OSError, ValueError) as error:
-            logger.warning("checkpoint %s is damaged and left out: %s", path, error)
+            logger.warning("checkpoint %s is damaged and ignored: %s", path, error)
             continue
         state = json.loads((path / _STATE).read_bytes())
-        refuse_other_identity(path, state["identity"], identity)
+        require_same_identity(path, state["identity"], identity)
         return Checkpoint(
             step=state["step"],
             weights=load_file(path / _WEIGHTS),
@@ -105,10 +104,10 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
 
 
 def load_weights(folder: Path, step: int) -> dict[str, Tensor]:
-    """The weights that the training had to offer after `step` steps: their running mean where one is kept.
+    """The weights after `step` steps, or their running mean where one is kept.
 
     Raises:
-        StoreError: that checkpoint is not there, or damaged.
+        StoreError: that checkpoint is missing or damaged.
     """
     path = checkpoint_path(folder, step)
     try:
@@ -147,7 +146,7 @@ def _num_bytes(value: Any) -> int:
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Makes sure that the checkpoint at `path` is what was written.
+    """Checks that the files of the checkpoint at `path` are what was written.
 
     Raises:
         OSError: a file cannot be read.
@@ -163,7 +162,7 @@ def verify_checkpoint(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """XXH3 of a file, which finds damage ten times as fast as SHA-256, in less time than the disk takes."""
+    """XXH3 of a file: ten times as fast as SHA-256, and faster than the disk."""
     hasher = xxh3_128()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

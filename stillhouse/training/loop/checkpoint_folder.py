@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds, which of them can be deleted, and which training they belong to. Free of torch."""
+"""The checkpoints in a folder: their steps, their pruning, and the identity of their training. Free of torch."""
 
 import logging
 import os
@@ -16,21 +16,20 @@ _PREFIX: Final = "step-"
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is."""
+    """Path of the checkpoint of `step`."""
     return folder / f"{_PREFIX}{step:08d}"
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The steps that `folder` has a checkpoint of, newest first."""
+    """Steps of the checkpoints in `folder`, newest first."""
     numbers = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
     return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
 
 def prune(folder: Path, *, saved: int, keep: int, best_step: int | None) -> None:
-    """Deletes all checkpoints but the newest `keep`, that of `saved` among them, and that of `best_step`.
+    """Deletes all checkpoints but the newest `keep` up to step `saved`, the last one written, and `best_step`.
 
-    Those of later steps than `saved`, which was written last, go too: they were damaged, so that training went back to
-    an earlier one.
+    Checkpoints of later steps were damaged, so that training went back to an earlier one.
     """
     steps = saved_steps(folder)
     newest = [step for step in steps if step <= saved][:keep]
@@ -45,15 +44,11 @@ def _delete(path: Path) -> None:
         with temporary(path, partial(os.rename, path)):
             pass
     except OSError as error:
-        logger.warning("checkpoint %s has served and cannot be deleted: %s", path, error)
+        logger.warning("checkpoint %s is no longer needed and cannot be deleted: %s", path, error)
 
 
-def refuse_other_identity(path: Path, seen: JsonObject, expected: JsonObject) -> None:
-    """Makes sure that the checkpoint at `path` is of this training.
-
-    Raises:
-        TrainingError: it is of another one; the differences are listed.
-    """
+def require_same_identity(path: Path, seen: JsonObject, expected: JsonObject) -> None:
+    """Raises a `TrainingError` that lists the differences where the checkpoint at `path` is of another training."""
     flat_seen, flat_expected = _flatten(seen), _flatten(expected)
     differences = [
         f"{key}: {flat_seen.get(key)!r} in the checkpoint, {flat_expected.get(key)!r} now"

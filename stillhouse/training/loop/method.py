@@ -1,7 +1,7 @@
-"""What a training method is to the trainer: batches, a loss per token, and what it measures.
+"""`Method`: what a training method supplies to the trainer, which is the same for all of them.
 
-The trainer knows no method. It turns batches into microbatches, divides by the token count of the whole batch, and owns
-optimiser, schedule, checkpoints and logging. Dimensions: N loss positions of a chunk of a microbatch.
+The trainer turns batches into microbatches, divides by the token count of the whole batch, and owns
+optimiser, schedule, checkpoints and logging.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from stillhouse.types import JsonObject, Sample
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The samples of one optimiser step and what the method measured while it made them."""
+    """The samples of one optimiser step, with metrics of how they were made."""
 
     samples: Sequence[Sample]
     metrics: dict[str, float] = field(default_factory=dict)
-    """By bare name; the trainer puts the method's name before each."""
+    """By bare name; the trainer adds the method's name as a prefix."""
     num_sampled_tokens: int = 0
     """Tokens the student sampled for this batch."""
 
 
 class Method(TokenLoss, Protocol):
-    """Supplies batches and a loss."""
+    """A training method: batches and a loss."""
 
     @property
     def name(self) -> str:
@@ -36,25 +36,23 @@ class Method(TokenLoss, Protocol):
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """The metrics a person watches while it runs, by bare name."""
+        """Bare names of the metrics shown as progress."""
 
     @property
     def facts(self) -> JsonObject:
-        """What is to be known of the method's data once the training is over: small, by name."""
+        """Small facts about the method's data, for the record of the training."""
 
     @property
     def guarded(self) -> str | None:
-        """The metric, by bare name, that falls as the student learns: its rise means that training has diverged, and
-        the validation where it is lowest is the best. Not the loss where that may be low without merit, as that of DFT
-        is for tokens of no probability. None where no metric tells; the best is then that of the lowest loss.
+        """Bare name of the metric that falls as the student learns; its rise means that training has diverged.
+
+        The best validation is where it is lowest, or where the loss is if this is None. It is not always the loss: that
+        of DFT is low for improbable tokens.
         """
 
     def batch(self, step: int) -> Batch:
-        """The batch of step `step`, counted from 0.
-
-        A function of seed, step and the student's current weights alone: nothing else has to survive a crash.
-        """
+        """The batch of step `step`, from 0: a function of seed, step and weights, so that no state has to be saved."""
 
     @property
     def validation(self) -> Sequence[Sample]:
-        """Samples that are measured and not trained on; may be empty."""
+        """Samples to validate on; may be empty."""

@@ -1,7 +1,6 @@
-"""The optimiser of what is trained: AdamW, AdamW with 8-bit states, or Muon.
+"""The optimiser (AdamW, AdamW with 8-bit states, or Muon) and the learning-rate schedule.
 
-Each has parameter groups with a learning rate `lr`, which the schedule sets anew at every step, and decays matrices
-only: norms and biases have no scale to be decayed.
+Weight decay applies to matrices only: norms and biases have no scale to be decayed.
 """
 
 import math
@@ -25,12 +24,12 @@ def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Opti
     Raises:
         ConfigError: `adamw_8bit` without CUDA or bitsandbytes, or `muon` for an adapter.
     """
-    every = [p for _, p in student.trained_parameters()]
+    trained = [p for _, p in student.trained_parameters()]
     match config.optimizer:
         case "adamw":
-            return torch.optim.AdamW(_groups(every, config), **_settings(config), fused=True)
+            return torch.optim.AdamW(_groups(trained, config), **_settings(config), fused=True)
         case "adamw_8bit":
-            return _adamw_8bit(every, student, config)
+            return _adamw_8bit(trained, student, config)
         case "muon":
             if student.model is not student.causal_lm:
                 raise ConfigError(
@@ -38,8 +37,8 @@ def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Opti
                     "matrices are not made for; expected student.parameters = 'full'. Set it, or optimizer to `adamw`"
                 )
             tables = _tables(student)
-            hidden = [p for p in every if p.ndim == 2 and not any(p is table for table in tables)]
-            others = [p for p in every if not any(p is matrix for matrix in hidden)]
+            hidden = [p for p in trained if p.ndim == 2 and not any(p is table for table in tables)]
+            others = [p for p in trained if not any(p is matrix for matrix in hidden)]
             return MuonAndAdamW(hidden, _groups(others, config), config.weight_decay, _settings(config))
 
 
@@ -56,7 +55,7 @@ def _settings(config: TrainerConfig) -> dict[str, Any]:
 
 
 def _tables(student: Student) -> list[nn.Parameter]:
-    """The weights that have a row for each token: embedding and output layer, which may be one."""
+    """Embedding and output layer, which may be one: the weights with a row for each token."""
     return [student.causal_lm.get_input_embeddings().weight, student.head.weight]
 
 
@@ -64,10 +63,10 @@ def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: Traine
     require_bitsandbytes("optimizer = 'adamw_8bit'", student.device, "Set optimizer to `adamw`")
     from bitsandbytes.optim import AdamW8bit, GlobalOptimManager
 
-    # Rare tokens' gradients are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
+    # Gradients of rare tokens are too unlike those of their block for a shared scale (arXiv 2110.02861, section 2.3).
     manager, groups = GlobalOptimManager.get_instance(), _groups(parameters, config)
     manager.override_config(_tables(student), "optim_bits", 32)
-    # Before bitsandbytes 0.50 an override holds only for parameters that are made known after it, by their place.
+    # Before bitsandbytes 0.50 an override holds only for parameters registered after it, by their position.
     manager.register_parameters(groups)
     return AdamW8bit(groups, **_settings(config))
 
@@ -78,7 +77,7 @@ _MOMENTUM: Final = 0.95
 class MuonAndAdamW(torch.optim.Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon) over `matrices` and AdamW over `groups`.
 
-    Muon makes the running mean of a matrix's gradient orthogonal and steps by that. Its step is scaled by
+    Muon orthogonalises the running mean of a matrix's gradient. Its step is scaled by
     0.2 sqrt(max(rows, columns)), to the root mean square that AdamW's step has (arXiv 2502.16982, section 2.2), so that
     one learning rate and one weight decay serve both. Parameter groups and state are those of the two together, and
     with them `state_dict` and `load_state_dict`.
@@ -110,7 +109,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step of both; nothing here evaluates the loss anew."""
+        """Takes a step of both; `closure` is not supported."""
         self._muon.step()
         self._adamw.step()
 
@@ -120,7 +119,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Lets both work on the groups and the state of this object, which are new ones after loading."""
+        """Makes both use the groups and the state of this object, which loading replaces."""
         num_muon = len(self._muon.param_groups)
         self._muon.param_groups, self._adamw.param_groups = self.param_groups[:num_muon], self.param_groups[num_muon:]
         self._muon.state = self._adamw.state = self.state

@@ -1,7 +1,7 @@
-"""The passes of a batch through the student: microbatch by microbatch, each rank its share.
+"""Forward and backward passes of a batch: microbatch by microbatch, each rank its share.
 
 The loss is the sum over the loss positions of the whole batch divided by their number, so that neither the split into
-microbatches, nor packing, nor the number of ranks weighs anything.
+microbatches, nor packing, nor the number of ranks changes it.
 """
 
 import math
@@ -32,12 +32,12 @@ from stillhouse.training.ranks import Ranks
 from stillhouse.types import Sample
 
 _MEASURED_AT_ONCE: Final = 512
-"""Samples: enough to fill the microbatches of many ranks, few beside a model."""
+"""Samples: enough to fill the microbatches of many ranks, small compared with a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What the passes of one batch say, over all ranks."""
+    """Result of the passes of one batch, over all ranks."""
 
     loss: float
     """Mean over the loss positions of the batch."""
@@ -54,7 +54,7 @@ class PassResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Every figure by itself, the loss among them; what has no denominator is left out."""
+        """The loss and all other metrics; ratios with denominator 0 are left out."""
         quotients = {name: top / bottom for name, (top, bottom) in self.ratios.items() if bottom}
         return {"loss": self.loss, **quotients, **self.maxima}
 
@@ -63,10 +63,10 @@ class Passes:
     """Takes batches through `student`.
 
     Args:
-        student: whose gradients are made.
-        ranks: who shares the work.
+        student: whose gradients are computed.
+        ranks: the processes that share the work.
         config: tokens of a microbatch, and whether they are packed where the student allows it.
-        activations: makes what is entered around each forward and backward pass; decides where activations are kept.
+        activations: context manager around each forward and backward pass, for offloading activations.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Passes:
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
-        """`PassResult.metrics` without gradient, dropout or noise; of many samples few are in memory at a time.
+        """Returns `PassResult.metrics` without gradient, dropout or noise; few of many samples are in memory at a time.
 
         Raises:
             TrainingError: there is no loss position.
@@ -101,7 +101,7 @@ class Passes:
         self._student.model.eval()
         starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
         parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)
-        return reduce(_together, (self._run(part, method, is_training=False) for part in parts)).metrics
+        return reduce(_combined, (self._run(part, method, is_training=False) for part in parts)).metrics
 
     def _run(self, samples: Sequence[Sample], method: TokenLoss, *, is_training: bool) -> PassResult:
         count = num_targets(samples)
@@ -111,9 +111,9 @@ class Passes:
                 "for a completion in the model's context"
             )
         groups = microbatch_groups(samples, self._max_tokens, packing=self.packing, partition=method.partition)
-        mine = self._ranks.share(groups)
+        local_groups = self._ranks.local_microbatches(groups)
         results = []
-        for group in mine:
+        for group in local_groups:
             microbatch = self._microbatch(group, samples[0], method)
             with torch.no_grad(), self._student.precision():
                 reference = method.reference(group)
@@ -128,27 +128,30 @@ class Passes:
         ratios = {name: (sums[f"{name} over"], sums[f"{name} under"]) for name in results[0].ratios}
         means = {name: (sums[name], float(count)) for name in results[0].sums}
         suspects = [
-            sample for group, loss in zip(mine, losses, strict=True) if not math.isfinite(loss) for sample in group
+            sample
+            for group, loss in zip(local_groups, losses, strict=True)
+            if not math.isfinite(loss)
+            for sample in group
         ]
         return PassResult(sums["loss"], means | ratios, maxima, count, groups, suspects)
 
     def _microbatch(self, group: Sequence[Sample], example: Sample, method: TokenLoss) -> Microbatch:
         if group:
             return collate(group, method.token_values, self._student.device, packing=self.packing)
-        # A rank without work still takes part in what the ranks do together.
+        # A rank without work still takes part in collective operations.
         return idle_microbatch(method.token_values(example), self._student.device, packing=self.packing)
 
 
-def _together(one: PassResult, other: PassResult) -> PassResult:
-    """What a pass over the batches of both would have said, without their samples."""
-    count = one.num_targets + other.num_targets
+def _combined(first: PassResult, second: PassResult) -> PassResult:
+    """The result of a pass over the batches of both, without their samples."""
+    count = first.num_targets + second.num_targets
     return PassResult(
-        loss=(one.loss * one.num_targets + other.loss * other.num_targets) / count,
+        loss=(first.loss * first.num_targets + second.loss * second.num_targets) / count,
         ratios={
-            name: (top + other.ratios[name][0], bottom + other.ratios[name][1])
-            for name, (top, bottom) in one.ratios.items()
+            name: (top + second.ratios[name][0], bottom + second.ratios[name][1])
+            for name, (top, bottom) in first.ratios.items()
         },
-        maxima={name: max(value, other.maxima[name]) for name, value in one.maxima.items()},
+        maxima={name: max(value, second.maxima[name]) for name, value in first.maxima.items()},
         num_targets=count,
         groups=(),
         suspects=(),
@@ -164,11 +167,11 @@ def _on_host(results: Sequence[LossSums]) -> tuple[list[float], dict[str, float]
         over, under = torch.stack([result.ratios[name] for result in results]).sum(dim=0)
         named |= {f"{name} over": over, f"{name} under": under}
     maxima = {name: torch.stack([result.maxima[name] for result in results]).max() for name in first.maxima}
-    everything = [*losses, *named.values(), *maxima.values()]
-    values = torch.stack([value.double() for value in everything]).tolist()
-    of_losses, of_sums = values[: len(losses)], values[len(losses) : len(losses) + len(named)]
+    fetched = [*losses, *named.values(), *maxima.values()]
+    values = torch.stack([value.double() for value in fetched]).tolist()
+    loss_values, sum_values = values[: len(losses)], values[len(losses) : len(losses) + len(named)]
     return (
-        of_losses,
-        {"loss": sum(of_losses), **dict(zip(named, of_sums, strict=True))},
+        loss_values,
+        {"loss": sum(loss_values), **dict(zip(named, sum_values, strict=True))},
         dict(zip(maxima, values[len(losses) + len(named) :], strict=True)),
     )

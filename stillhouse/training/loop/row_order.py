@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
-_WALK: Final = 1
-"""Tells the order in which a source is walked through from those of epochs."""
+_SOURCE_ORDER: Final = 1
+"""Distinguishes the seed of a source's order from those of epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The order of rows of several sources over epochs, which follow each other without a seam.
+    """The order of rows of several sources over epochs; a batch may span two epochs.
 
     An epoch holds `round(weight * rows)` rows of each source, at least one, in an order of its own. A source of weight
     0.5 gives one half of its rows in the first epoch and the other half in the second; one of weight 2 gives each row
-    twice in every epoch. Over epochs, the rows of a source come equally often but for one.
+    twice in every epoch. Over epochs, the counts of a source's rows differ by at most one.
 
     Args:
         num_rows: of each source, at least one. Rows are numbered on from source to source.
@@ -54,41 +54,38 @@ class Mixture:
         rows = []
         for place in range(first, last):
             epoch, place_in_epoch = divmod(place, length)
-            # A place among those of all sources, which stand one behind the other.
+            # An index into the concatenated shares of all sources.
             slot = int(_order(length, (self.seed, epoch))[place_in_epoch])
             source = bisect_right(starts, slot) - 1
-            rows.append(self._walked(source, shares[source], epoch * shares[source] + slot - starts[source]))
+            rows.append(self._row(source, shares[source], epoch * shares[source] + slot - starts[source]))
         return rows
 
     def epochs_after(self, step: int) -> float:
-        """Epochs that are trained on once `step` steps are done."""
+        """Epochs completed after `step` steps."""
         return min(step * self.batch_size / self.epoch_rows, float(self.num_epochs))
 
     @property
     def _shares(self) -> list[int]:
         return [max(1, round(weight * rows)) for rows, weight in zip(self.num_rows, self.weights, strict=True)]
 
-    def _walked(self, source: int, share: int, taken: int) -> int:
-        """The row that comes after `taken` others of a source, over all epochs."""
+    def _row(self, source: int, share: int, taken: int) -> int:
+        """The row of a source that comes after `taken` others, over all epochs."""
         rows = self.num_rows[source]
         row = taken % rows
         if share % rows:
-            # Some rows wait for a later epoch: not those at the end of the file, which may be sorted.
-            row = int(_order(rows, (self.seed, source, _WALK))[row])
+            # Shuffled, so that the rows left to a later epoch are not those at the end of a sorted file.
+            row = int(_order(rows, (self.seed, source, _SOURCE_ORDER))[row])
         return sum(self.num_rows[:source]) + row
 
 
 def distinct_rows(step: int, batch_size: int, num_rows: int, seed: int) -> list[int]:
-    """`batch_size` different row numbers for `step`; what an epoch has left over is skipped.
-
-    `batch_size` is at most `num_rows`.
-    """
+    """`batch_size` (at most `num_rows`) different row numbers for `step`; an epoch's incomplete batch is skipped."""
     epoch, place = divmod(step, num_rows // batch_size)
     order = _order(num_rows, (seed, epoch))
     return [int(row) for row in order[place * batch_size : (place + 1) * batch_size]]
 
 
-# An order of a million rows takes longer to make than a step has to wait for its batch.
+# Cached: shuffling a million rows takes longer than a step should wait for its batch.
 @lru_cache(maxsize=8)
 def _order(num_rows: int, entropy: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(entropy).permutation(num_rows)

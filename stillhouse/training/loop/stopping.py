@@ -9,8 +9,9 @@ those steps, is both
 
 The first alone would stop trainings that are nearly perfect, where a loss of 0.01 rises to 0.04 by the luck of the
 draw; the second alone would stop models that start from nothing; without most steps, a few wild ones of a small batch
-would be enough. A single step proves nothing, but it casts doubt: while the last step alone is above the limit, no
-checkpoint should be written. A loss that is not finite is the trainer's to find, at once.
+would be enough. While the last step alone is above
+the limit, training is suspicious and no checkpoint should be written. The trainer itself checks for losses that are not
+finite.
 """
 
 import math
@@ -35,8 +36,8 @@ class DivergenceWatch:
 
     Args:
         method: name of the method, for the error.
-        metric: the metric watched, by bare name; None watches nothing.
-        factor: how many times the lowest mean is too much; None watches nothing.
+        metric: bare name of the metric watched; None watches nothing.
+        factor: multiple of the lowest mean that is too high; None watches nothing.
         vocabulary_size: entries of the student's vocabulary.
         checkpoints: where the last good checkpoint is, for the error.
     """
@@ -58,7 +59,7 @@ class DivergenceWatch:
         return bool(self._recent) and self._recent[-1] > self._limit
 
     def observe(self, step: int, metrics: Mapping[str, float], samples: Iterable[Sample]) -> None:
-        """Takes in the metrics of `step`, which was trained on `samples`; metrics without the one watched pass.
+        """Records the metrics of `step`, which was trained on `samples`.
 
         Raises:
             TrainingError: training has diverged.
@@ -69,15 +70,15 @@ class DivergenceWatch:
         mean = math.fsum(self._recent) / len(self._recent)
         if len(self._recent) == WINDOW and min(mean, statistics.median(self._recent)) > self._limit:
             raise self._diverged(step, mean, samples)
-        # The first means are over fewer steps: a training that diverges at once has no other to be compared with.
+        # The first means are over fewer steps: a training that diverges at once has nothing else to be compared with.
         self._lowest = min(self._lowest, mean)
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """The state for `restore`."""
         return {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called."""
+        """Restores a `state()`."""
         self._recent = deque(state["recent"], maxlen=WINDOW)
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
 
@@ -128,7 +129,7 @@ class BestValidation:
         return self._patience is not None and self._num_worse >= self._patience
 
     def observe(self, step: int, loss: float) -> bool:
-        """Takes in the validation after `step` steps; whether it is the best so far. NaN never is."""
+        """Records the validation loss after `step` steps; returns whether it is the best so far. NaN never is."""
         if not loss < (math.inf if self.loss is None else self.loss):
             self._num_worse += 1
             return False
@@ -136,33 +137,33 @@ class BestValidation:
         return True
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """The state for `restore`."""
         return {"step": self.step, "loss": self.loss, "num_worse": self._num_worse}
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called."""
+        """Restores a `state()`."""
         self.step, self.loss, self._num_worse = state["step"], state["loss"], state["num_worse"]
 
 
 class Alarms(Protocol):
-    """Watches metrics over many steps: a pure function of what it was shown, so that it continues bit for bit."""
+    """Watches metrics over many steps. A pure function of the metrics observed, so that it continues bit for bit."""
 
     def observe(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Takes in the metrics of a finished step; what is to be reported of it. All are by bare name."""
+        """Records the metrics of a finished step; returns metrics to report. All are by bare name."""
 
     @property
     def reason_to_stop(self) -> str | None:
-        """Why training is not to go on after the last step observed; None where it is."""
+        """Why training should stop after the last step observed; None where it should go on."""
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """The state for `restore`."""
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called."""
+        """Restores a `state()`."""
 
 
 class NoAlarms:
-    """Lets everything pass."""
+    """Never stops a training."""
 
     reason_to_stop: str | None = None
 

@@ -30,17 +30,17 @@ logger = logging.getLogger(__name__)
 
 
 class Measurement(Protocol):
-    """Something measured of the student every so many steps, beside the loss."""
+    """Something measured of the student every few steps, in addition to the loss."""
 
     @property
     def every_steps(self) -> int:
         """Steps between two measurements."""
 
     def measure(self, step: int) -> dict[str, float]:
-        """Metrics by bare name after `step` steps; leaves the student and all generators as they were."""
+        """Metrics by bare name after `step` steps; leaves the student and all random generators unchanged."""
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Returns to how things stood after `step` steps; `replay` reports what stays once more."""
+        """Restores the records of the first `step` steps; `replay` reports them once more."""
 
 
 class Trainer:
@@ -50,17 +50,17 @@ class Trainer:
         method: supplies batches and the loss.
         passes: take batches through the student.
         weights: what is trained; changed in place.
-        watch: is told everything.
+        watch: collects metrics and says when to stop.
         config: schedule and intervals.
         ranks: the processes that train together.
         work_dir: holds `checkpoints`.
         identity: what the result depends on; checkpoints of another identity are refused.
         tracking_run_id: the run that gets the metrics; they are sent again when a checkpoint was made under another.
-        measurements: taken beside the validation.
+        measurements: taken in addition to the validation.
         clock: seconds, for the facts only.
 
     Raises:
-        ConfigError: the config goes by a validation loss and there is nothing to validate on.
+        ConfigError: the config needs a validation loss and there are no validation rows.
     """
 
     def __init__(
@@ -100,14 +100,13 @@ class Trainer:
         self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
 
     def run(self) -> JsonObject:
-        """Trains to the end; the facts of the whole training, its earlier attempts included.
+        """Trains to the end; returns facts of the training, including its earlier attempts.
 
-        Afterwards the student has the weights that `config.keep` asks for, of which `weights.averaged()` is to be
-        written.
+        Afterwards the student has the weights that `config.keep` asks for; save them within `weights.averaged()`.
 
         Raises:
             TrainingError: a loss or gradient is not finite, training has diverged, an alarm asks to stop, or the
-                checkpoint found is of another training.
+                checkpoint found belongs to another training.
             StoreError: a checkpoint cannot be written.
             Interrupted: SIGTERM; a checkpoint was saved.
         """
@@ -122,8 +121,8 @@ class Trainer:
                 try:
                     self._train_one_step(interruption)
                 except Interrupted:
-                    # A step was cut off before it touched the weights, or is whole: they are those after
-                    # `self._step` steps, and `self._random` belongs to them.
+                    # A step is interrupted before it changes the weights, or after it is complete: they are those
+                    # after `self._step` steps, and `self._random` belongs to them.
                     self._save()
                     raise
         self._keep_best()
@@ -138,7 +137,7 @@ class Trainer:
         norm = self.weights.clip()
         self._refuse_not_finite(batch, result, norm)
         with interruption.deferred():
-            # Not before: a step that is cut off is looked at again.
+            # Not before: an interrupted step is checked again.
             self._watch.check(self._step, batch, result)
             rate = learning_rate(self._config, self._step, self._method.num_steps)
             self.weights.update(rate)
@@ -157,7 +156,7 @@ class Trainer:
         measured = self._measure(validate=is_validation)
         if measured or is_checkpoint or reason_to_stop or self._is_due(self._config.log_every_steps):
             self._watch.write_row(self._step, measured)
-        # A step in doubt has no checkpoint, so it cannot be the best.
+        # A suspicious step gets no checkpoint, so it cannot be the best.
         loss = measured.get(f"validation_{self._method.guarded or 'loss'}")
         is_best = loss is not None and not self._watch.is_suspicious and self._watch.best.observe(self._step, loss)
         self._random = random_state()
@@ -173,7 +172,7 @@ class Trainer:
         return self._step % every_steps == 0 or self._step == self._method.num_steps
 
     def _measure(self, *, validate: bool) -> dict[str, float]:
-        """Measurements of the weights as they would be kept now, by bare name."""
+        """Measures the weights as they would be saved now; metrics by bare name."""
         metrics: dict[str, float] = {}
         with self.weights.averaged():
             if validate and self._method.validation:
@@ -238,7 +237,7 @@ class Trainer:
     def _keep_best(self) -> None:
         best = self._watch.best.step
         if self._config.keep == "best" and best is not None and best != self._step:
-            with self.weights.averaged():  # a checkpoint's weights are its running mean, where one is kept
+            with self.weights.averaged():
                 self.weights.replace(load_weights(self._checkpoints, best))
             logger.info("%s: kept are the weights after step %d, of the best validation", self._method.name, best)
 

@@ -1,4 +1,4 @@
-"""All that is seen of a training: steps, validations and checkpoints report here."""
+"""Metrics and progress of a training, and whether it should stop: the trainer reports every step here."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +16,12 @@ from stillhouse.types import JsonObject
 T = TypeVar("T")
 
 _LATEST: Final = ("epoch", "learning_rate")
-"""Metrics that say where a training stands: their mean over some steps means nothing."""
+"""Metrics of which a row has the latest value, since their mean over steps means nothing."""
 _SHOWN: Final = ("learning_rate", "tokens_per_s")
 
 
 class Watch:
-    """Turns what happens into metrics under the method's name, and says when to stop.
+    """Turns results of steps into metrics under the method's name, and tells the trainer when to stop.
 
     Args:
         method: trained by.
@@ -70,7 +70,7 @@ class Watch:
 
     @property
     def reason_to_stop(self) -> str | None:
-        """Why training is not to go on after the last step added, in the alarms' words."""
+        """Why an alarm asks to stop after the last step added; None where none does."""
         return self._alarms.reason_to_stop
 
     @property
@@ -79,7 +79,7 @@ class Watch:
         return self._metrics.last
 
     def check(self, step: int, batch: Batch, result: PassResult) -> None:
-        """Looks at what the passes of `step` gave before the weights are touched.
+        """Checks the result of the passes of `step` for divergence, before the weights are updated.
 
         Raises:
             TrainingError: training has diverged.
@@ -87,7 +87,7 @@ class Watch:
         self._divergence.observe(step, result.metrics, batch.samples)
 
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
-        """Counts a finished step in; `update` is what its update of the weights measured."""
+        """Adds the metrics of a finished step; `update` has those of its weight update."""
         # Steps count by their tokens, as they do in the method's own metrics.
         loss = (result.loss * result.num_targets, float(result.num_targets))
         ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
@@ -101,7 +101,7 @@ class Watch:
         self._metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
 
     def show(self, step: int) -> None:
-        """Tells whoever watches how things stand after `step` steps, which are all when patience has run out."""
+        """Shows progress after `step` steps, which are all steps when patience has run out."""
         bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()} | self._latest
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
@@ -110,7 +110,7 @@ class Watch:
         self._progress.update(self._method.name, step, num_steps, **shown)
 
     def state(self) -> JsonObject:
-        """What `restore` needs."""
+        """The state for `restore`."""
         return {
             "metrics": self._metrics.state(),
             "divergence": self._divergence.state(),
@@ -119,12 +119,12 @@ class Watch:
         }
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Returns to how things stood after `step` steps.
+        """Restores the state after `step` steps.
 
         Args:
-            state: what `state()` gave then; None starts anew.
-            step: metrics of later steps are taken back.
-            replay: send the metrics that stay to the listener, which is not the one that got them at first.
+            state: `state()` at that step; None starts anew.
+            step: metrics of later steps are removed.
+            replay: send the remaining metrics to the listener, which has not received them yet.
         """
         self._metrics.restore(state["metrics"] if state else None, step, replay=replay)
         if state is not None:

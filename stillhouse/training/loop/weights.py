@@ -1,4 +1,4 @@
-"""What is trained and what moves it: clipping, the optimiser, a running mean of the weights."""
+"""The trained weights: gradient clipping, the optimiser, and a running mean of the weights (EMA)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,11 +14,11 @@ from stillhouse.errors import ConfigError
 from stillhouse.training.loop.optimizer import build_optimizer
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
-from stillhouse.training.sharding import load_whole, load_whole_optimizer, whole
+from stillhouse.training.sharding import full_tensors, load_full_optimizer_state, load_full_tensors
 
 
 class WeightsState(NamedTuple):
-    """Whole tensors on the CPU."""
+    """Unsharded tensors on the CPU."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -31,11 +31,11 @@ class Weights:
 
     Args:
         student: whose parameters are changed in place; sharded where there are several ranks.
-        ranks: who trains together.
         config: optimiser, clipping, running mean.
+        ranks: the processes that train together.
 
     Raises:
-        ConfigError: the optimiser cannot be had here, or is none for an adapter or for several ranks.
+        ConfigError: the optimiser is not available here, or does not work for an adapter or for several ranks.
     """
 
     def __init__(self, student: Student, config: TrainerConfig, ranks: Ranks) -> None:
@@ -51,12 +51,12 @@ class Weights:
         self._average = None if config.ema_decay is None else WeightAverage(self._parameters, config.ema_decay)
 
     def clip(self) -> float:
-        """Scales the gradients down to the largest norm allowed; their norm before that."""
+        """Clips the gradients to the largest norm allowed; returns their norm before that."""
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._max_norm)
         return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
 
     def update(self, learning_rate: float) -> None:
-        """One step of the optimiser, which uses the gradients up."""
+        """Takes a step of the optimiser and clears the gradients."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
@@ -65,27 +65,27 @@ class Weights:
             self._average.update()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Within the block the student has the running mean for its weights, where one is kept."""
+        """Within the block the student has the running mean as its weights, where one is kept."""
         return nullcontext() if self._average is None else self._average.swapped()
 
     def state(self) -> WeightsState:
-        """What `load` needs, in the first rank; collective."""
+        """The state for `load`, in the first rank; collective."""
         return WeightsState(
-            whole(self._parameters, self._ranks),
-            whole(self._optimizer.state_dict(), self._ranks),
-            None if self._average is None else whole(self._average.state(), self._ranks),
+            full_tensors(self._parameters, self._ranks),
+            full_tensors(self._optimizer.state_dict(), self._ranks),
+            None if self._average is None else full_tensors(self._average.state(), self._ranks),
         )
 
     def load(self, state: WeightsState) -> None:
         """Continues from a `state`."""
         self.replace(state.weights)
-        load_whole_optimizer(self._optimizer, state.optimizer)
+        load_full_optimizer_state(self._optimizer, state.optimizer)
         if self._average is not None and state.average is not None:
             self._average.load(state.average)
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:
-        """Puts `weights`, which are whole, in the parameters' place."""
-        load_whole(self._parameters, weights)
+        """Copies unsharded `weights` into the parameters."""
+        load_full_tensors(self._parameters, weights)
 
 
 class WeightAverage:
@@ -97,7 +97,7 @@ class WeightAverage:
     training has a mean over its own steps.
 
     Args:
-        parameters: what is trained, by name; the means have their type and device, and twice that much is held.
+        parameters: trained parameters by name; the means have their type and device.
         decay: of one step, above 0 and below 1.
     """
 
@@ -109,7 +109,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Takes the weights after one more step into the mean."""
+        """Adds the weights after one more step to the mean."""
         self._num_updates += 1
         before, now = (1.0 - self._decay**n for n in (self._num_updates - 1, self._num_updates))
         mix = get_ema_multi_avg_fn(self._decay * before / now)
@@ -117,10 +117,7 @@ class WeightAverage:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """The model has the mean for its weights while the context lasts: for validation and for writing it.
-
-        Exchanges them in place, also when the context ends by an error; nothing may be trained meanwhile.
-        """
+        """Within the block the model has the mean as its weights, for validation and saving; do not train meanwhile."""
         self._exchange()
         try:
             yield
@@ -133,8 +130,8 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continues from a `state` of whole tensors."""
-        load_whole(self._means, state)
+        """Continues from a `state` of unsharded tensors."""
+        load_full_tensors(self._means, state)
         self._num_updates = int(state["num_updates"])
 
     @torch.no_grad()

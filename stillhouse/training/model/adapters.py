@@ -1,8 +1,8 @@
 """Adapters over frozen weights: a new one, an earlier one continued, an earlier one merged into the weights.
 
 LoRA (arXiv 2106.09685) adds scale * B A to a layer's weight W, with scale = alpha / rank; rsLoRA (arXiv 2312.03732)
-has scale = alpha / sqrt(rank); DoRA (arXiv 2402.09353) trains the norms of the rows of W + scale * B A as well. What is
-trained is float32 whatever the type of the weights. `peft` takes seconds to import and is imported inside functions.
+has scale = alpha / sqrt(rank); DoRA (arXiv 2402.09353) trains the norms of the rows of W + scale * B A as well.
+Adapters are float32 whatever the type of the weights.
 """
 
 import json
@@ -24,18 +24,18 @@ ALL_LINEAR: Final = "all-linear"
 
 
 def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) -> Any:
-    """The wrapper by peft of `causal_lm` with an adapter that changes nothing yet; `seed` draws its first matrices.
+    """Returns peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`.
 
     Raises:
         ConfigError: `student.lora_targets` names no layer, or one that cannot have an adapter.
     """
     from peft import LoraConfig, get_peft_model
 
-    asked = target_layers(causal_lm, config.lora_targets)
+    layers = target_layers(causal_lm, config.lora_targets)
     torch.manual_seed(seed)
     settings = LoraConfig(
         task_type="CAUSAL_LM",
-        target_modules=_ends(asked) if config.lora_targets == (ALL_LINEAR,) else list(config.lora_targets),
+        target_modules=_ends(layers) if config.lora_targets == (ALL_LINEAR,) else list(config.lora_targets),
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
@@ -43,23 +43,23 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
         use_dora=config.lora_variant == "dora",
     )
     with _quiet():
-        return _checked(get_peft_model(causal_lm, settings), asked, "the new adapter")
+        return _checked(get_peft_model(causal_lm, settings), layers, "the new adapter")
 
 
 def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentConfig) -> Any:
-    """The wrapper by peft of `causal_lm` with the adapter of `folder`, to be trained on; the dropout is the config's.
+    """Returns peft's wrapper of `causal_lm` with the adapter of `folder` to train on; the dropout is the config's.
 
     Raises:
-        ConfigError: the adapter is of another variant or shape than the config asks for, or sits on other layers.
+        ConfigError: the adapter has another variant, shape or layers than the config asks for.
     """
     from peft import LoraConfig
 
-    _refuse_another_shape(folder, config)
-    asked = target_layers(causal_lm, config.lora_targets)
+    _require_same_shape(folder, config)
+    layers = target_layers(causal_lm, config.lora_targets)
     settings = LoraConfig.from_pretrained(folder)
     settings.lora_dropout = config.lora_dropout
     adapted = _attached(causal_lm, folder, config=settings, is_trainable=True)
-    return _checked(adapted, asked, f"the adapter in {folder}")
+    return _checked(adapted, layers, f"the adapter in {folder}")
 
 
 def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -72,7 +72,7 @@ def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[str]:
-    """Names of the linear layers that `targets` means: whole names, or their last parts.
+    """Names of the linear layers that `targets` names, in full or by their last parts.
 
     Raises:
         ConfigError: a target means no linear layer, or the output or embedding layer; the message names what there is.
@@ -85,21 +85,21 @@ def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[
     ]
     if targets == (ALL_LINEAR,):
         return linear
-    taboo = [n for n, m in causal_lm.named_modules() if m is output or m is causal_lm.get_input_embeddings()]
+    unsupported = [n for n, m in causal_lm.named_modules() if m is output or m is causal_lm.get_input_embeddings()]
     for target in targets:
-        if any(_means(target, name) for name in taboo):
+        if any(_matches(target, name) for name in unsupported):
             raise ConfigError(
                 f"student.lora_targets names {target!r}: the loss reads the weight of the output layer itself, which "
                 f"small models share with the embedding, so that an adapter there would be left out of it. Expected "
                 f"some of {_ends(linear)}, or `{ALL_LINEAR}`"
             )
-        if not any(_means(target, name) for name in linear):
+        if not any(_matches(target, name) for name in linear):
             alone = f"; `{ALL_LINEAR}` stands alone" if target == ALL_LINEAR else ""
             raise ConfigError(
                 f"student.lora_targets names {target!r}, which no linear layer of {type(causal_lm).__name__} is "
                 f"called; expected some of {_ends(linear)}, or `{ALL_LINEAR}`{alone}"
             )
-    return [name for name in linear if any(_means(target, name) for target in targets)]
+    return [name for name in linear if any(_matches(target, name) for target in targets)]
 
 
 def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
@@ -117,13 +117,13 @@ def _attached(causal_lm: PreTrainedModel, folder: Path, **how: object) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warning that a property which peft reads is deprecated in transformers."""
+    """Suppresses a deprecation warning of transformers about a property that peft reads."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         yield
 
 
-def _means(target: str, name: str) -> bool:
+def _matches(target: str, name: str) -> bool:
     return name == target or name.endswith(f".{target}")
 
 
@@ -131,8 +131,8 @@ def _ends(names: set[str] | list[str]) -> list[str]:
     return sorted({name.rpartition(".")[2] for name in names})
 
 
-def _refuse_another_shape(folder: Path, config: StudentConfig) -> None:
-    """Compares the file of an earlier adapter with the config, before anything is loaded."""
+def _require_same_shape(folder: Path, config: StudentConfig) -> None:
+    """Compares the config of an earlier adapter with the student's, before anything is loaded."""
     settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     if settings.get("peft_type") != "LORA":
         raise ConfigError(
@@ -144,11 +144,11 @@ def _refuse_another_shape(folder: Path, config: StudentConfig) -> None:
         ("lora_rank", settings["r"], config.lora_rank),
         ("lora_alpha", settings["lora_alpha"], config.lora_alpha),
     )
-    for field, seen, asked in rows:
-        if seen != asked:
+    for field, seen, expected in rows:
+        if seen != expected:
             raise ConfigError(
-                f"student.{field} = {asked}: the adapter in {folder} has {seen}; an adapter keeps its shape when it is "
-                "continued. Use that value"
+                f"student.{field} = {expected}: the adapter in {folder} has {seen}; an adapter keeps its shape when it "
+                "is continued. Use that value"
             )
     for key in ("rank_pattern", "alpha_pattern"):
         if settings.get(key):
@@ -163,8 +163,8 @@ def _variant(settings: dict[str, Any]) -> str:
     return " and ".join(names) or "lora"
 
 
-def _checked(adapted: Any, asked: list[str], what: str) -> Any:
-    """Holds what is trained to float32 matrices and magnitudes of the layers asked for."""
+def _checked(adapted: Any, targets: list[str], source: str) -> Any:
+    """Checks that exactly the float32 matrices and magnitudes of the target layers are trained."""
     settings = adapted.peft_config["default"]
     # A set in peft, whose order in the saved file would differ from process to process.
     settings.target_modules = sorted(settings.target_modules)
@@ -174,14 +174,14 @@ def _checked(adapted: Any, asked: list[str], what: str) -> Any:
             layer, part, _ = name.removeprefix("base_model.model.").partition(".lora_")
             if not part:
                 raise ConfigError(
-                    f"{what} trains {name!r} beside its matrices, which a merge would leave out. Set "
+                    f"{source} trains {name!r} beside its matrices, which a merge would leave out. Set "
                     "student.parameters to `full` to merge it into the weights"
                 )
-            assert parameter.dtype is torch.float32, f"{what}: {name} is {parameter.dtype}, expected torch.float32"
+            assert parameter.dtype is torch.float32, f"{source}: {name} is {parameter.dtype}, expected torch.float32"
             layers.add(layer)
-    if layers != set(asked):
+    if layers != set(targets):
         raise ConfigError(
-            f"student.lora_targets means {_ends(asked)} ({len(asked)} layers), but {what} is on {_ends(layers)} "
+            f"student.lora_targets means {_ends(targets)} ({len(targets)} layers), but {source} is on {_ends(layers)} "
             f"({len(layers)}); an adapter keeps its layers. Use {_ends(layers)}"
         )
     return adapted

@@ -1,9 +1,10 @@
 """Attention that keeps the segments of a packed row apart.
 
-transformers knows it as `sdpa`, the attention it extends: without segments it is that attention, as sampling extends it
-(`stillhouse.serving.attention`), for whoever calls a model, and code that asks for `sdpa` by name finds it. Segments
-are an argument of the forward pass, which models hand down to every layer; so a layer that gradient checkpointing
-computes again, in a thread of the backward pass, has them too. Dimensions: T time, H heads, D width of a head.
+Registered with transformers as `sdpa`, which it extends: without segments it is that attention, as sampling extends
+it (`stillhouse.serving.attention`). Segments are an argument of the forward pass, which models pass on to every layer,
+so that a layer recomputed by gradient checkpointing, in a thread of the backward pass, has them too.
+
+Dimensions: T time, H heads, D width of a head.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from stillhouse.training.model.microbatches import Microbatch, Segments
 from stillhouse.training.model.segment_products import MAX_FLOAT32_LENGTH, segment_products
 
 _REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")
-"""Arguments by which a layer asks for more than a softmax over its own tokens."""
+"""Arguments of layers that need more than a softmax over their own tokens."""
 _MAX_VARLEN_WIDTH: Final = 256
 """Widest head of the flash kernels."""
 # The kernels group query heads by themselves, forward and backward, wherever there are fewer heads of keys. torch 2.13
@@ -33,7 +34,7 @@ _GROUPED_HEADS: Final[dict[str, Any]] = (
 
 
 def segment_arguments(segments: Segments | None) -> dict[str, Any]:
-    """What the forward pass of a packed row takes beside inputs and position ids; nothing where there is no segment.
+    """Further arguments of the forward pass of a packed row; none without segments.
 
     The mask is a placeholder: given one of four dimensions, transformers does not build one of [T, T].
     """
@@ -73,13 +74,13 @@ def segment_attention(
         value: as `key`.
         attention_mask: the placeholder, where there are segments.
         segments: where the samples stand in the row.
-        options: what the layer asks for: `scaling`, `dropout`, `sliding_window` and more.
+        options: further arguments of the layer: `scaling`, `dropout`, `sliding_window` and more.
 
     Returns:
         [1, T, H, D] and, as of `sdpa`, no weights.
 
     Raises:
-        TrainingError: the layer asks for something that is not known by segments.
+        TrainingError: the layer needs something that attention by segments does not support.
     """
     if segments is None:
         return slot_attention(module, query, key, value, attention_mask, **options)
@@ -91,12 +92,12 @@ def segment_attention(
             f"{type(module).__name__} asks for {', '.join(refused)}, which attention by segments does not have; "
             "its rows are to be padded"
         )
-    if _flash_serves(query, value, options):
+    if _flash_applies(query, value, options):
         return _flash(query, key, value, segments, options), None
     return _by_segment(module, query, key, value, segments, options), None
 
 
-def _flash_serves(query: Tensor, value: Tensor, options: Mapping[str, Any]) -> bool:
+def _flash_applies(query: Tensor, value: Tensor, options: Mapping[str, Any]) -> bool:
     width = query.shape[-1]
     return (
         query.is_cuda
@@ -109,7 +110,7 @@ def _flash_serves(query: Tensor, value: Tensor, options: Mapping[str, Any]) -> b
     )
 
 
-# Asked while a block is compiled, not traced: torch 2.11 keeps no object such as the properties of a device.
+# Evaluated while a block is compiled, not traced: torch 2.11 cannot trace the properties of a device.
 @torch.compiler.assume_constant_result
 def _has_flash_kernels(device: torch.device) -> bool:
     return torch.cuda.get_device_properties(device).major >= 8
@@ -117,7 +118,7 @@ def _has_flash_kernels(device: torch.device) -> bool:
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]) -> Tensor:
     window = options.get("sliding_window")
-    # Autocast does not know the kernel.
+    # Autocast does not cover the kernel.
     query, key, value = (x[0].transpose(0, 1).to(computed_type(x)) for x in (query, key, value))
     output = varlen_attn(
         query,
@@ -128,7 +129,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, option
         segments.max_length,
         segments.max_length,
         scale=options.get("scaling"),
-        # Tokens to the left of a token, which itself counts as one of transformers' window.
+        # Tokens to the left of a token; transformers' window counts the token itself.
         window_size=(-1 if window is None else window - 1, 0),
         **_GROUPED_HEADS,
     )
@@ -136,7 +137,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, option
     return output[None]
 
 
-def _products_serve(query: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]) -> bool:
+def _products_apply(query: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]) -> bool:
     window = options.get("sliding_window")
     return (
         query.device.type == "cpu"
@@ -151,14 +152,14 @@ def _products_serve(query: Tensor, value: Tensor, segments: Segments, options: M
 def _by_segment(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Segments, options: Mapping[str, Any]
 ) -> Tensor:
-    """Plain products where they serve, else one call of `sdpa` for each segment.
+    """Plain products where they apply, else one call of `sdpa` for each segment.
 
     On one CPU thread, forward and backward, such calls take 0.5 of the time of one call for a padded rectangle where 32
     segments have 100 to 500 tokens, 0.5 to 0.9 where 128 have 20 to 100, and 1.1 to 1.4 where all are equally long
     (hidden size 64 to 1024); one call with a block-diagonal mask takes 50 times as long. Never compiled, since each row
     has other lengths.
     """
-    if _products_serve(query, value, segments, options):
+    if _products_apply(query, value, segments, options):
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         query, key, value = (x[0].to(computed_type(x)) for x in (query, key, value))
         return segment_products(query, key, value, segments.lengths, scale)[None]

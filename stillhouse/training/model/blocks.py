@@ -1,7 +1,4 @@
-"""How the repeated layers of a model run in training: compiled, or with their activations computed again.
-
-Each is done block by block: a compiled block serves all of its kind, and what is kept of a recomputed one is its input.
-"""
+"""Compiles the repeated layers of a model, or recomputes their activations (gradient checkpointing), block by block."""
 
 import logging
 import os
@@ -22,11 +19,11 @@ from stillhouse.errors import ConfigError
 from stillhouse.training.model.student import Student
 
 MIN_COMPILED_STEPS: Final = 200
-"""Steps from which `auto` compiles: it takes a minute or two, which shorter trainings do not win back."""
+"""Steps from which `auto` compiles: compilation takes a minute or two, which shorter trainings do not regain."""
 
 
 def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """The repeated layers of the model, in order: what transformers knows to checkpoint, each with all that is in it.
+    """The repeated layers of the model in order: the outermost modules that transformers can checkpoint.
 
     Raises:
         ConfigError: the model has none.
@@ -46,9 +43,9 @@ def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
 
 
 def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: bool) -> None:
-    """Changes how the blocks run forward in training mode with gradients; elsewhere they stay as they are.
+    """Changes the forward pass of the blocks in training mode with gradients; validation and sampling stay uncompiled.
 
-    So validation and sampling, with their other shapes and caches, are never compiled. Checkpointing (arXiv 1604.06174,
+    Checkpointing (arXiv 1604.06174,
     torch's form that is not reentrant) computes the same bits and needs no input with a gradient, which a block over
     frozen embeddings does not have; dropout is drawn alike both times. A compiled block gives other roundings, which
     may also depend on the first row it saw: on a CPU a resumed training is then the uninterrupted one to rounding only.
@@ -67,13 +64,13 @@ def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: 
 
 
 def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
-    """Compiles the blocks of a model that is only read, in packed rows of any length; changed in place."""
+    """Compiles the blocks of a frozen model for packed rows of any length, in place."""
     for block in decoder_blocks(causal_lm):
         block.forward = torch.compile(block.forward, dynamic=True)
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether `config.compile` means that the student's blocks and the loss are compiled.
+    """Whether to compile the student's blocks and the loss, by `config.compile`.
 
     `auto` leaves out DoRA, whose layers compile in pieces.
 
@@ -87,7 +84,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
 
 
 def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
-    """Whether `config.compile` means that a training of `num_steps` steps compiles what runs on `device`.
+    """Whether a training of `num_steps` steps compiles what runs on `device`, by `config.compile`.
 
     `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
 
@@ -105,14 +102,14 @@ def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -
     plain = block.forward
     trained = torch.compile(plain, dynamic=True) if compiled else plain
     if checkpointed:
-        # Outside of what is compiled: the other way round nothing of a block with attention by segments is.
+        # Outside of what is compiled: the other way round, blocks with attention by segments are not compiled.
         trained = partial(checkpoint, trained, use_reentrant=False)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not (block.training and torch.is_grad_enabled()):
             return plain(*args, **kwargs)
         if compiled and isinstance(args[0], Tensor) and not args[0].requires_grad:
-            # The first block over frozen embeddings would be compiled by itself.
+            # The first block over frozen embeddings would otherwise be compiled separately.
             args = (args[0].detach().requires_grad_(), *args[1:])
         return trained(*args, **kwargs)
 
@@ -123,7 +120,7 @@ logger = logging.getLogger(__name__)
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """What `torch.compile` needs for `device` and this machine lacks; None where it has all of it."""
+    """What `torch.compile` needs for `device` and this machine lacks; None where nothing is missing."""
     if device.type == "cuda" and find_spec("triton") is None:
         return "the package triton"
     variable, names = ("CC", ("gcc", "clang")) if device.type == "cuda" else ("CXX", ("g++", "clang++"))
@@ -134,9 +131,9 @@ def missing_compiler(device: torch.device) -> str | None:
 
 @cache
 def can_compile(device: torch.device) -> bool:
-    """Whether a function of one operation compiles and runs on `device`; a warning gives the reason why it does not.
+    """Whether a function of one operation compiles and runs on `device`; a warning gives the reason if not.
 
-    A compiler may be there and still fail, most often because the header files of Python are not.
+    An installed compiler may still fail, most often because the header files of Python are missing.
     """
     missing = missing_compiler(device)
     if missing is None:
@@ -144,7 +141,7 @@ def can_compile(device: torch.device) -> bool:
             torch.compile(_probe)(torch.zeros(32, device=device))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever compilers and drivers end in
+        except Exception as error:  # whatever compilers and drivers raise
             missing = f"a compiler that works ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
     if missing is not None:
         logger.warning("training is not compiled, which makes it slower: torch.compile needs %s", missing)

@@ -1,4 +1,4 @@
-"""The student from a model ref or from an earlier student's folder."""
+"""Loads the student from a model ref or an earlier student's folder, with frozen weights in 4 bits for QLoRA."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +19,15 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
     """The student to train, in eval mode.
 
     Args:
-        ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is asked
-            for, over the same base, and merged into the float32 weights when all of them are to be trained.
+        ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is
+            trained, and merged into the float32 weights when all weights are.
         config: what is trained and in which type.
-        device: where to put it.
-        seed: draws a new adapter's first matrices.
+        device: device of the weights.
+        seed: seed of a new adapter's initialisation.
 
     Raises:
-        ConfigError: the model cannot be loaded, the config names layers that it does not have, an earlier adapter has
-            another shape than the config asks for, or 4 bits are asked for where they cannot be had.
+        ConfigError: the model cannot be loaded or lacks layers that the config names, an earlier adapter has another
+            shape than the config asks for, or 4-bit weights are not available here.
     """
     path = Path(resolve_model(ref))
     base_ref = adapter_base(path) or ref
@@ -59,7 +59,10 @@ def _load(ref: str, **how: object) -> PreTrainedModel:
 
 
 def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig:
-    """How `from_pretrained` is to quantise: NF4, scales quantised too, products in `dtype`.
+    """NF4 with quantised scales (0.5 + 0.016 bytes a weight) and products in `dtype` (arXiv 2305.14314).
+
+    Only linear layers of the blocks are quantised. The embedding, the norms and the output layer keep their type: the
+    loss reads the output layer's weight itself.
 
     Raises:
         ConfigError: `device` is not CUDA, or bitsandbytes is not installed.
@@ -78,7 +81,7 @@ def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig
 
 
 def require_bitsandbytes(setting: str, device: torch.device, remedy: str) -> None:
-    """Raises a `ConfigError` that names all that `setting` lacks here, and the remedy."""
+    """Raises a `ConfigError` with the remedy where CUDA or bitsandbytes, which `setting` needs, is missing."""
     missing = []
     if device.type != "cuda":
         missing.append(f"a CUDA device (the job's device is {device.type!r})")

@@ -1,4 +1,4 @@
-"""What training takes of the device's memory beyond the weights, estimated to choose gradient checkpointing.
+"""Estimates the device memory that training takes beyond the weights, and saves it: checkpointing and offloading.
 
 Two steps on a CPU, whose peak is the highest resident memory of the process: the estimate is 0.96 to 1.08 of it without
 checkpointing and 0.86 to 1.17 with it (packed rows of 2,048 and 4,096 tokens; full training in float32, LoRA in
@@ -43,11 +43,11 @@ class MemoryEstimate:
     kept: int
     """Activations kept for the backward pass."""
     passing: int
-    """The more of: what the output layer makes and drops, and what a block does on its way back."""
+    """Temporary memory: the larger of what the output layer and what a block's backward pass needs."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes in all."""
         return self.state + self.kept + self.passing
 
 
@@ -60,22 +60,22 @@ def wants_checkpointing(
     compares: bool = False,
     compiled: bool = False,
 ) -> bool:
-    """Whether `config.gradient_checkpointing` means that blocks are computed again; collective.
+    """Whether to use gradient checkpointing, by `config.gradient_checkpointing`; collective.
 
-    `auto` does where the estimate without it is above nine tenths of the memory that is free now. Call it after the
-    weights were loaded, and before optimiser and running mean are made and weights are sharded.
+    `auto` does where the estimate without it is above nine tenths of the free memory. Call it after the weights were
+    loaded, before optimiser and running mean are made and weights are sharded.
 
     Args:
-        student: loaded; a row of 128 tokens is sent through it to see what it keeps.
-        config: the setting, and what else takes memory.
+        student: loaded; rows of up to 128 tokens are sent through it to count what it keeps.
+        config: the setting, and others that affect memory.
         num_tokens: of the largest microbatch, padding included.
-        ranks: who trains together; if one needs it, all do.
+        ranks: the processes that train together; if one needs it, all use it.
         compares: whether the output layer compares the student with a teacher.
-        compiled: whether blocks and loss will be compiled, which they are not yet.
+        compiled: whether blocks and loss will be compiled later.
     """
     if config.gradient_checkpointing != "auto":
         return config.gradient_checkpointing == "on"
-    whole, checkpointed = (
+    plain, checkpointed = (
         estimate_memory(
             student,
             config,
@@ -89,14 +89,14 @@ def wants_checkpointing(
     )
     free = free_memory(ranks.device)
     if student.device != ranks.device:
-        # Weights that are sharded come to their devices only afterwards.
+        # Sharded weights move to their devices only afterwards.
         free -= sum(p.nbytes for p in student.model.parameters()) // ranks.size
-    _, maxima = ranks.sum_and_max({}, {"is needed": float(whole.total > _USABLE * free)})
+    _, maxima = ranks.sum_and_max({}, {"is needed": float(plain.total > _USABLE * free)})
     is_needed = bool(maxima["is needed"])
     logger.info(
         "gradient checkpointing %s: %s; with it %s; %.2f GiB are free",
         "on" if is_needed else "off",
-        *map(_in_words, (whole, checkpointed)),
+        *map(_in_words, (plain, checkpointed)),
         free / _GIB,
     )
     if is_needed and checkpointed.total > _USABLE * free:
@@ -199,7 +199,7 @@ def _head_bytes(student: Student, num_tokens: int, compares: bool, compiled: boo
 
 
 def _kept_by_forward(student: Student) -> tuple[float, float]:
-    """Bytes that a forward pass keeps for the backward pass: a fixed part, and one for each token."""
+    """Bytes that a forward pass keeps for the backward pass: a fixed part, and bytes per token."""
     was_training = student.model.training
     student.model.train()
     with torch.random.fork_rng([student.device] if student.device.type == "cuda" else []):
@@ -221,7 +221,7 @@ def _kept_of_row(student: Student, num_tokens: int) -> int:
 
     inputs_BT = torch.arange(num_tokens, device=student.device)[None] % student.head.weight.shape[0]
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), student.precision():
-        # Named, so that nothing of it is freed and its place taken while it is counted.
+        # Held, so that none of it is freed and its memory reused while it is counted.
         hidden_BTH = student.step.backbone(input_ids=inputs_BT, use_cache=False).last_hidden_state
     del hidden_BTH
     return sum(kept.values())
@@ -232,11 +232,10 @@ _MIN_BYTES: Final = 1 << 20
 
 
 def activation_offload(min_bytes: int = _MIN_BYTES) -> torch.autograd.graph.saved_tensors_hooks:
-    """Within the block, what a forward pass keeps for its backward pass is copied to the host and back when it is used.
+    """Context in which activations kept for the backward pass are copied to the host, and back when they are used.
 
-    The bits stay the same. Unlike torch's `save_on_cpu` it leaves weights, and weights cast by autocast, where they
-    are; a backward pass needs all of them, and copies would take longer than those of the activations. With gradient
-    checkpointing, what is copied are the inputs of blocks. On a CPU it only costs time.
+    Unlike torch's `save_on_cpu` it leaves weights, and weights cast by autocast, where they are: a backward pass
+    needs all of them. With gradient checkpointing, the inputs of blocks are copied. On a CPU it only costs time.
 
     Args:
         min_bytes: size from which a tensor is copied.
@@ -259,8 +258,8 @@ def activation_offload(min_bytes: int = _MIN_BYTES) -> torch.autograd.graph.save
 
 def _is_weight(tensor: Tensor) -> bool:
     """Whether it is a parameter, a view of one, or one of the two cast to another type."""
-    whole = tensor if tensor._base is None else tensor._base
-    if isinstance(whole, nn.Parameter):
+    base = tensor if tensor._base is None else tensor._base
+    if isinstance(base, nn.Parameter):
         return True
-    cast = whole.grad_fn
+    cast = base.grad_fn
     return cast is not None and cast.name() == "ToCopyBackward0" and hasattr(cast.next_functions[0][0], "variable")

@@ -1,6 +1,6 @@
-"""Samples into the tensors of one forward pass, one behind the other (packed) or one below the other (padded).
+"""Microbatches: the tensors of one forward pass, with samples packed into one row or padded to a rectangle.
 
-Padding stands on the right and attention is causal, so no real token sees a padded one and no attention mask is needed.
+Padding is on the right and attention is causal, so no real token sees a padded one and no attention mask is needed.
 Dimensions: B rows, T time, N loss positions, S samples.
 """
 
@@ -21,31 +21,31 @@ TokenValues = Callable[[Sample], Mapping[str, Sequence[float] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where the samples of a packed row stand."""
+    """Positions of the samples in a packed row."""
 
     starts: Tensor
-    """int32 [S + 1]: the first place of each, and the end of the last."""
+    """int32 [S + 1]: the first position of each, and the end of the last."""
     lengths: tuple[int, ...]
-    """Tokens of each, known without asking the device."""
+    """Tokens of each, available without synchronising with the device."""
     max_length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Samples as one forward pass takes them in: one packed row, or a rectangle of padded ones."""
+    """Input of one forward pass: one packed row, or a rectangle of padded rows."""
 
     inputs_BT: Tensor
-    """Of each sample the tokens before its last target."""
+    """The tokens of each sample before its last target."""
     position_ids_BT: Tensor
-    """Places in the sample, from 0."""
+    """Positions in the sample, from 0."""
     segments: Segments | None
-    """Where the samples stand in the one packed row; None for a rectangle."""
+    """Positions of the samples in the packed row; None for a rectangle."""
     target_places_N: Tensor
     """Indices into the flattened [B, T] of the positions that predict a target, sample by sample."""
     targets_N: Tensor
-    """The token each of them is to predict."""
+    """The token that each of them predicts."""
     values: dict[str, Tensor]
-    """float32 [N] by name: what the method knows of each target."""
+    """float32 [N] by name: the method's values of each target."""
 
     @property
     def num_slots(self) -> int:
@@ -59,11 +59,10 @@ def num_targets(samples: Sequence[Sample]) -> int:
 
 
 def num_inputs(sample: Sample) -> int:
-    """Tokens up to the one that predicts the last target: those that go through the model.
+    """Number of tokens up to the one that predicts the last target, which go through the model.
 
     Raises:
-        ValueError: there is no target, the mask has another length than the tokens, or it marks the first token, which
-            nothing predicts.
+        ValueError: there is no target, the mask has another length than the tokens, or it marks the first token.
     """
     if len(sample.loss_mask) != len(sample.token_ids):
         raise ValueError(
@@ -81,17 +80,17 @@ def microbatch_groups(
 ) -> list[list[SampleT]]:
     """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
-    A longer sample stands alone. Samples without a target are left out, since they change nothing. A function of its
-    arguments, whatever the process.
+    A longer sample is alone in its group. Samples without a target are left out. Deterministic, so that every process
+    gets the same groups.
 
     Args:
-        samples: to be grouped.
+        samples: samples to group.
         max_tokens: of a group.
-        packing: of one row, in which each sample is a segment, instead of a rectangle.
-        partition: samples of which it says different things never share a group.
+        packing: groups are packed rows instead of rectangles.
+        partition: samples for which it returns different values never share a group.
 
     Raises:
-        ValueError: a mask has another length than its tokens, or marks the first token, which nothing predicts.
+        ValueError: a mask has another length than its tokens, or marks the first token.
     """
     parts: dict[str, list[SampleT]] = {}
     for sample in samples:
@@ -117,17 +116,17 @@ def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.device, *, packing: bool) -> Microbatch:
-    """The forward pass over `samples`, of which there is at least one.
+    """The microbatch of `samples`, of which there is at least one.
 
     Args:
         samples: each with at least one target.
-        token_values: what the method knows of a sample's tokens, by name, one value for each of its `token_ids`.
-        device: where the tensors go.
-        packing: one row, in which each sample is a segment, instead of a rectangle.
+        token_values: the method's values of a sample by name, one for each of its `token_ids`.
+        device: device of the tensors.
+        packing: one packed row instead of a rectangle.
 
     Raises:
-        ValueError: a sample has no target, a mask or a list of values of another length than its tokens, or marks the
-            first token, which nothing predicts; or samples have values of different names.
+        ValueError: as `num_inputs`; or a list of values has another length than the tokens, or samples have values of
+            different names.
     """
     lengths = [num_inputs(sample) for sample in samples]
     width = sum(lengths) if packing else max(lengths)
@@ -152,12 +151,12 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
 
 
 def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool) -> Microbatch:
-    """A forward pass over one token without a target, for a process that has no sample left when others do.
+    """A microbatch of one token without a target, for a process that has no sample left when others do.
 
     Args:
-        names: of the per-token values that the others' microbatches have.
-        device: where the tensors go.
-        packing: as the others'.
+        names: names of the per-token values in the other processes' microbatches.
+        device: device of the tensors.
+        packing: as in the other processes.
     """
     nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
     token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
@@ -180,18 +179,18 @@ def _on_device(array: np.ndarray, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)
-    # From memory that is not pinned, a copy would wait for all that the GPU still has to do.
+    # A copy from memory that is not pinned would wait for all pending work of the GPU.
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[str, np.ndarray]:
     """The values of all targets, aligned with `Microbatch.targets_N`."""
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for number, sample in enumerate(samples):
         by_name = token_values(sample)
-        if number and by_name.keys() != found.keys():
+        if number and by_name.keys() != columns.keys():
             raise ValueError(
-                f"prompt {sample.prompt_id}: per-token values {sorted(by_name)}, but {sorted(found)} of the samples "
+                f"prompt {sample.prompt_id}: per-token values {sorted(by_name)}, but {sorted(columns)} of the samples "
                 "before it; expected the same of every sample"
             )
         for name, values in by_name.items():
@@ -200,8 +199,8 @@ def _at_targets(samples: Sequence[Sample], token_values: TokenValues) -> dict[st
                 raise ValueError(
                     f"prompt {sample.prompt_id}: {len(sample.token_ids)} tokens but {seen} values of {name!r}"
                 )
-            found.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            columns.setdefault(name, []).append(np.asarray(values, dtype=np.float32)[np.flatnonzero(sample.loss_mask)])
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
 def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -212,7 +211,7 @@ def best_fit_decreasing(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     first fit decreasing, whose bound best fit decreasing shares: Johnson 1974). O(n log n) comparisons.
     """
     bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # what is left in a bin, and its number, ascending
+    rooms: list[tuple[int, int]] = []  # room left in a bin, and the bin's index, ascending
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         size = sizes[index]
         place = bisect_left(rooms, (size, 0))

@@ -21,22 +21,22 @@ _ROUNDING: Final = {True: 5e-2, False: 1e-3}
 
 
 def packs_exactly(causal_lm: PreTrainedModel) -> bool:
-    """Whether hidden states of samples in one row are those of the samples alone; a warning says why they are not.
+    """Whether hidden states of samples in one row are those of the samples alone; a warning gives the reason if not.
 
     Recurrent layers, convolutions over time, and attention that is not transformers' `sdpa` mix the segments of a row.
     Two short segments are tried. The model is in eval mode, on one device; call it in the precision of the training.
     """
-    reason = _mixing(causal_lm)
+    reason = _mixing_reason(causal_lm)
     if reason is not None:
         logger.warning("%s cannot be packed, so its rows are padded: %s", type(causal_lm).__name__, reason)
     return reason is None
 
 
-def _mixing(causal_lm: PreTrainedModel) -> str | None:
+def _mixing_reason(causal_lm: PreTrainedModel) -> str | None:
     implementation = causal_lm.config.get_text_config()._attn_implementation
     if implementation != "sdpa":
         return f"its attention is {implementation!r}; segments are known to 'sdpa'"
-    # What supports flash attention, which takes no mask, tells attention all it needs (a window) in arguments.
+    # Models that support flash attention, which takes no mask, pass all it needs (a window) as arguments.
     if not causal_lm._supports_flash_attn:
         return "its attention depends on masks"
     num_ids = causal_lm.get_input_embeddings().num_embeddings
@@ -46,12 +46,12 @@ def _mixing(causal_lm: PreTrainedModel) -> str | None:
     try:
         packed, embedded = _packed_row(causal_lm, samples)
     except (TrainingError, TypeError, ValueError, RuntimeError) as error:
-        # Layers that take neither segments nor a mask of four dimensions end in whatever their code runs into.
+        # Layers that accept neither segments nor a mask of four dimensions raise whatever their code runs into.
         return str(error)
     difference = ((packed - alone).float().norm() / alone.float().norm()).item()
     if not difference <= _ROUNDING[computed_type(alone).itemsize < 4]:
         return f"hidden states of a packed row differ by {difference:.2g} from those of its samples"
-    # Any differences to weigh: a sum over normalised states may have no gradient.
+    # Unequal weights: a plain sum over normalised states may have no gradient.
     weights = torch.linspace(-1, 1, alone[:, _LENGTHS[0] :].numel(), device=alone.device)
     with torch.enable_grad():
         second = packed[:, _LENGTHS[0] :].float().flatten() @ weights
@@ -62,7 +62,7 @@ def _mixing(causal_lm: PreTrainedModel) -> str | None:
 
 
 def _packed_row(causal_lm: PreTrainedModel, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Hidden states of the samples in one row, and the embedded tokens, of which they are a function."""
+    """Hidden states of the samples in one row, and the embedded tokens that they depend on."""
     lengths = tuple(len(ids) for ids in samples)
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=causal_lm.device)
     embedded: list[Tensor] = []

@@ -3,7 +3,7 @@
 torch's flash attention works in blocks that short sequences do not fill. Products over all heads at once, of 128
 queries with what they may see, take 0.4 to 0.9 of its CPU time for segments of 100 to 500 tokens (forward and backward,
 4 and 16 heads, float32 by oneDNN), and in bfloat16 0.6 to 0.7 at 1,000 and 2,000; in float32 it is 1.0 to 1.2 at 1,000
-and up to 1.5 at 2,000. Probabilities are computed again in the backward pass, so that no more is kept than flash
+and up to 1.5 at 2,000. Probabilities are recomputed in the backward pass, so that no more is kept than flash
 attention keeps.
 
 Dimensions: T time, L tokens of a segment, H query heads, K key and value heads, G query heads for each, D width.
@@ -21,7 +21,7 @@ MAX_FLOAT32_LENGTH: Final = 1024
 
 
 _TILE: Final = 128
-"""Queries that are multiplied at once: what they may not see beyond themselves is not computed."""
+"""Queries that are multiplied at once; later keys are not computed for them."""
 
 
 def segment_products(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
@@ -74,7 +74,7 @@ class _SegmentProducts(torch.autograd.Function):
 
 
 def _tiles(lengths: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Some tokens of a segment, and those that they attend to: all up to the last of them."""
+    """Yields ranges of a segment's tokens, with the range of tokens that they attend to."""
     first = 0
     for length in lengths:
         for begin in range(0, length, _TILE):

@@ -1,4 +1,4 @@
-"""From a microbatch to the loss, as one module: what shards weights over devices hooks into modules' calls."""
+"""From a microbatch to the loss as one module, since FSDP hooks into the calls of modules; and NEFTune's noise."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,16 +28,16 @@ class StudentStep(nn.Module):
     def __init__(self, model: nn.Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        # Not registered: they are part of `model`, and weights are to be found once.
+        # In a tuple, so that they are not registered: they are part of `model`.
         self._parts: tuple[Any, nn.Linear] = (causal_lm.base_model, causal_lm.get_output_embeddings())
         self.noise_alpha: float | None = None
         """Size of the noise on the embeddings in training mode; None adds none."""
         self.compiles_head = False
-        """Whether the passes over the logits are made by compiled kernels."""
+        """Whether the head uses compiled kernels."""
 
     @property
     def backbone(self) -> Any:
-        """What turns token ids into hidden states."""
+        """The model below its output layer."""
         return self._parts[0]
 
     @property
@@ -48,9 +48,9 @@ class StudentStep(nn.Module):
     def forward(
         self, microbatch: Microbatch, method: TokenLoss, scale: float, reference: Reference | None = None
     ) -> LossSums:
-        """`scale` times the sum of the losses at the microbatch's targets, and sums of what the method reports.
+        """Returns `scale` times the sum of the losses at the microbatch's targets, and sums of the method's metrics.
 
-        `reference` is the teacher that the student is compared with at these targets; None compares with nobody.
+        `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
         with self._noise(microbatch):
             hidden_NH = hidden_before_targets(self.backbone, microbatch)
@@ -76,12 +76,11 @@ class StudentStep(nn.Module):
 
 @contextmanager
 def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) -> Iterator[None]:
-    """Adds noise to what `embedding` returns for `microbatch` while the context lasts, in training mode only.
+    """Within the block adds noise to the output of `embedding`, in training mode only (NEFTune).
 
     Each element gets a draw from the uniform distribution between -s and s with s = alpha / sqrt(L H), where L is the
     number of tokens of the sample that the element belongs to and H the width of the embedding (arXiv 2310.05914,
-    algorithm 1). It is drawn from torch's generator of the device, so a training continued with the generator's state
-    sees the same noise.
+    algorithm 1). It is drawn from torch's generator of the device, so that a resumed training sees the same noise.
 
     Args:
         embedding: the model's input embedding.
@@ -104,12 +103,12 @@ def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) 
 
 
 def _sample_lengths(microbatch: Microbatch) -> Tensor:
-    """For each place [B, T] the number of tokens of its sample, without a look at the device's values."""
+    """For each position [B, T] the number of tokens of its sample, without synchronising with the device."""
     num_rows, width = microbatch.inputs_BT.shape
     if microbatch.segments is not None:
         lengths_S = microbatch.segments.starts.diff()
         return lengths_S.repeat_interleave(lengths_S, output_size=width)[None]
-    # A row ends where its last target is predicted; one without targets teaches nothing, whatever its length.
+    # A row ends where its last target is predicted; the length of one without targets does not matter.
     rows_N, places_N = microbatch.target_places_N // width, microbatch.target_places_N % width
     lengths_B = places_N.new_ones(num_rows).scatter_reduce(0, rows_N, places_N + 1, "amax")
     return lengths_B[:, None].expand(num_rows, width)

@@ -17,7 +17,7 @@ from stillhouse.errors import TrainingError
 from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.model.step import StudentStep
 from stillhouse.training.ranks import Ranks
-from stillhouse.training.sharding import whole
+from stillhouse.training.sharding import full_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ _PROBE_TOLERANCE = 1e-2
 
 
 class Student:
-    """A model under training, seen the same way whether all of it is trained or an adapter.
+    """A model under training, with the same interface whether all of it or an adapter is trained.
 
     Args:
-        model: what is called to sample and saved at the end: the causal language model, or peft's wrapper of it.
+        model: sampled from, and saved at the end: the causal language model, or peft's wrapper of it.
         causal_lm: the causal language model itself; an adapter's layers are inside it.
         tokenizer: its tokenizer, with the chat template.
         base_ref: model ref of the weights that training started from, below any adapter.
@@ -66,24 +66,24 @@ class Student:
         return self.step.head
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The context in which the model computes, when it is trained and when it samples alike."""
+        """The autocast context in which the model computes, in training and sampling."""
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, by name; tied weights come once."""
+        """Trained parameters by name; tied weights come once."""
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def save(self, folder: Path, ranks: Ranks) -> None:
         """The first rank writes weights or adapter, tokenizer and chat template: a folder that is a model ref."""
-        weights = None if ranks.size == 1 else whole(self._saved_state(), ranks)
+        weights = None if ranks.size == 1 else full_tensors(self._saved_state(), ranks)
         if not ranks.is_first:
             return
         if self.model is self.causal_lm:
             self.causal_lm.save_pretrained(folder, state_dict=weights)
         else:
-            # Left to itself peft looks the base model up on the hub, to see whether its vocabulary grew.
+            # Otherwise peft looks the base model up on the hub, to see whether its vocabulary grew.
             self.model.save_pretrained(folder, save_embedding_layers=False, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
 
@@ -95,7 +95,7 @@ class Student:
         return {name: value for name, value in self.model.state_dict().items() if name in names | buffers}
 
     def packs_exactly(self) -> bool:
-        """Whether packed rows see nothing of each other; a warning says why they do."""
+        """Whether samples in a packed row do not affect each other; a warning gives the reason if they do."""
         with self.precision():
             return packs_exactly(self.causal_lm)
 

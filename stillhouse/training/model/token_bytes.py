@@ -1,4 +1,4 @@
-"""How many bytes of text each token writes."""
+"""Bytes of text of each token, for metrics that can be compared between tokenizers."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ _BYTE = "<0x"
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Bytes of UTF-8 that each token id stands for; 0 for special tokens, which are no text.
+    """Bytes of UTF-8 text of each token id; 0 for special tokens.
 
-    A token of a byte-level vocabulary is spelt with one letter for each byte. One of a SentencePiece vocabulary is its
-    text, with a letter for the space and `<0x..>` for a byte. Other tokens are decoded alone.
+    A token of a byte-level vocabulary has one character for each byte. A token of a SentencePiece vocabulary is its
+    text, with U+2581 for the space and `<0x..>` for a byte. Other tokens are decoded alone.
     """
     kinds = set(_decoders(tokenizer))
     added = tokenizer.added_tokens_decoder
@@ -35,7 +35,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def _decoders(tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Types of the steps in which tokens become text; none where the tokenizer does not tell."""
+    """Types of the tokenizer's decoding steps; none where they are unknown."""
     decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
     if decoder is not None:
         state: Any = json.loads(decoder.__getstate__())

@@ -1,14 +1,14 @@
-"""Floating-point operations that one training step asks for.
+"""Floating-point operations of a training step, and the speed of the device: the two parts of MFU.
 
-They are those of the mathematics, whatever is computed besides (Chowdhery et al. 2022, "PaLM", appendix B): activations
-computed a second time and padding count nothing. A product of [n, k] with [k, m] counts 2nkm; elementwise work counts
-nothing.
+Model FLOPs (Chowdhery et al. 2022, "PaLM", appendix B): recomputed activations and padding do not count. A product of
+[n, k] with [k, m] counts 2nkm; elementwise work does not count.
 
 A frozen weight counts 4 and an adapter's 6 for each token, as in prime-rl. Other figures are lower than those of
 prime-rl and torchtitan for the same speed: attention counts the pairs that a causal mask leaves in each packed sample,
 where they count the square of the row's length, and the output layer counts at loss positions, where they count it at
-every token. What MFU is a share of differs too: here the speed of large products as measured on the device, there that
-of its data sheet, which no product reaches (989 TFLOP/s of an H200 in bfloat16).
+every token. The peak
+differs too: here it is the speed of large products as measured on the device, there that of its data sheet, which no
+product reaches (989 TFLOP/s of an H200 in bfloat16).
 
 Dimensions: H hidden, V vocabulary.
 """
@@ -25,7 +25,7 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True)
 class ModelFlops:
-    """What a token costs, forward and backward."""
+    """Operations of a token, forward and backward."""
 
     per_input: float
     """Linear layers, each input token: 6 for each weight that is trained, 4 for each that is frozen, since the gradient
@@ -39,7 +39,7 @@ class ModelFlops:
     """For each attention layer the tokens it attends to at most; None is all of them."""
 
     def of_step(self, lengths: Iterable[int], num_targets: int) -> float:
-        """Operations of a step over sequences of so many input tokens that has so many loss positions."""
+        """Operations of a step over sequences of these lengths in input tokens."""
         pairs = num_inputs = 0
         for length in lengths:
             num_inputs += length
@@ -65,14 +65,14 @@ def model_flops(backbone: nn.Module, head: nn.Linear, config: Any) -> ModelFlops
 
 
 def _matrices(backbone: nn.Module, config: Any) -> Iterator[tuple[float, bool]]:
-    """The weights each token is multiplied with, and whether they are trained."""
+    """Yields the number of weights each token is multiplied with, and whether they are trained."""
     num_experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     for module in backbone.modules():
         if isinstance(module, nn.Embedding):
             continue
         for weight in module.parameters(recurse=False):
             if isinstance(module, nn.Linear) and weight.ndim == 2:
-                # Not the weight's own size: weights of 4 bits are stored in another shape.
+                # Not the weight's own size: 4-bit weights are stored in another shape.
                 yield module.in_features * module.out_features, weight.requires_grad
             elif weight.ndim == 3 and weight.shape[0] == num_experts:
                 yield weight.numel() / num_experts * config.num_experts_per_tok, weight.requires_grad
@@ -106,8 +106,7 @@ _BUDGET_S: Final = 0.3
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations a second of the best of a few large square products in `dtype`, measured once in a process.
 
-    Every random generator of the process is left as it was. The factors are drawn, since a GPU multiplies constants
-    faster than it multiplies weights.
+    Leaves the process's random generators alone. The factors are random, since a GPU multiplies constants faster.
     """
     size = _SIZES.get(device.type, 1024)
     generator = torch.Generator(device).manual_seed(0)
@@ -116,7 +115,7 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     best, ends = float("inf"), time.perf_counter() + _BUDGET_S
-    # For a while, since an idle GPU takes some time to reach its clock rate.
+    # Repeated, since an idle GPU takes some time to reach its clock rate.
     while (started := time.perf_counter()) < ends or best == float("inf"):
         torch.matmul(left, right, out=product)
         if device.type == "cuda":

@@ -1,7 +1,7 @@
 """Metrics of a training: one value for the steps between two rows of `metrics.jsonl`.
 
-A row is written once however often the training is killed: rows behind the checkpoint that is continued from are cut
-off, and the steps that no row covers yet are part of the checkpoint.
+A row is written once however often the training is killed: on resume, rows after the checkpoint are removed, and the
+checkpoint holds the steps that no row covers yet.
 """
 
 import json
@@ -23,7 +23,7 @@ LogMetrics = Callable[[dict[str, float], int], None]
 
 
 class MetricsLog:
-    """The metrics of one training, in a file and to whoever listens.
+    """The metrics of one training, written to a file and sent to a listener.
 
     Args:
         path: the file; rows are `{"step": n, "metrics": {name: value}}` in the order of their steps. None keeps none.
@@ -44,11 +44,10 @@ class MetricsLog:
         ratios: Mapping[str, Ratio] | None = None,
         maxima: Mapping[str, float] | None = None,
     ) -> None:
-        """Counts one step's metrics in.
+        """Adds one step's metrics.
 
         Args:
-            metrics: a row has the mean over the steps that had one; a batch without a tool call has no share of valid
-                ones.
+            metrics: a row has their mean over the steps that have a value.
             ratios: a row has the sum of the numerators over the sum of the denominators.
             maxima: a row has the largest.
         """
@@ -63,11 +62,11 @@ class MetricsLog:
 
     @property
     def current(self) -> dict[str, float]:
-        """Every metric, over the steps that no row covers yet where there are some, else its latest value."""
+        """Every metric over the steps since the last row, or its latest value where there are none."""
         return self.last | self._values()
 
     def write_row(self, step: int, extra: dict[str, float] | None = None) -> None:
-        """Writes what the steps since the row before come to, and `extra` as it is, under `step` finished steps."""
+        """Writes the row of `step` finished steps: the metrics of the steps since the last row, and `extra`."""
         row = {**self._values(), **(extra or {})}
         if not row:
             return
@@ -80,17 +79,17 @@ class MetricsLog:
         return {name: top / bottom for name, (top, bottom) in self._window.items() if bottom} | self._maxima
 
     def state(self) -> JsonObject:
-        """What `restore` needs; rows written so far are made durable first."""
+        """The state for `restore`; syncs the rows written so far."""
         self._rows.sync()
         return {"window": dict(self._window), "maxima": dict(self._maxima), "last": dict(self.last)}
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Returns to how things stood after `step` steps.
+        """Restores the metrics after `step` steps.
 
         Args:
-            state: what `state()` gave then; None starts anew.
-            step: rows of later steps are cut off; with no state all rows are.
-            replay: send the rows that stay to the listener, which is not the one that got them at first.
+            state: `state()` at that step; None removes all rows.
+            step: rows of later steps are removed.
+            replay: send the remaining rows to the listener, which has not received them yet.
         """
         self._window = {name: (top, bottom) for name, (top, bottom) in state["window"].items()} if state else {}
         self._maxima = dict(state["maxima"]) if state else {}
@@ -102,7 +101,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[JsonObject]:
-    """Rows of a metrics file; a last line cut short by a crash is left out. An absent file has no rows."""
+    """Rows of a metrics file, as `StepRows.read`."""
     return StepRows(path).read()
 
 
@@ -111,10 +110,10 @@ GENERATIONS_FILE: Final = "generations.jsonl"
 
 
 class StepRows:
-    """Rows that each hold a `step`, in the order of their steps.
+    """A file of JSON lines with a `step` each, which goes back with the training to a checkpoint.
 
     Args:
-        path: the file; absent is empty. None keeps nothing: of the processes that train together one writes.
+        path: the file; None keeps no rows, as in all ranks but the first.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -135,7 +134,7 @@ class StepRows:
             raise unwritable(self._path, error) from error
 
     def read(self) -> list[JsonObject]:
-        """All rows; a last line cut short by a crash is left out.
+        """All rows of the file, if it exists; a last line cut short by a crash is left out.
 
         Raises:
             StoreError: a line is damaged.
@@ -152,7 +151,7 @@ class StepRows:
             ) from error
 
     def go_back(self, step: int) -> list[JsonObject]:
-        """Leaves the rows of the first `step` steps, and returns them.
+        """Removes the rows of later steps than `step`; returns the others.
 
         Raises:
             StoreError: no space, no permission, or a line is damaged.
@@ -163,7 +162,7 @@ class StepRows:
         return kept
 
     def sync(self) -> None:
-        """Makes durable what was appended."""
+        """Syncs the file to disk."""
         if self._path is not None and self._path.exists():
             sync(self._path)
 
@@ -173,20 +172,20 @@ def _line(row: JsonObject) -> str:
 
 
 class Listener(Protocol):
-    """Receives measurements and must not raise: `stillhouse.tracking.TrackedRun` is one."""
+    """Receives metrics while a training runs, and must not raise; `stillhouse.tracking.TrackedRun` is one."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Takes the metrics of `step`."""
+        """Records the metrics of `step`."""
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         """Adds rows, which share their keys, to the table `file`."""
 
     def log_artifact(self, file: Path, subfolder: str | None = None) -> None:
-        """Takes a copy of a file."""
+        """Stores a copy of a file."""
 
 
 class NoListener:
-    """Hears nothing."""
+    """Ignores everything."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Does nothing."""

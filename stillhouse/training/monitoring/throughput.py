@@ -1,4 +1,4 @@
-"""How fast a training goes, how much of the machine it uses, and when it will be done."""
+"""Speed of a training, its utilisation of the machine, and the time left."""
 
 import resource
 import sys
@@ -24,10 +24,10 @@ class Throughput:
     on the host. Steps of several ranks are counted on each of them, from the microbatches of all.
 
     Args:
-        flops: what a token of the student costs.
+        flops: costs of a token.
         peak_flops: operations a second of all devices together.
         num_steps: steps of the whole training.
-        packing: whether microbatches are packed and so hold no padding.
+        packing: whether microbatches are packed and so have no padding.
         device: whose memory is reported.
         clock: seconds that never go back.
     """
@@ -50,7 +50,7 @@ class Throughput:
         self._clock = clock
         self._started = self._ready = clock()
         if device.type == "cuda":
-            # What was held while the model was loaded and the peak measured says nothing of training.
+            # The memory used to load the model and measure the peak does not count.
             torch.cuda.reset_peak_memory_stats(device)
         self._rate = RecentRate(_ETA_WINDOW_S)
         self.eta_s: float | None = None
@@ -63,15 +63,15 @@ class Throughput:
         self.eta_s = (self._num_steps - num_done) / per_s if per_s > 0.0 else None
 
     def batch_ready(self) -> None:
-        """The batch is at hand."""
+        """The method has returned the batch."""
         self._ready = self._clock()
 
     def end_step(self, groups: Sequence[Sequence[Sample]]) -> dict[str, Ratio]:
-        """What the step over `groups`, the microbatches of all ranks, gives.
+        """Metrics of the step over `groups`, the microbatches of all ranks.
 
         Returns:
             tokens_per_s: input tokens, padding excluded, a second of the whole step. mfu: model FLOPs utilisation, the
-            share of the peak while the batch was at hand, so that sampling one is no idleness of the trainer.
+            share of the peak once the batch is ready, so that sampling a batch does not count as idle time.
             padding_share: of what went through the model. supervised_share: loss positions among the input tokens.
             step_s: seconds of a step, of which data_s went into getting the batch and train_s into training on it.
         """
@@ -80,20 +80,20 @@ class Throughput:
         lengths = [[num_inputs(sample) for sample in group] for group in groups]
         num_tokens = sum(map(sum, lengths))
         num_slots = num_tokens if self._packing else sum(len(group) * max(group) for group in lengths)
-        num_learnt = sum(map(num_targets, groups))
-        flops = self._flops.of_step((length for group in lengths for length in group), num_learnt)
+        num_supervised = sum(map(num_targets, groups))
+        flops = self._flops.of_step((length for group in lengths for length in group), num_supervised)
         return {
             "tokens_per_s": (num_tokens, step_s),
             "mfu": (flops, self._peak_flops * busy_s),
             "padding_share": (num_slots - num_tokens, num_slots),
-            "supervised_share": (num_learnt, num_tokens),
+            "supervised_share": (num_supervised, num_tokens),
             "step_s": (step_s, 1.0),
             "data_s": (self._ready - self._started, 1.0),
             "train_s": (busy_s, 1.0),
         }
 
     def gauges(self) -> dict[str, float]:
-        """What is true now rather than on average: `peak_memory_gib` and, where it is known, `eta_s`."""
+        """Current values rather than means: `peak_memory_gib` and, where it is known, `eta_s`."""
         eta = {} if self.eta_s is None else {"eta_s": self.eta_s}
         return {"peak_memory_gib": peak_memory_gib(self._device), **eta}
 
@@ -104,7 +104,7 @@ def peak_memory_gib(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status")
     if status.exists():
-        # What getrusage says of a process includes that of the one it was started by.
+        # getrusage includes the peak of the process that this one was forked from.
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

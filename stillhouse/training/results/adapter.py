@@ -1,4 +1,4 @@
-"""An adapter as its folder describes it. Free of torch."""
+"""Reads the description of an adapter from its folder. Free of torch."""
 
 import json
 import math
@@ -24,7 +24,7 @@ class Adapter:
     rank: int
     alpha: float
     targets: tuple[str, ...]
-    """Ends of the names of the layers it is in, sorted."""
+    """Last parts of the names of its layers, sorted."""
     num_parameters: int
 
 
@@ -39,7 +39,7 @@ def read_adapter(folder: Path) -> Adapter | None:
         return None
     try:
         config = json.loads(path.read_bytes())
-        # Left as a pattern, it is one text.
+        # A pattern is a single string.
         targets = [config["target_modules"]] if isinstance(config["target_modules"], str) else config["target_modules"]
         return Adapter(
             base=config["base_model_name_or_path"],

@@ -1,6 +1,6 @@
-"""The model card of a student: what it is, how to load it, what it was trained on, how well it does.
+"""The model card of a student, with front matter for the Hugging Face Hub.
 
-Front matter in the form the Hugging Face hub reads. No dates, speeds or places: equal trainings give equal cards.
+It has no dates, speeds or local paths: equal trainings give equal cards.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,12 +29,12 @@ CARD_FILE: Final = "README.md"
 def write_card(
     folder: Path, *, evaluations: Mapping[str, JsonObject] | None = None, license_id: str | None = None
 ) -> None:
-    """Writes README.md into a student's folder, from what lies there.
+    """Writes README.md into a student's folder.
 
     Args:
-        folder: weights or adapter, `student.json`, and `metrics.jsonl` where there is one.
-        evaluations: figures of `stillhouse.evaluation.measure` by model, from base to teacher; None where unknown.
-        license_id: what the hub calls the license it is given under; None states none.
+        folder: holds weights or adapter, `student.json`, and `metrics.jsonl` if there is one.
+        evaluations: metrics of `stillhouse.evaluation.measure` by model, from base to teacher; None where unknown.
+        license_id: the hub's id of the license; None states none.
 
     Raises:
         InputError: the folder holds no student.
@@ -44,8 +44,8 @@ def write_card(
     parts = [
         f"---\n{_front_matter(record, adapter, license_id)}\n---\n",
         f"# {_title(record)}\n",
-        _account(record, adapter),
-        *loading_section(adapter, is_merged_beside=(folder / MERGED_FOLDER).is_dir()),
+        _summary(record, adapter),
+        *loading_section(adapter, has_merged=(folder / MERGED_FOLDER).is_dir()),
         *evaluation_section(evaluations or {}),
         *training_section(folder, record, adapter),
         *data_section(folder, record),
@@ -77,28 +77,28 @@ def _title(record: StudentRecord) -> str:
     student, teachers = public_name(record.stages[0].base), _teachers(record)
     if not teachers:
         return f"{plain(student)}, fine-tuned"
-    told = public_name(teachers[0]) if len(teachers) == 1 else f"{len(teachers)} teachers"
-    return f"{plain(student)}, distilled from {plain(told)}"
+    source = public_name(teachers[0]) if len(teachers) == 1 else f"{len(teachers)} teachers"
+    return f"{plain(student)}, distilled from {plain(source)}"
 
 
-def _account(record: StudentRecord, adapter: Adapter | None) -> str:
+def _summary(record: StudentRecord, adapter: Adapter | None) -> str:
     base = _base(record, adapter)
     below = f"[{plain(base)}](https://huggingface.co/{base})" if is_hub_id(base) else code(public_name(base))
     methods = " and then by ".join(METHODS[stage.method] for stage in record.stages)
     if adapter is not None:
-        what = f"An adapter ({adapter.variant}, rank {adapter.rank}) for {below}"
+        kind = f"An adapter ({adapter.variant}, rank {adapter.rank}) for {below}"
     elif record.merged is not None:
-        what = f"{below} with a trained adapter merged into its weights"
+        kind = f"{below} with a trained adapter merged into its weights"
     else:
-        what = f"{below} with all of its weights trained"
+        kind = f"{below} with all of its weights trained"
     teachers = ", ".join(code(public_name(teacher)) for teacher in _teachers(record))
-    learnt = f" It learnt from {teachers}." if teachers else ""
+    teaching = f" It learnt from {teachers}." if teachers else ""
     made = f"Made with Stillhouse {code_version()}."
-    return f"{what}; trained by {methods}.{learnt} {made}\n"
+    return f"{kind}; trained by {methods}.{teaching} {made}\n"
 
 
 def _base(record: StudentRecord, adapter: Adapter | None) -> str:
-    """What an adapter needs below it, which may be an earlier student; else what all trainings started from."""
+    """The adapter's base, which may be an earlier student; without an adapter the base of the first training."""
     return record.stages[0].base if adapter is None else adapter.base
 
 
@@ -115,7 +115,7 @@ def _license_section(license_id: str | None) -> Iterator[str]:
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Choices of vLLM's `--max-lora-rank` (vllm/config/lora.py)."""
 _EMBEDDED: Final = "embedded:"
-_ASKING: Final = """\
+_GENERATE: Final = """\
 tokenizer = AutoTokenizer.from_pretrained(folder)
 messages = [{"role": "user", "content": "Hello!"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
@@ -125,18 +125,18 @@ print(tokenizer.decode(completion, skip_special_tokens=True))
 _FOLDER: Final = 'folder = "."  # this folder, or its name on the hub\n'
 
 
-def loading_section(adapter: Adapter | None, *, is_merged_beside: bool) -> Iterator[str]:
-    """The parts of the section.
+def loading_section(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
+    """How to load the student with transformers and peft, vLLM and Stillhouse.
 
     Args:
-        adapter: What is loaded; None for whole weights.
-        is_merged_beside: Whether the merged weights of the adapter lie in the folder too.
+        adapter: the student's adapter; None for full weights.
+        has_merged: whether the folder also holds the merged weights of the adapter.
     """
     yield "## Use\n"
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))
     yield "With vLLM:\n"
-    yield from _vllm(adapter, is_merged_beside)
+    yield from _vllm(adapter, has_merged)
     yield "With Stillhouse, behind an OpenAI-compatible API:\n"
     yield fenced("shell", "stillhouse serve .\n")
 
@@ -145,7 +145,7 @@ def _python(adapter: Adapter | None) -> str:
     if adapter is None:
         return (
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            f'{_FOLDER}model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_ASKING}'
+            f'{_FOLDER}model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_GENERATE}'
         )
     if adapter.base.startswith(_EMBEDDED):
         name = adapter.base.removeprefix(_EMBEDDED)
@@ -154,24 +154,24 @@ def _python(adapter: Adapter | None) -> str:
             "from stillhouse.embedded import embedded_path\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f'{_FOLDER}base = AutoModelForCausalLM.from_pretrained(embedded_path("{name}"), dtype="auto")\n'
-            f"model = PeftModel.from_pretrained(base, folder)\n{_ASKING}"
+            f"model = PeftModel.from_pretrained(base, folder)\n{_GENERATE}"
         )
     return (
         "from peft import AutoPeftModelForCausalLM\n"
         "from transformers import AutoTokenizer\n\n"
-        f'{_FOLDER}model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_ASKING}'
+        f'{_FOLDER}model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_GENERATE}'
     )
 
 
-def _vllm(adapter: Adapter | None, is_merged_beside: bool) -> Iterator[str]:
+def _vllm(adapter: Adapter | None, has_merged: bool) -> Iterator[str]:
     if adapter is None:
         yield fenced("shell", "vllm serve .\n")
         return
     rank = next((rank for rank in _VLLM_RANKS if rank >= adapter.rank), None)
     if adapter.variant == "DoRA" or rank is None:
-        what = "DoRA adapters" if adapter.variant == "DoRA" else f"adapters of a rank above {_VLLM_RANKS[-1]}"
-        yield f"vLLM does not load {what}; it serves the weights that this one is merged into:\n"
-        merging = "" if is_merged_beside else f"stillhouse publish . --merge -o {MERGED_FOLDER}\n"
+        unsupported = "DoRA adapters" if adapter.variant == "DoRA" else f"adapters of a rank above {_VLLM_RANKS[-1]}"
+        yield f"vLLM does not load {unsupported}; it serves the weights that this one is merged into:\n"
+        merging = "" if has_merged else f"stillhouse publish . --merge -o {MERGED_FOLDER}\n"
         yield fenced("shell", f"{merging}vllm serve {MERGED_FOLDER}\n")
         return
     base = adapter.base if is_hub_id(adapter.base) else "BASE"

@@ -1,4 +1,4 @@
-"""Students for others: as a folder, or on the Hugging Face Hub. Free of torch unless an adapter has to be merged."""
+"""Exports students to a folder or the Hugging Face Hub. Free of torch unless an adapter has to be merged."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ from stillhouse.types import JsonObject
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_OF_THE_STORE: Final = "manifest.json"
+_STORE_MANIFEST: Final = "manifest.json"
 _REPLACED: Final = ("*.safetensors*", "*.json", "*.jinja")
-"""An adapter that is left beside whole weights would be loaded over them."""
+"""Files of an earlier upload to delete: a leftover adapter would be loaded over full weights."""
 
 
 def export_student(
@@ -32,20 +32,20 @@ def export_student(
     license_id: str | None = None,
     copy: Callable[[str, str], Any] = shutil.copyfile,
 ) -> None:
-    """Writes a student to `output`, with a new card and a record that names no place of this machine.
+    """Writes a student to `output`, with a new card and a record without paths of this machine.
 
     Args:
-        folder: what training wrote.
-        output: a new folder, which appears whole or not at all.
-        merge: write the weights with the adapter merged in, in place of the adapter.
-        evaluations: figures by model for the card; None where unknown.
-        license_id: what the hub calls the license; None states none.
-        copy: puts a file of the student to another path.
+        folder: a student's folder.
+        output: a new folder, created atomically.
+        merge: write merged weights instead of the adapter.
+        evaluations: as `write_card`.
+        license_id: as `write_card`.
+        copy: copies a file of the student to another path.
 
     Raises:
         ConfigError: `output` is there already, or there is no adapter to merge.
         InputError: `folder` holds no student.
-        TrainingError: the merged weights do not answer as base and adapter do.
+        TrainingError: the merged weights differ from base and adapter.
         StoreError: no space or no permission.
     """
     if output.exists():
@@ -61,14 +61,14 @@ def export_student(
         else:
             source = folder / MERGED_FOLDER if merge else folder
             for path in sorted(source.absolute().iterdir()):
-                if path.is_file() and path.name != _OF_THE_STORE:
+                if path.is_file() and path.name != _STORE_MANIFEST:
                     copy(str(path), str(work / path.name))
-        _without_places(read_record(work)).write(work)
+        _without_paths(read_record(work)).write(work)
         write_card(work, evaluations=evaluations, license_id=license_id)
 
 
 def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") -> str:
-    """Uploads what `export_student` wrote as one commit; the address of the repository.
+    """Uploads an exported student as one commit; returns the address of the repository.
 
     Raises:
         ConfigError: nobody else could load the adapter's base.
@@ -84,13 +84,13 @@ def push_student(folder: Path, repository: str, *, private: bool, api: "HfApi") 
     return push_folder(folder, repository, "model", private=private, replaces=_REPLACED, api=api)
 
 
-def _without_places(record: StudentRecord) -> StudentRecord:
-    """The record with models that lie in folders here named by what they are."""
+def _without_paths(record: StudentRecord) -> StudentRecord:
+    """The record with models in local folders named by their identity."""
     identity, name = record.config["student_ref"], public_name(record.base)
     return record.model_copy(
         update={
             "base": name if name == record.base or record.base != record.started_from else identity,
             "started_from": identity,
-            "before": None if record.before is None else _without_places(record.before),
+            "before": None if record.before is None else _without_paths(record.before),
         }
     )

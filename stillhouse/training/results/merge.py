@@ -1,7 +1,7 @@
-"""The weights of a base with a student's adapter merged in, checked against the adapter.
+"""Merges a student's adapter into its base, and checks the result against the adapter.
 
-Both are computed in float32, over the base as it is stored. A base that training held in 4 bits is loaded anew: rounded
-to 4 bits once more, the sum loses what a weak adapter has learnt (peft issues 1043 and 2321).
+Both are computed in float32 over the base as it is stored, also after QLoRA: rounded to 4 bits, the merged weights
+would lose what a weak adapter has learnt (peft issues 1043 and 2321).
 Dimensions: T time, V vocabulary.
 """
 
@@ -23,7 +23,7 @@ from stillhouse.types import JsonObject
 logger = logging.getLogger(__name__)
 
 TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Largest difference that is taken for rounding, by the type of the weights, in the unit of `difference`.
+"""Largest `difference` that counts as rounding, by the type of the weights.
 
 Rounding alone gave at most 4e-6, 6e-3 and 3e-2 in random Qwen3 models of 2 to 48 layers.
 """
@@ -33,18 +33,18 @@ _MAX_TOKENS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class MergeCheck:
-    """How far merged weights are from base and adapter, in the unit of `difference`."""
+    """How far merged weights are from base and adapter, as measured by `difference`."""
 
     dtype: str
     """Type of the merged weights: the base's own."""
     num_tokens: int
     """Tokens whose logits were compared."""
     difference: float
-    """Of the weights as they were read back from the disk."""
+    """Of the weights as read back from the disk."""
     tolerance: float
-    """Largest difference that is taken for rounding to `dtype`."""
+    """Largest difference that counts as rounding to `dtype`."""
     effect: float
-    """What the adapter changes in the logits of the base."""
+    """How much the adapter changes the logits of the base."""
 
     def as_json(self) -> JsonObject:
         """By field."""
@@ -55,14 +55,14 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
     """Writes the merged weights in the base's type, as safetensors with config and generation config.
 
     Args:
-        folder: an adapter's, as peft writes it; its base is a model ref.
-        output: a folder, filled but not published: the caller gives it its name when this has returned.
-        rows: token ids of a few rendered conversations; the first four are compared, up to 256 tokens of each.
+        folder: an adapter's folder, as peft writes it; its base is a model ref.
+        output: the folder to fill.
+        rows: token ids of rendered conversations; the first 256 tokens of the first four are compared.
 
     Raises:
         ConfigError: `folder` holds no adapter, or its base cannot be loaded, is stored quantised, or is of another type
             than float32, float16 and bfloat16.
-        TrainingError: the merged weights do not answer as base and adapter do.
+        TrainingError: the merged weights differ from base and adapter.
         OSError: the weights cannot be written.
     """
     rows = [list(row[:_MAX_TOKENS]) for row in rows[:_MAX_ROWS]]
@@ -104,8 +104,8 @@ def difference(seen: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
         seen: logits [T, V] of each row.
         expected: the same of the model compared with.
     """
-    squares = torch.cat([(one - other).square().flatten() for one, other in zip(seen, expected, strict=True)])
-    return (squares.mean() / torch.cat([other.var(-1) for other in expected]).mean()).sqrt().item()
+    squares = torch.cat([(a - b).square().flatten() for a, b in zip(seen, expected, strict=True)])
+    return (squares.mean() / torch.cat([b.var(-1) for b in expected]).mean()).sqrt().item()
 
 
 def _load_base(folder: Path) -> PreTrainedModel:
@@ -142,7 +142,7 @@ def _with_adapter(base: PreTrainedModel, folder: Path) -> Any:
         raise ConfigError(f"{folder}: the adapter cannot be loaded over its base: {error}") from error
     ends = (base.get_input_embeddings(), base.get_output_embeddings())
     if base.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends):
-        # What is merged into one of them is no part of the other.
+        # A merge into one of them must not change the other.
         layer = getattr(ends[1], "base_layer", ends[1])
         layer.weight = nn.Parameter(layer.weight.detach().clone())
         base.config.tie_word_embeddings = False

@@ -1,6 +1,6 @@
-"""`student.json`: how a student came about. Free of torch.
+"""`student.json`: the record of how a student was trained. Free of torch.
 
-Without dates: records of equal trainings differ in their `facts` alone, which hold seconds and speeds.
+It has no dates: records of equal trainings differ only in their `facts`, which hold seconds and speeds.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ MERGED_FOLDER: Final = "merged"
 
 
 class StudentRecord(BaseModel):
-    """What is known of a student beside its weights."""
+    """The provenance of a student."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,17 +34,17 @@ class StudentRecord(BaseModel):
     started_from: str
     """Model ref of the base, or of an earlier student."""
     config: JsonObject
-    """All that its weights depend on: `TrainJob.identity`."""
+    """Everything its weights depend on: `TrainJob.identity`."""
     facts: JsonObject
-    """The trainer's figures."""
+    """Results of the trainer."""
     data: JsonObject = {}
     """What it was trained on: fingerprint, rows, tokens."""
     teachers: tuple[str, ...] = ()
-    """Names or identities of the models it learnt from."""
+    """Names or identities of the teachers."""
     before: Self | None = None
-    """The record of the student that training started from, where it started from one."""
+    """The record of the student that training started from, if any."""
     merged: JsonObject | None = None
-    """How far the weights are from base and adapter, by `MergeCheck`, where an adapter was merged into them."""
+    """The `MergeCheck` where an adapter was merged into the weights."""
 
     @property
     def stages(self) -> list["StudentRecord"]:
@@ -89,7 +89,7 @@ def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
     Args:
         job: the training.
         base: model ref of the weights below the adapter, or of those that training started from.
-        facts: of the trainer.
+        facts: results of the trainer.
 
     Raises:
         InputError: the data or an earlier student's record cannot be read.
@@ -131,8 +131,8 @@ def _totals(train: Path) -> JsonObject:
 
 
 def _scoring(settings: OnPolicyConfig, config: JsonObject) -> tuple[str, ...]:
-    """Who scored, other than the student itself."""
-    itself = {one.name for one in settings.teachers if one.kind in ("base", "ema")}
+    """Teachers other than the student itself."""
+    itself = {teacher.name for teacher in settings.teachers if teacher.kind in ("base", "ema")}
     return tuple(model for name, model in config["teachers"].items() if name not in itself)
 
 

@@ -1,4 +1,4 @@
-"""The sections of a student's card that tell how it came about and how well it does."""
+"""Sections of a student's card: evaluation, training with its metrics, data and config."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from stillhouse.types import JsonObject
 
 DATASET_CARD_FILE: Final = "dataset-card.md"
 METHODS: Final = {"sft": "supervised fine-tuning", "on_policy": "on-policy distillation"}
-"""What a method is called in full."""
+"""Full names of the methods."""
 
 
 def public_name(ref: str) -> str:
-    """How a model or a source of data is called in public: a file or folder of this machine by its last name."""
+    """Public name of a model or source of data; a local file or folder goes by its last name."""
     return ref if is_hub_id(ref) or ref.startswith(("embedded:", HUGGING_FACE)) else Path(ref).name
 
 
 def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
-    """Figures of the models compared; nothing where there are none."""
+    """Metrics of the models compared; nothing where there are none."""
     if not evaluations:
         return
     rows = [
@@ -45,16 +45,16 @@ def evaluation_section(evaluations: Mapping[str, JsonObject]) -> Iterator[str]:
 
 
 def training_section(folder: Path, record: StudentRecord, adapter: Adapter | None) -> Iterator[str]:
-    """What was trained and how it went."""
+    """What was trained, and a summary of its metrics."""
     yield "## Training\n"
     yield table(("what", "value"), _training(folder, record, adapter))
     metrics = folder / METRICS_FILE
-    found = courses(list(read_jsonl(metrics))) if metrics.is_file() else []
-    if found:
+    summaries = summarize_metrics(list(read_jsonl(metrics))) if metrics.is_file() else []
+    if summaries:
         yield "Its metrics, each a mean over the steps since the row before or a measurement at its step:\n"
         rows = [
-            (code(one.name), metric(one.first), _figure(one.best), _figure(one.best_step), metric(one.last))
-            for one in found
+            (code(name), metric(first), _figure(best), _figure(best_step), metric(last))
+            for name, first, best, best_step, last in summaries
         ]
         yield table(("metric", "first", "best", "at step", "last"), rows)
 
@@ -91,7 +91,7 @@ def _checked(merged: JsonObject) -> str:
 
 
 def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
-    """What each of its trainings learnt from."""
+    """The data of each training."""
     rows = list(_data(record))
     if not rows:
         return
@@ -103,14 +103,14 @@ def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
 
 def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
     for stage in record.stages:
-        what = {"sft": "dataset", "on_policy": "prompts"}[stage.method]
+        data = {"sft": "dataset", "on_policy": "prompts"}[stage.method]
         if stage.data:
             counts = [count(stage.data.get(name)) for name in ("rows", "tokens", "supervised_tokens")]
-            yield METHODS[stage.method], what, *counts, code(stage.data["fingerprint"])
+            yield METHODS[stage.method], data, *counts, code(stage.data["fingerprint"])
         sources = stage.config[stage.method].get("sources", ())
         for source, fingerprint in zip(sources, stage.config.get("sources", ()), strict=True):
-            told = f"{code(public_name(source['path']))}, weight {source['weight']:g}"
-            yield METHODS[stage.method], told, "", "", "", code(fingerprint)
+            name = f"{code(public_name(source['path']))}, weight {source['weight']:g}"
+            yield METHODS[stage.method], name, "", "", "", code(fingerprint)
 
 
 def config_section(record: StudentRecord) -> Iterator[str]:
@@ -120,7 +120,7 @@ def config_section(record: StudentRecord) -> Iterator[str]:
 
 
 def _config(record: StudentRecord) -> JsonObject:
-    """Without places of this machine."""
+    """Without paths of this machine."""
     student, trained = record.config["student"], dict(record.config[record.method])
     if "sources" in trained:
         trained["sources"] = [{**source, "path": public_name(source["path"])} for source in trained["sources"]]
@@ -134,7 +134,7 @@ def _config(record: StudentRecord) -> JsonObject:
 
 
 def _identity(first: StudentRecord) -> str:
-    """The base by its content, where that is known: a continued adapter of others names its base and no more."""
+    """The base by its content where that is known; of a continued adapter only the base's name is."""
     return first.config["student_ref"] if first.base == first.started_from else public_name(first.base)
 
 
@@ -145,39 +145,35 @@ def _figure(value: float | None) -> str:
 _FALLING: Final = ("loss", "nll", "kl", "bits_per_byte", "perplexity")
 _RISING: Final = ("accuracy", "reward")
 _LEFT_OUT: Final = ("_s", "_gib", "mfu", "learning_rate", "padding_share", "supervised_share", "epoch")
-"""Ends of the names of what tells of the machine or of the config."""
+"""Suffixes of metrics of the machine or the config."""
 
 
-class Course(NamedTuple):
-    """One metric over the training."""
+class MetricSummary(NamedTuple):
+    """First, best and last value of a metric over the training."""
 
     name: str
     first: float
     best: float | None
-    """Of what was trained, not of what training started from; None where neither high nor low is good."""
+    """Over trained weights, not those that training started from; None where neither high nor low is better."""
     best_step: int | None
     last: float
 
 
-def courses(rows: Sequence[JsonObject]) -> list[Course]:
-    """Of each metric but those of the machine, in the order in which they came.
-
-    Args:
-        rows: of `metrics.jsonl`, `{"step": n, "metrics": {name: value}}` by step.
-    """
+def summarize_metrics(rows: Sequence[JsonObject]) -> list[MetricSummary]:
+    """Summaries of all metrics but those of the machine, in order of appearance, from the rows of `metrics.jsonl`."""
     values: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         metrics: Mapping[str, float] = row["metrics"]
         for name, value in metrics.items():
             values.setdefault(name, []).append((row["step"], value))
-    return [_course(name, points) for name, points in values.items() if not name.endswith(_LEFT_OUT)]
+    return [_summary(name, points) for name, points in values.items() if not name.endswith(_LEFT_OUT)]
 
 
-def _course(name: str, points: list[tuple[int, float]]) -> Course:
+def _summary(name: str, points: list[tuple[int, float]]) -> MetricSummary:
     best_step, best = None, None
     trained = [point for point in points if point[0] > 0] or points
     if name.endswith(_FALLING):
         best_step, best = min(trained, key=lambda point: point[1])
     elif name.endswith(_RISING):
         best_step, best = max(trained, key=lambda point: point[1])
-    return Course(name, points[0][1], best, best_step, points[-1][1])
+    return MetricSummary(name, points[0][1], best, best_step, points[-1][1])

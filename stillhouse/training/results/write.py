@@ -1,4 +1,4 @@
-"""What lies beside a student's weights: its record, metrics, model card and, on request, merged weights."""
+"""Completes a student's folder: its record, metrics, model card and, on request, merged weights."""
 
 import json
 import logging
@@ -28,16 +28,16 @@ _NUM_PROBES: Final = 4
 
 
 def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
-    """Completes `job.output_dir`, which holds the weights and tokenizer: a finished student.
+    """Completes `job.output_dir`, which holds the weights and tokenizer.
 
     Args:
         job: the training, whose work folder holds the metrics.
         base: model ref of the weights below the adapter, or of those that training started from.
-        facts: of the trainer.
+        facts: results of the trainer.
 
     Raises:
         InputError: data or an earlier student's record cannot be read.
-        TrainingError: the merged weights do not answer as base and adapter do.
+        TrainingError: the merged weights differ from base and adapter.
         StoreError: no space or no permission.
     """
     folder = job.output_dir
@@ -53,18 +53,18 @@ def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
 
 
 def fill_merged(folder: Path, output: Path) -> None:
-    """Writes an adapter's base with the adapter merged in, checked, and all that lies beside a student's weights.
+    """Writes the merged and checked weights of an adapter as a complete student's folder.
 
     Args:
         folder: an adapter's, with its tokenizer.
-        output: an empty folder, which the caller publishes.
+        output: an empty folder.
 
     Raises:
         ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
         InputError: the record of the student cannot be read.
-        TrainingError: the merged weights do not answer as base and adapter do.
+        TrainingError: the merged weights differ from base and adapter.
     """
-    # Its bars would break into what the caller shows.
+    # Its progress bars would interleave with the caller's output.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))
     check = merge_into(folder, output, _probes(tokenizer))

@@ -1,7 +1,7 @@
-"""Supervised fine-tuning: the student learns to say what the teacher said.
+"""Supervised fine-tuning on the teacher's conversations.
 
-A batch is the next samples of the mixture, the loss is the cross-entropy of what the assistant says (answers, reasoning
-and tool calls with their end-of-turn token; prompts and tool output are only read).
+A batch is the next samples of the mixture. The loss is the cross-entropy of the assistant's tokens: text, reasoning and
+tool calls with their end-of-turn token, but not prompts and tool output.
 """
 
 import math
@@ -31,10 +31,10 @@ class Sft:
     Args:
         train: samples to learn from, source by source.
         validation: samples to measure on; may be empty.
-        order: which of `train` a step trains on.
-        token_bytes: bytes of text that each token id stands for.
+        order: the rows of `train` of each step.
+        token_bytes: bytes of text of each token id.
         config: the loss.
-        facts: what became of the rows.
+        facts: counts of rows that were truncated or dropped.
     """
 
     name = "sft"
@@ -71,17 +71,17 @@ class Sft:
         return ""
 
     def reference(self, samples: Sequence[Sample]) -> None:
-        """No teacher: the tokens say it all."""
+        """No teacher."""
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
-        """Nothing."""
+        """None."""
         return {}
 
     def loss(self, scores: TokenScores, values: Mapping[str, Tensor]) -> TokenLosses:
-        """The loss the config chooses, and beside it the negative log-likelihood.
+        """The configured loss, with the metrics nll, token_accuracy and bits_per_byte.
 
-        bits_per_byte is the negative log-likelihood in bits over the bytes of text that the targets stand for, so that
-        students with other tokenizers can be compared.
+        bits_per_byte is the negative log-likelihood in bits over the bytes of the targets' text, which can be compared
+        between tokenizers.
         """
         config = self._config
         if config.loss == "dft":
@@ -113,16 +113,16 @@ def load_sft(
     num_processes: int | None,
     ranks: Ranks,
 ) -> Sft:
-    """The method over a dataset artifact and the config's sources; every row is rendered once for the job.
+    """The method over a dataset artifact and the config's sources; collective.
 
     Args:
-        dataset_folder: of the run's own dataset; None where the config trains on `sources` alone.
+        dataset_folder: the run's dataset; None where the config trains on `sources` alone.
         tokenizer: the student's.
-        config: what is trained on, and how.
+        config: sources and loss.
         max_length: most tokens of a sample.
         work_dir: of the job; keeps the rendered samples.
-        num_processes: that render; None takes one for each core where rows are many.
-        ranks: the processes that train together; every one of them calls this.
+        num_processes: as `render_chunks`.
+        ranks: the processes that train together.
 
     Raises:
         ConfigError, InputError, StoreError, TrainingError: as `load_data`.

@@ -1,4 +1,4 @@
-"""Rows of a source to samples: rendered, cut to length and split, a chunk at a time, in this process or in others."""
+"""Turns chunks of a source's rows into samples: rendered, truncated, and split into training and validation."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from stillhouse.dataset.read import SplitName
 from stillhouse.errors import InputError
 from stillhouse.prompts.row import RowProblem
 from stillhouse.store.fingerprint import unit_interval
-from stillhouse.training.sft.row_forms import Conversation, conversation_of
+from stillhouse.training.sft.row_forms import TrainingConversation, parse_conversation
 from stillhouse.training.sft.sources import SplitRow, read_source_rows
 
 SCHEMA: Final = pa.schema(
@@ -39,24 +39,23 @@ class Rendering:
     """Most tokens of a sample."""
     too_long: Literal["truncate", "drop"]
     parts: frozenset[Part]
-    """What of the assistant's messages is learnt."""
+    """Parts of the assistant's messages that are trained on."""
 
     @classmethod
     def of(cls, config: SftConfig, max_length: int) -> "Rendering":
-        """What a config says."""
+        """The rendering that a config asks for."""
         chosen: dict[Part, bool] = {
             "text": config.train_on_text,
             "reasoning": config.train_on_reasoning,
             "tool_calls": config.train_on_tool_calls,
         }
-        return cls(max_length, config.too_long, frozenset(part for part, learnt in chosen.items() if learnt))
+        return cls(max_length, config.too_long, frozenset(part for part, is_chosen in chosen.items() if is_chosen))
 
 
 class Chunk(NamedTuple):
-    """Rows of one source that follow each other."""
+    """Consecutive rows of one source."""
 
     source: int
-    """Number of the source."""
     validation_share: float
     rows: list[SplitRow]
 
@@ -68,8 +67,8 @@ class RenderedChunk(NamedTuple):
     batches: dict[SplitName, pa.RecordBatch]
     """Samples in the order of their rows, as `SCHEMA` has them."""
     counts: Counter[str]
-    """`rows`, of which `truncated`, `dropped` and `unlearnt` (in which nothing is that is to be learnt); and
-    `repeated_tokens`: read once more, since the template renders history another way later on."""
+    """`rows`, of which `truncated`, `dropped` and `unlearnt` (without anything to train on); and `repeated_tokens`, in
+    several samples because the template renders history differently later on."""
 
 
 def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
@@ -80,55 +79,63 @@ def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
     """
     for number, source in enumerate(sources):
         rows = read_source_rows(source)
-        while some := list(islice(rows, _CHUNK_ROWS)):
-            yield Chunk(number, source.validation_share, some)
+        while chunk_rows := list(islice(rows, _CHUNK_ROWS)):
+            yield Chunk(number, source.validation_share, chunk_rows)
 
 
 def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Rendering) -> RenderedChunk:
     """The samples of `chunk`.
 
-    A row validates when its source's own split says so, or its prompt's draw falls below the source's share.
+    A row is for validation if its source's split says so, or if its prompt's hash falls into the source's share.
 
     Raises:
-        InputError: a row is no conversation, cannot be rendered, or says nothing that can be learnt.
+        InputError: a row is no conversation, cannot be rendered, or has nothing to train on.
     """
     conversations = [_conversation(row) for row in chunk.rows]
-    asked = [(one.messages, one.tools) for one in conversations]
-    found = render_all_spans(tokenizer, asked, with_pieces=rendering.parts != ALL_PARTS)
-    texts = [_spans(*known) for known in zip(chunk.rows, conversations, found, strict=True)]
-    tokens = iter(tokenise_spans(tokenizer, [spans for samples in texts for spans in samples], rendering.parts))
+    inputs = [(conversation.messages, conversation.tools) for conversation in conversations]
+    rendered_spans = render_all_spans(tokenizer, inputs, with_pieces=rendering.parts != ALL_PARTS)
+    row_spans = [_spans(*row) for row in zip(chunk.rows, conversations, rendered_spans, strict=True)]
+    tokens = iter(tokenise_spans(tokenizer, [spans for samples in row_spans for spans in samples], rendering.parts))
     counts = Counter({"rows": len(chunk.rows)})
     columns: dict[SplitName, list[tuple[Any, ...]]] = {"train": [], "validation": []}
-    for row, one, samples in zip(chunk.rows, conversations, texts, strict=True):
-        rendered = [_sound(sample, row) for sample in islice(tokens, len(samples))]
-        learnt = [_up_to_last_target(sample) for sample in rendered if any(sample.loss_mask[1:])]
-        if not learnt:
-            _refuse_without_answer(row, one, rendering)
+    for row, conversation, samples in zip(chunk.rows, conversations, row_spans, strict=True):
+        rendered = [_valid(sample, row) for sample in islice(tokens, len(samples))]
+        trainable = [_up_to_last_target(sample) for sample in rendered if any(sample.loss_mask[1:])]
+        if not trainable:
+            _require_answer(row, conversation, rendering)
             counts["unlearnt"] += 1
-        kept = _fitted(learnt, rendering, counts)
+        kept = _fitted(trainable, rendering, counts)
         counts["repeated_tokens"] += sum(sample.loss_mask.index(True) for sample in kept[1:])
-        validates = row.split == "validation" or unit_interval("validation", one.prompt_id) < chunk.validation_share
-        columns["validation" if validates else "train"] += [(*sample, one.prompt_id, one.tag) for sample in kept]
+        is_validation = (
+            row.split == "validation" or unit_interval("validation", conversation.prompt_id) < chunk.validation_share
+        )
+        columns["validation" if is_validation else "train"] += [
+            (*sample, conversation.prompt_id, conversation.tag) for sample in kept
+        ]
     return RenderedChunk(chunk.source, {split: _batch(rows) for split, rows in columns.items()}, counts)
 
 
-def _conversation(row: SplitRow) -> Conversation:
+def _conversation(row: SplitRow) -> TrainingConversation:
     place, value, problem = row.row
     try:
         if problem is not None:
             raise RowProblem(problem)
-        return conversation_of(value)
+        return parse_conversation(value)
     except RowProblem as error:
         raise InputError(f"{place}: {error}") from error
 
 
-def _spans(row: SplitRow, one: Conversation, samples: list[list[Span]] | TemplateError) -> list[list[Span]]:
+def _spans(
+    row: SplitRow, conversation: TrainingConversation, samples: list[list[Span]] | TemplateError
+) -> list[list[Span]]:
     if isinstance(samples, TemplateError):
         raise InputError(_not_rendered(row, samples)) from samples
-    return [[span._replace(message=None) if span.message in one.excluded else span for span in s] for s in samples]
+    return [
+        [span._replace(message=None) if span.message in conversation.excluded else span for span in s] for s in samples
+    ]
 
 
-def _sound(sample: RenderedSample | TemplateError, row: SplitRow) -> RenderedSample:
+def _valid(sample: RenderedSample | TemplateError, row: SplitRow) -> RenderedSample:
     if isinstance(sample, TemplateError):
         raise InputError(_not_rendered(row, sample)) from sample
     return sample
@@ -142,21 +149,21 @@ def _not_rendered(row: SplitRow, error: TemplateError) -> str:
 
 
 def _up_to_last_target(sample: RenderedSample) -> RenderedSample:
-    """Without what nothing is learnt from; the first token is no target, since nothing predicts it."""
+    """The sample up to its last target; the first token is no target, since nothing predicts it."""
     end = len(sample.loss_mask) - sample.loss_mask[::-1].index(True)
     return RenderedSample(sample.token_ids[:end], [False, *sample.loss_mask[1:end]])
 
 
-def _refuse_without_answer(row: SplitRow, one: Conversation, rendering: Rendering) -> None:
-    """A row may lack what the config chooses to learn, but not every answer."""
+def _require_answer(row: SplitRow, conversation: TrainingConversation, rendering: Rendering) -> None:
+    """A row may lack the parts that the config trains on, but not any answer."""
     answers = [
         index
-        for index, message in enumerate(one.messages)
-        if message["role"] == "assistant" and index not in one.excluded
+        for index, message in enumerate(conversation.messages)
+        if message["role"] == "assistant" and index not in conversation.excluded
     ]
     if not answers or rendering.parts == ALL_PARTS:
-        roles = ", ".join(message["role"] for message in one.messages)
-        weighted = " of a weight above 0" if one.excluded else ""
+        roles = ", ".join(message["role"] for message in conversation.messages)
+        weighted = " of a weight above 0" if conversation.excluded else ""
         raise InputError(
             f"{row.row.place}: nothing to learn in a conversation with roles [{roles}]; expected an assistant message"
             f"{weighted}. Drop the row"
@@ -164,7 +171,7 @@ def _refuse_without_answer(row: SplitRow, one: Conversation, rendering: Renderin
 
 
 def _fitted(samples: list[RenderedSample], rendering: Rendering, counts: Counter[str]) -> list[RenderedSample]:
-    """The samples that are trained on: cut to length, or none where one of them is too long."""
+    """The samples truncated to the maximum length; none where one is too long and long rows are dropped."""
     if all(len(sample.token_ids) <= rendering.max_length for sample in samples):
         return samples
     if rendering.too_long == "drop":

@@ -1,10 +1,10 @@
-"""What a row of a source says: a conversation with its tools, in whichever of the common forms it is written.
+"""Parses a row of a source, in one of the common forms, to a conversation with its tools.
 
     messages        OpenAI's form, as a list or as JSON text; `tools` beside it
     conversations   ShareGPT's: `from` and `value`
     prompt, completion   each a text, or messages
 
-Text stays as it is written: reasoning or calls inside a message's content are rendered as they are.
+Text is not interpreted: reasoning or calls inside a message's content are rendered as they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,30 +18,30 @@ from stillhouse.store.fingerprint import prompt_id
 from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata, ToolSchema
 
 CONVERSATION_COLUMNS: Final = ("messages", "conversations", "prompt")
-"""Keys of which a row has one."""
+"""A row has one of these keys."""
 COLUMNS: Final = (*CONVERSATION_COLUMNS, "completion", "tools", "prompt_id", "tag")
-"""Keys of a row that are read."""
+"""All keys that are read."""
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _SHAREGPT: Final = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 
 
-class Conversation(NamedTuple):
+class TrainingConversation(NamedTuple):
     """A conversation to train on."""
 
     messages: list[Message]
     tools: list[ToolSchema]
     prompt_id: str
-    """The row's own, else the hash of what comes before the first answer, and of the tools' names."""
+    """The row's own, or else the hash of the messages before the first answer and of the tools' names."""
     tag: str | None
     excluded: frozenset[int]
-    """Indices of assistant messages that the row gives the weight 0, as OpenAI's form has it: context alone."""
+    """Indices of assistant messages with weight 0 (OpenAI's form), which are only context."""
 
 
-def conversation_of(row: JsonObject) -> Conversation:
+def parse_conversation(row: JsonObject) -> TrainingConversation:
     """The conversation in a row.
 
     Raises:
-        RowProblem: there is none; the message says what was seen, what was expected and what to do.
+        RowProblem: the row is no conversation.
     """
     messages = _messages(row)
     if messages[0]["role"] == "assistant":
@@ -52,11 +52,11 @@ def conversation_of(row: JsonObject) -> Conversation:
     tools = _tools(row.get("tools"))
     excluded = frozenset(index for index, message in enumerate(messages) if message.pop("weight", None) == 0)
     first = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    own, tag = row.get("prompt_id"), row.get("tag")
-    return Conversation(
+    row_id, tag = row.get("prompt_id"), row.get("tag")
+    return TrainingConversation(
         messages=messages,  # type: ignore[arg-type]
         tools=tools,
-        prompt_id=own if isinstance(own, str) and own else _prompt_id(messages[:first], tools),
+        prompt_id=row_id if isinstance(row_id, str) and row_id else _prompt_id(messages[:first], tools),
         tag=tag if isinstance(tag, str) else None,
         excluded=excluded,
     )
@@ -68,7 +68,7 @@ def _prompt_id(messages: Sequence[Any], tools: Sequence[ToolSchema]) -> str:
 
 def _messages(row: JsonObject) -> list[JsonObject]:
     if row.get("messages") is not None:
-        return _listed(row["messages"], "messages")
+        return _message_list(row["messages"], "messages")
     if row.get("conversations") is not None:
         return [
             _from_sharegpt(item, f"conversations[{index}]")
@@ -76,8 +76,8 @@ def _messages(row: JsonObject) -> list[JsonObject]:
         ]
     if row.get("prompt") is not None and row.get("completion") is not None:
         return [
-            *_said(row["prompt"], "prompt", "user"),
-            *_said(row["completion"], "completion", "assistant"),
+            *_text_or_messages(row["prompt"], "prompt", "user"),
+            *_text_or_messages(row["completion"], "completion", "assistant"),
         ]
     seen = ", ".join(row) or "none"
     raise RowProblem(
@@ -86,11 +86,11 @@ def _messages(row: JsonObject) -> list[JsonObject]:
     )
 
 
-def _said(value: Any, key: str, role: str) -> list[JsonObject]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else _listed(value, key)
+def _text_or_messages(value: Any, key: str, role: str) -> list[JsonObject]:
+    return [{"role": role, "content": value}] if isinstance(value, str) else _message_list(value, key)
 
 
-def _listed(value: Any, key: str) -> list[JsonObject]:
+def _message_list(value: Any, key: str) -> list[JsonObject]:
     return [_message(item, f"{key}[{index}]") for index, item in enumerate(_items(value, key))]
 
 
@@ -145,7 +145,7 @@ def _tools(value: Any) -> list[ToolSchema]:
 
 
 def _decoded(value: Any) -> Any:
-    """What JSON text says; anything else as it is."""
+    """Decodes JSON text; returns anything else as it is."""
     if isinstance(value, str):
         with suppress(orjson.JSONDecodeError):
             return orjson.loads(value)
@@ -157,24 +157,19 @@ def _brief(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
-def validation_prompts(rows: Iterable[JsonObject], most: int) -> tuple[list[Prompt], dict[str, PromptMetadata]]:
-    """The first `most` distinct prompts whose answers can be verified, and what they are verified against.
-
-    Args:
-        rows: validation rows of a dataset; a prompt is what stands before the first assistant message.
-        most: prompts wanted; there may be fewer.
-    """
+def validation_prompts(rows: Iterable[JsonObject], max_prompts: int) -> tuple[list[Prompt], dict[str, PromptMetadata]]:
+    """The first `max_prompts` distinct prompts of validation rows with an expected answer, and their metadata."""
     prompts: dict[str, Prompt] = {}
     metadata: dict[str, PromptMetadata] = {}
     for row in rows:
-        if len(prompts) == most:
+        if len(prompts) == max_prompts:
             break
         prompt_id = row["prompt_id"]
         if row.get("expected_answer") is None or prompt_id in prompts:
             continue
-        said = next((place for place, m in enumerate(row["messages"]) if m["role"] == "assistant"), None)
+        first_answer = next((index for index, m in enumerate(row["messages"]) if m["role"] == "assistant"), None)
         prompts[prompt_id] = Prompt(
-            prompt_id, row["messages"][:said], [tool["function"]["name"] for tool in row["tools"] or ()]
+            prompt_id, row["messages"][:first_answer], [tool["function"]["name"] for tool in row["tools"] or ()]
         )
         metadata[prompt_id] = PromptMetadata(
             prompt_id, row["expected_answer"], row.get("tag"), row["verifier"], row.get("metadata") or {}

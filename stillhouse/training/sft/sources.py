@@ -1,6 +1,6 @@
-"""Rows to train on, one by one: datasets of this project, Parquet and jsonl files, Hugging Face datasets.
+"""Reads rows to train on from datasets of this project, Parquet and jsonl files, and Hugging Face datasets.
 
-Free of torch, so that a flow can name what a training depends on. What a row means is decided in `row_forms`.
+Free of torch, so that a flow can fingerprint sources. `row_forms` parses the rows.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ _DATASET_COLUMNS: Final = ("messages", "tools", "prompt_id", "tag")
 
 
 class SplitRow(NamedTuple):
-    """A row, and the split its source puts it in."""
+    """A row and its split in the source."""
 
     split: SplitName
     row: SourceRow
 
 
 def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSource]:
-    """What is trained on: the run's own dataset, unless its weight is zero, and the config's sources.
+    """The run's own dataset, unless its weight is zero, and the config's sources.
 
     Raises:
         ConfigError: the config asks for the run's own dataset, and there is none.
@@ -45,7 +45,7 @@ def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSourc
 
 
 def source_fingerprint(source: SftSource) -> str:
-    """What the source holds: the bytes of its files. A Hugging Face dataset goes by its name and split alone.
+    """Digest of the source's files; a Hugging Face dataset goes by its name and split only.
 
     Raises:
         ConfigError, InputError: as `read_source_rows`.
@@ -59,10 +59,10 @@ def source_fingerprint(source: SftSource) -> str:
 
 
 def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
-    """Every row of a source in order. Those of a dataset's validation file come last and are for validation.
+    """Every row of a source in order; rows of a dataset's validation file come last.
 
     Raises:
-        ConfigError: the kind of source cannot be told, or needs a package that is not installed.
+        ConfigError: the kind of source is unknown, or needs a package that is not installed.
         InputError: the source is missing or unreadable.
     """
     if source.path.startswith(HUGGING_FACE):
@@ -115,7 +115,7 @@ def _parquet_rows(path: Path) -> Iterator[SourceRow]:
 
     number = 0
     try:
-        # With `pre_buffer` all row groups that were read stay in memory until the file is closed.
+        # With `pre_buffer` all row groups read so far stay in memory.
         with pq.ParquetFile(path, pre_buffer=False) as file:
             columns = [name for name in file.schema_arrow.names if name in COLUMNS]
             if not columns:
@@ -138,7 +138,7 @@ def _hugging_face_rows(source: SftSource) -> Iterator[SourceRow]:
 
 
 def _present(value: Any) -> Any:
-    """Without keys that are null, which tables give every object for the keys of all others."""
+    """Without null keys: in tables every object has the keys of all others."""
     if isinstance(value, dict):
         kept: JsonObject = {key: _present(item) for key, item in value.items() if item is not None or key == "content"}
         return kept

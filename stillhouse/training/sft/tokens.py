@@ -1,4 +1,4 @@
-"""Samples in memory-mapped files: written once for a job, read by all its processes and by whoever continues it."""
+"""Rendered samples in memory-mapped files: written once for a job and read by all its processes."""
 
 import json
 import logging
@@ -27,18 +27,14 @@ from stillhouse.types import Sample
 logger = logging.getLogger(__name__)
 
 _VERSION: Final = 2
-"""Goes up when the same rows give other samples."""
+"""To be raised when the same rows give other samples."""
 _SPLITS: Final[tuple[SplitName, ...]] = ("train", "validation")
-_TELL_S: Final = 30.0
+_LOG_EVERY_S: Final = 30.0
 _COUNTS_FILE: Final = "counts.json"
 
 
 class Samples(Sequence[Sample]):
-    """The samples of one file; each is made when it is asked for, and none is kept.
-
-    Args:
-        path: A file that `render_tokens` wrote.
-    """
+    """The samples of one file, created on access."""
 
     def __init__(self, path: Path) -> None:
         self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -52,7 +48,7 @@ class Samples(Sequence[Sample]):
     def __getitem__(self, row: slice) -> list[Sample]: ...
     def __getitem__(self, row: int | slice) -> Sample | list[Sample]:
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
+            return [self[index] for index in range(*row.indices(len(self)))]
         ids, mask, prompt_id, tag = (self._table.column(name)[row] for name in SCHEMA.names)
         return Sample(
             token_ids=ids.values.to_numpy().tolist(),
@@ -72,7 +68,7 @@ class SftData:
     num_train: tuple[int, ...]
     """Training samples of each source."""
     counts: tuple[Counter[str], ...]
-    """Of each source, as `RenderedChunk.counts`."""
+    """`RenderedChunk.counts` of each source."""
 
     @property
     def total(self) -> Counter[str]:
@@ -89,20 +85,20 @@ def load_data(
     num_processes: int | None,
     ranks: Ranks,
 ) -> SftData:
-    """The samples of all sources, rendered by the first process unless they were before.
+    """The samples of all sources, rendered by the first process unless an earlier attempt did; collective.
 
     Args:
-        sources: What is trained on.
-        tokenizer: The student's.
-        rendering: How rows become samples.
-        work_dir: Of the job; holds the files under `tokens/`.
-        num_processes: As `render_chunks`.
-        ranks: The processes that train together; every one of them calls this.
+        sources: sources to train on.
+        tokenizer: the student's.
+        rendering: how rows become samples.
+        work_dir: of the job; holds the files under `tokens/`.
+        num_processes: as `render_chunks`.
+        ranks: the processes that train together.
 
     Raises:
-        ConfigError, InputError: A source or a row cannot be trained on, or a source has no row to train on.
-        StoreError: The files cannot be written.
-        TrainingError: A process was killed, or the processes do not see one work folder.
+        ConfigError, InputError: a source or a row cannot be trained on, or a source has no row to train on.
+        StoreError: the files cannot be written.
+        TrainingError: a process was killed, or the processes do not share the work folder.
     """
     folder = work_dir / "tokens" / _digest(sources, tokenizer, rendering)[:16]
     if ranks.is_first and not folder.is_dir():
@@ -121,13 +117,13 @@ def load_data(
         counts=tuple(map(Counter, stored["counts"])),
     )
     if ranks.is_first:
-        _tell(data)
+        _log_counts(data)
     for source, num_rows, counts in zip(sources, data.num_train, data.counts, strict=True):
         if not counts["rows"]:
             raise InputError(f"{source.path} holds no row; expected conversations to train on, or leave the source out")
         if num_rows == 0:
             raise InputError(
-                f"{source.path}: no row is left to train on; {_told(counts)}. Look at sft.too_long, "
+                f"{source.path}: no row is left to train on; {_summary(counts)}. Look at sft.too_long, "
                 "student.max_length, sft.train_on_text and its like, and the source's validation_share, or leave the "
                 "source out"
             )
@@ -135,12 +131,12 @@ def load_data(
 
 
 def _digest(sources: Sequence[SftSource], tokenizer: PreTrainedTokenizerBase, rendering: Rendering) -> str:
-    words = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
+    vocabulary = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
     return digest(
         {
             "version": _VERSION,
             "sources": [[source_fingerprint(source), source.validation_share] for source in sources],
-            "tokenizer": [words, tokenizer.chat_template, tokenizer.special_tokens_map],
+            "tokenizer": [vocabulary, tokenizer.chat_template, tokenizer.special_tokens_map],
             "rendering": [rendering.max_length, rendering.too_long, sorted(rendering.parts)],
         }
     )
@@ -155,11 +151,11 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
                 split: open_files.enter_context(pa.ipc.new_file(str(work / f"{split}.arrow"), SCHEMA))
                 for split in _SPLITS
             }
-            told = time.monotonic()
+            logged_at = time.monotonic()
             for chunk in chunks:
-                if time.monotonic() > told + _TELL_S:
-                    told = time.monotonic()
-                    logger.info("rendered %d rows", sum(one["rows"] for one in counts))
+                if time.monotonic() > logged_at + _LOG_EVERY_S:
+                    logged_at = time.monotonic()
+                    logger.info("rendered %d rows", sum(source["rows"] for source in counts))
                 for split, batch in chunk.batches.items():
                     files[split].write_batch(batch)
                 num_train[chunk.source] += chunk.batches["train"].num_rows
@@ -167,9 +163,11 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
         (work / _COUNTS_FILE).write_text(json.dumps({"num_train": num_train, "counts": counts}))
 
 
-def _tell(data: SftData) -> None:
+def _log_counts(data: SftData) -> None:
     counts = data.total
-    logger.info("%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _told(counts))
+    logger.info(
+        "%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _summary(counts)
+    )
     if counts["repeated_tokens"]:
         logger.info(
             "the student's chat template renders earlier turns another way later on, so that conversations are trained "
@@ -178,7 +176,7 @@ def _tell(data: SftData) -> None:
         )
 
 
-def _told(counts: Counter[str]) -> str:
+def _summary(counts: Counter[str]) -> str:
     return (
         f"of {counts['rows']} rows {counts['truncated']} are truncated, {counts['dropped']} too long, "
         f"{counts['unlearnt']} without what is to be learnt"

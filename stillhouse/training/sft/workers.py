@@ -1,4 +1,4 @@
-"""Rendering in several processes, in order, with few rows in memory at a time."""
+"""Renders chunks in several processes, in order, with few rows in memory at a time."""
 
 import os
 from collections import deque
@@ -16,10 +16,10 @@ from stillhouse.processes.exit import exit_with_parent
 from stillhouse.training.sft.render import Chunk, RenderedChunk, Rendering, render_chunk
 
 _WORTH_CHUNKS: Final = 32
-"""Chunks from which other processes are worth the seconds it takes them to import what they need, unless asked for."""
+"""Chunks from which further processes are worth the seconds that their imports take."""
 
-_here: tuple[PreTrainedTokenizerBase, Rendering] | None = None
-"""What a worker renders with."""
+_worker: tuple[PreTrainedTokenizerBase, Rendering] | None = None
+"""Set in worker processes."""
 
 
 def render_chunks(
@@ -28,14 +28,14 @@ def render_chunks(
     """`render_chunk` of each, in order, whatever the number of processes.
 
     Args:
-        tokenizer: The student's.
-        chunks: Read as they are rendered.
-        rendering: How.
-        num_processes: 1 renders here; None takes one for each core where there are chunks enough.
+        tokenizer: the student's.
+        chunks: read lazily.
+        rendering: how rows become samples.
+        num_processes: 1 renders in this process; None takes one for each core where there are enough chunks.
 
     Raises:
-        InputError: As `render_chunk`.
-        TrainingError: A process was killed.
+        InputError: as `render_chunk`.
+        TrainingError: a process was killed.
     """
     chunks = iter(chunks)
     if num_processes is None:
@@ -52,7 +52,7 @@ def _in_processes(
 ) -> Iterator[RenderedChunk]:
     pool = ProcessPoolExecutor(
         num_processes,
-        # Forked from a process with threads, a child may inherit a lock that nobody will release.
+        # A child forked from a process with threads may inherit a lock that is never released.
         mp_context=get_context("spawn"),
         initializer=_begin,
         initargs=(os.getpid(), tokenizer, rendering),
@@ -75,14 +75,14 @@ def _in_processes(
 
 
 def _begin(parent: int, tokenizer: PreTrainedTokenizerBase, rendering: Rendering) -> None:
-    global _here
+    global _worker
     exit_with_parent(parent)
-    # Each process has a core of its own; threads of tokenizers would only stand in each other's way.
+    # Each process has one core: threads of tokenizers would only compete.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _here = (tokenizer, rendering)
+    _worker = (tokenizer, rendering)
 
 
 def _render(chunk: Chunk) -> RenderedChunk:
-    assert _here is not None
-    tokenizer, rendering = _here
+    assert _worker is not None
+    tokenizer, rendering = _worker
     return render_chunk(tokenizer, chunk, rendering)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stillhouse.training.ranks import Ranks
-from stillhouse.training.sharding import gathered, load_whole, load_whole_optimizer, shard, whole
+from stillhouse.training.sharding import full_tensors, gathered, load_full_optimizer_state, load_full_tensors, shard
 from stillhouse.types import Sample
 
 VOCABULARY = 51
@@ -86,7 +86,7 @@ class Training:
     def measure(self, groups: list[list[Sample]], backward: bool) -> float:
         count = sum(len(sample.token_ids) - 1 for group in groups for sample in group)
         total = 0.0
-        for group in self.ranks.share(groups):
+        for group in self.ranks.local_microbatches(groups):
             with torch.autocast("cpu", self.dtype, enabled=self.dtype is not torch.float32):
                 loss = self.step(group, 1.0 / count)
             if backward:
@@ -114,11 +114,11 @@ class Training:
         return loss
 
     def state(self) -> Any:
-        return whole((self.trained, self.optimizer.state_dict()), self.ranks)
+        return full_tensors((self.trained, self.optimizer.state_dict()), self.ranks)
 
     def load(self, state: Any) -> None:
-        load_whole(self.trained, state[0])
-        load_whole_optimizer(self.optimizer, state[1])
+        load_full_tensors(self.trained, state[0])
+        load_full_optimizer_state(self.optimizer, state[1])
 
 
 def train(ranks: Ranks, has_adapter: bool, base_dtype: torch.dtype, dtype: torch.dtype) -> tuple[Any, Any, Any]:

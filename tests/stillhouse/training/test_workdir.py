@@ -95,11 +95,11 @@ def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_conti
     machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any
 ) -> None:
     there, here = machine("there"), machine("here")
-    with mirrored(*there, look_s=0.02):
+    with mirrored(*there, poll_s=0.02):
         checkpoint(there[0], 4)
         wait_for(lambda: any(key.endswith("manifest.json") for key in keys(s3)))
         # The first machine is lost now; nothing of what it does later is needed.
-        with mirrored(*here, look_s=60):
+        with mirrored(*here, poll_s=60):
             assert steps(here[0]) == ["step-00000004"]
             assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
             assert not (here[0] / "train.log").exists()
@@ -109,10 +109,10 @@ def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(
     machine: Callable[[str], tuple[Path, ArtifactStore]],
 ) -> None:
     there, here = machine("there"), machine("here")
-    with suppress(KeyboardInterrupt), mirrored(*there, look_s=600):
+    with suppress(KeyboardInterrupt), mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
         raise KeyboardInterrupt
-    with mirrored(*here, look_s=600):
+    with mirrored(*here, poll_s=600):
         assert steps(here[0]) == ["step-00000002"]
 
 
@@ -120,20 +120,20 @@ def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(
     machine: Callable[[str], tuple[Path, ArtifactStore]],
 ) -> None:
     there, here = machine("there"), machine("here")
-    with mirrored(*there, look_s=600):
+    with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
     checkpoint(here[0], 4)
-    with mirrored(*here, look_s=600):
+    with mirrored(*here, poll_s=600):
         assert steps(here[0]) == ["step-00000004"]
         assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
 
 
 def test_copies_go_when_the_student_is_safe(machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any) -> None:
     there = machine("there")
-    with mirrored(*there, look_s=600):
+    with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
     assert keys(s3) != []
-    with mirrored(*there, look_s=600) as remove_copies:
+    with mirrored(*there, poll_s=600) as remove_copies:
         checkpoint(there[0], 4)
         remove_copies()
     assert keys(s3) == []
@@ -142,9 +142,9 @@ def test_copies_go_when_the_student_is_safe(machine: Callable[[str], tuple[Path,
 def test_a_file_of_this_machine_alone_is_left_out(machine: Callable[[str], tuple[Path, ArtifactStore]]) -> None:
     there, here = machine("there"), machine("here")
     (there[0] / "mlflow_run.json").write_text("{}")
-    with mirrored(*there, leave_out={"mlflow_run.json"}, look_s=600):
+    with mirrored(*there, leave_out={"mlflow_run.json"}, poll_s=600):
         checkpoint(there[0], 2)
-    with mirrored(*here, look_s=600):
+    with mirrored(*here, poll_s=600):
         assert not (here[0] / "mlflow_run.json").exists()
 
 
@@ -152,7 +152,7 @@ def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
     machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     there = machine("there")
-    with mirrored(*there, look_s=600):
+    with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
         s3.client().delete_bucket(Bucket="bucket")
     assert "could not be copied" in caplog.text
@@ -205,10 +205,10 @@ def test_a_training_ends_with_the_same_bits_on_another_machine(
         )
 
     run_job(job("undisturbed"), Watch())
-    with suppress(Lost), mirrored(*machine("there"), look_s=600):
+    with suppress(Lost), mirrored(*machine("there"), poll_s=600):
         run_job(job("there"), Watch(lost_at=5))
     resumed = Watch()
-    with mirrored(*machine("here"), look_s=600):
+    with mirrored(*machine("here"), poll_s=600):
         assert steps(machine("here")[0])[-1] == "step-00000004"
         run_job(job("here"), resumed)
     assert min(step for step in resumed.steps if step) >= 4

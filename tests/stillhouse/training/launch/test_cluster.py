@@ -11,13 +11,13 @@ from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
-from stillhouse.training.launch.cluster import Patience, Standing, train_on_cluster
+from stillhouse.training.launch.cluster import JobStatus, Timeouts, train_on_cluster
 
-RUNS = Standing(is_over=False)
-PATIENCE = Patience(look_s=0.001, settle_s=0.05, silence_s=0.05, stop_s=0.05)
+RUNS = JobStatus(has_ended=False)
+TIMEOUTS = Timeouts(poll_s=0.001, settle_s=0.05, unreachable_s=0.05, stop_s=0.05)
 DONE = {"done": {"steps": 9}}
 
-Turn = Callable[[Attempt], Standing]
+Turn = Callable[[Attempt], JobStatus]
 
 
 class Cluster:
@@ -33,40 +33,40 @@ class Cluster:
         assert TrainJob.model_validate_json(attempt.job_file.read_bytes()).student_ref == job.student_ref
         self.submitted.append(attempt)
 
-    def standing(self, name: str) -> Standing:
+    def status(self, name: str) -> JobStatus:
         if name in self.cancelled:
-            return Standing(True, "cancelled")
+            return JobStatus(True, "cancelled")
         turn = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
         return turn(next(attempt for attempt in self.submitted if attempt.name == name))
 
     def cancel(self, name: str) -> None:
         self.cancelled.append(name)
 
-    def last_words(self, name: str) -> str:
+    def log_tail(self, name: str) -> str:
         return "python: No module named stillhouse"
 
 
-def says(*messages: Any, who: str = "0", standing: Standing = RUNS) -> Turn:
+def says(*messages: Any, who: str = "0", status: JobStatus = RUNS) -> Turn:
     """A turn in which a host answers."""
 
-    def turn(attempt: Attempt) -> Standing:
-        with attempt.answer_file(who).open("a") as file:
+    def turn(attempt: Attempt) -> JobStatus:
+        with attempt.message_file(who).open("a") as file:
             file.writelines(json.dumps(message) + "\n" for message in messages)
-        return standing
+        return status
 
     return turn
 
 
-def is_at(standing: Standing) -> Turn:
-    return lambda attempt: standing
+def is_at(status: JobStatus) -> Turn:
+    return lambda attempt: status
 
 
-def trains(attempt: Attempt) -> Standing:
+def trains(attempt: Attempt) -> JobStatus:
     """The last turn of a training that is done."""
     student = TrainJob.model_validate_json(attempt.job_file.read_bytes()).output_dir
     (student / "deep").mkdir(parents=True, exist_ok=True)
     (student / "deep" / "weights").write_text("trained")
-    return says(DONE, standing=Standing(True, "ended"))(attempt)
+    return says(DONE, status=JobStatus(True, "ended"))(attempt)
 
 
 def failed(error: str, at: float, *, killed: bool = False) -> dict[str, Any]:
@@ -79,12 +79,12 @@ def left_by_a_killed_flow(job: TrainJob, cluster: Cluster) -> None:
     class Killed(BaseException):
         pass
 
-    def kill(attempt: Attempt) -> Standing:
+    def kill(attempt: Attempt) -> JobStatus:
         raise Killed
 
     turns, cluster.turns = cluster.turns, [kill]
     with pytest.raises(Killed):
-        train_on_cluster(job, NoProgress(), cluster, PATIENCE)
+        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
     cluster.turns, cluster.cancelled = turns, []
 
 
@@ -97,59 +97,59 @@ def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(sft_job,
 
     job = sft_job(tmp_path)
     told = {"progress": {"stage": "sft", "done": 3, "total": 9, "facts": {"loss": 1.5}}}
-    cluster = Cluster(is_at(Standing(False, "it waits")), says(told), trains)
-    assert train_on_cluster(job, Listener(), cluster, PATIENCE) == {"steps": 9}
+    cluster = Cluster(is_at(JobStatus(False, "it waits")), says(told), trains)
+    assert train_on_cluster(job, Listener(), cluster, TIMEOUTS) == {"steps": 9}
     assert updates == [("sft", 3, 9, {"loss": 1.5})]
     assert (job.output_dir / "deep" / "weights").read_text() == "trained"
     assert cluster.cancelled == []
 
 
 def test_half_a_line_is_read_when_it_is_whole(sft_job, tmp_path: Path):
-    def half(attempt: Attempt) -> Standing:
-        attempt.answer_file("0").write_text('{"done": {"st')
+    def half(attempt: Attempt) -> JobStatus:
+        attempt.message_file("0").write_text('{"done": {"st')
         return RUNS
 
-    def whole(attempt: Attempt) -> Standing:
+    def whole(attempt: Attempt) -> JobStatus:
         trains(attempt)
-        attempt.answer_file("0").write_text('{"done": {"steps": 4}}\n')
+        attempt.message_file("0").write_text('{"done": {"steps": 4}}\n')
         return RUNS
 
-    cluster = Cluster(half, whole, is_at(Standing(True)))
-    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE) == {"steps": 4}
+    cluster = Cluster(half, whole, is_at(JobStatus(True)))
+    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS) == {"steps": 4}
 
 
 def test_the_host_that_failed_first_is_heard(sft_job, tmp_path: Path):
     job = sft_job(tmp_path)
     cluster = Cluster(
         says(failed("connection closed", 7.0)),
-        says(failed("disk full", 6.0), who="1", standing=Standing(True, "failed")),
+        says(failed("disk full", 6.0), who="1", status=JobStatus(True, "failed")),
     )
     with pytest.raises(TrainingError, match=r"^disk full \(job stillhouse-sft-\w+, log: .*train\.log\)$") as raised:
-        train_on_cluster(job, NoProgress(), cluster, PATIENCE)
+        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
     assert not isinstance(raised.value, TrainingKilled)
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
 def test_a_job_over_without_a_word_shows_what_it_printed(sft_job, tmp_path: Path):
-    cluster = Cluster(is_at(Standing(True, "the job failed")))
+    cluster = Cluster(is_at(JobStatus(True, "the job failed")))
     with pytest.raises(TrainingError, match=r"the job failed(?s:.*)No module named stillhouse"):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE)
+        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
 
 
 def test_words_that_come_late_through_a_network_file_system_are_waited_for(sft_job, tmp_path: Path):
-    over = Standing(True, "the job failed")
-    cluster = Cluster(is_at(over), is_at(over), says(failed("disk full", 1.0), standing=over))
+    over = JobStatus(True, "the job failed")
+    cluster = Cluster(is_at(over), is_at(over), says(failed("disk full", 1.0), status=over))
     with pytest.raises(TrainingError, match=r"^disk full"):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE)
+        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
 
 
 def test_a_cancelled_flow_cancels_its_job(sft_job, tmp_path: Path):
-    def cancel(attempt: Attempt) -> Standing:
+    def cancel(attempt: Attempt) -> JobStatus:
         raise KeyboardInterrupt
 
     cluster = Cluster(is_at(RUNS), cancel)
     with pytest.raises(KeyboardInterrupt):
-        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE)
+        train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS)
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
@@ -158,7 +158,7 @@ def test_a_flow_that_was_killed_finds_its_job_again_and_starts_no_second(sft_job
     left_by_a_killed_flow(job, cluster)
     # Its folder for the student is gone with it.
     again = job.model_copy(update={"output_dir": tmp_path / "other"})
-    assert train_on_cluster(again, NoProgress(), cluster, PATIENCE) == {"steps": 9}
+    assert train_on_cluster(again, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 1
     assert (tmp_path / "other" / "deep" / "weights").read_text() == "trained"
 
@@ -167,40 +167,40 @@ def test_what_was_done_while_no_flow_was_there_is_taken_though_the_cluster_forgo
     job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS))
     left_by_a_killed_flow(job, cluster)
     trains(cluster.submitted[0])
-    cluster.turns = [is_at(Standing(True, "gone", killed=True))]
-    assert train_on_cluster(job, NoProgress(), cluster, PATIENCE) == {"steps": 9}
+    cluster.turns = [is_at(JobStatus(True, "gone", killed=True))]
+    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 1
 
 
 def test_a_job_that_failed_while_no_flow_was_there_is_tried_again(sft_job, tmp_path: Path):
     job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS))
     left_by_a_killed_flow(job, cluster)
-    cluster.turns = [is_at(Standing(True, "the job failed")), trains]
-    assert train_on_cluster(job, NoProgress(), cluster, PATIENCE) == {"steps": 9}
+    cluster.turns = [is_at(JobStatus(True, "the job failed")), trains]
+    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 2
 
 
 def test_a_cluster_that_is_away_for_a_moment_is_waited_for(sft_job, tmp_path: Path, caplog):
-    def away(attempt: Attempt) -> Standing:
+    def away(attempt: Attempt) -> JobStatus:
         raise ConnectionError("connection refused")
 
     cluster = Cluster(is_at(RUNS), away, away, trains)
-    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, PATIENCE) == {"steps": 9}
+    assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
         f"sft: job {cluster.submitted[0].name}: the cluster does not answer: connection refused"
     ]
 
 
 def test_a_cluster_that_stays_away_leaves_the_job_to_the_next_run(sft_job, tmp_path: Path):
-    def away(attempt: Attempt) -> Standing:
+    def away(attempt: Attempt) -> JobStatus:
         raise ConnectionError("connection refused")
 
     job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS), away)
     with pytest.raises(TrainingKilled, match=r"has not answered for .*connection refused.*the same command follows"):
-        train_on_cluster(job, NoProgress(), cluster, PATIENCE)
+        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
     assert cluster.cancelled == []
     cluster.turns = [is_at(RUNS), trains]
-    assert train_on_cluster(job, NoProgress(), cluster, PATIENCE) == {"steps": 9}
+    assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 1
 
 
@@ -212,5 +212,5 @@ def test_a_job_that_is_refused_leaves_nothing_to_follow(sft_job, tmp_path: Path)
 
     job = sft_job(tmp_path)
     with pytest.raises(ConfigError, match="no such namespace"):
-        train_on_cluster(job, NoProgress(), Refusing(is_at(RUNS)), PATIENCE)
+        train_on_cluster(job, NoProgress(), Refusing(is_at(RUNS)), TIMEOUTS)
     assert not job.output_dir.exists()

@@ -22,7 +22,7 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
-from stillhouse.training.launch.cluster import Patience, train_on_cluster
+from stillhouse.training.launch.cluster import Timeouts, train_on_cluster
 from stillhouse.training.launch.launch import train
 from stillhouse.training.launch.ray_jobs import RayJobs
 
@@ -132,7 +132,7 @@ def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluste
                 kill_host(job)
 
     with pytest.raises(TrainingKilled, match="SIGKILL"):
-        train_on_cluster(job, Killer(), RayJobs(job.runtime), Patience(look_s=0.05))
+        train_on_cluster(job, Killer(), RayJobs(job.runtime), Timeouts(poll_s=0.05))
     facts = train(job, NoProgress())
     assert facts["resumed_from_step"] >= 5
     assert len(attempts(job)) == 2

@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_then_to_the_next(
     save(tmp_path, checkpoint(1))
     damage(save(tmp_path, checkpoint(3)) / name)
     assert newest_step(tmp_path) == 1
-    assert "step-00000003 is damaged and left out" in caplog.text
+    assert "step-00000003 is damaged and ignored" in caplog.text
     save(tmp_path, checkpoint(2), keep=1)
     assert newest_step(tmp_path) == 2
 

@@ -5,7 +5,7 @@ import pytest
 
 from stillhouse.prompts.row import RowProblem
 from stillhouse.store import prompt_id
-from stillhouse.training.sft.row_forms import conversation_of
+from stillhouse.training.sft.row_forms import parse_conversation
 
 MESSAGES: list[Any] = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
 FUNCTION = {"name": "calculator", "parameters": {"type": "object", "properties": {}}}
@@ -26,7 +26,7 @@ SCHEMA = {"type": "function", "function": FUNCTION}
     ],
 )
 def test_each_form_gives_the_same_conversation(row: dict[str, Any]):
-    conversation = conversation_of(row)
+    conversation = parse_conversation(row)
     assert conversation.messages == MESSAGES
     assert conversation.tools == []
     assert conversation.prompt_id == prompt_id(MESSAGES[:1], None)
@@ -34,24 +34,24 @@ def test_each_form_gives_the_same_conversation(row: dict[str, Any]):
 
 @pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA]), [json.dumps(SCHEMA)], [FUNCTION]])
 def test_tools_are_schemas_however_they_are_written(tools: Any):
-    conversation = conversation_of({"messages": MESSAGES, "tools": tools})
+    conversation = parse_conversation({"messages": MESSAGES, "tools": tools})
     assert conversation.tools == [SCHEMA]
     assert conversation.prompt_id == prompt_id(MESSAGES[:1], ["calculator"])
 
 
 def test_a_row_keeps_its_own_prompt_id_and_tag():
-    conversation = conversation_of({"messages": MESSAGES, "prompt_id": "p", "tag": "math"})
+    conversation = parse_conversation({"messages": MESSAGES, "prompt_id": "p", "tag": "math"})
     assert (conversation.prompt_id, conversation.tag) == ("p", "math")
 
 
 def test_a_message_of_weight_zero_is_context():
-    conversation = conversation_of({"messages": [*MESSAGES, MESSAGES[0], {**MESSAGES[1], "weight": 0}]})
+    conversation = parse_conversation({"messages": [*MESSAGES, MESSAGES[0], {**MESSAGES[1], "weight": 0}]})
     assert conversation.excluded == {3}
     assert "weight" not in conversation.messages[3]
 
 
 def test_text_that_looks_like_json_stays_text():
-    assert conversation_of({"prompt": "[1]", "completion": "{}"}).messages[1]["content"] == "{}"
+    assert parse_conversation({"prompt": "[1]", "completion": "{}"}).messages[1]["content"] == "{}"
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_text_that_looks_like_json_stays_text():
 )
 def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], told: str):
     with pytest.raises(RowProblem, match=told):
-        conversation_of(row)
+        parse_conversation(row)
