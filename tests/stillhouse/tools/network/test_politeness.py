@@ -78,7 +78,7 @@ def test_hosts_of_long_ago_are_forgotten() -> None:
         politeness = Politeness(max_at_once=1, spacing_s=0.0)
         for number in range(3000):
             await _enter(politeness, f"host{number}")
-        return len(politeness._lanes)
+        return len(politeness._hosts)
 
     assert asyncio.run(run()) <= 1001
 
