@@ -9,7 +9,7 @@ from benchmarks.frame.rounds import Spread, spread
 from benchmarks.science.experiments import EXPERIMENTS
 from benchmarks.science.findings import SeedResult, figures_of
 from benchmarks.science.plots import curves_plot, final_accuracies, finals_plot
-from stillhouse.report.environment import PAGE_CSS, page_environment
+from stillhouse.report.environment import REPORT_CSS, page_environment, style_sheet
 from stillhouse.store.atomic import write_atomic
 
 _FOLDER: Final = Path(__file__).parent
@@ -29,7 +29,7 @@ def write_page(path: Path, found: Mapping[str, Sequence[SeedResult]], *, quick: 
     environment = page_environment(_FOLDER)
     environment.filters |= {"figure": number, "range": range_of, "share": share_of}
     page = environment.get_template("page.html.j2").render(
-        css=PAGE_CSS.read_text(encoding="utf-8"),
+        css=style_sheet(REPORT_CSS),
         sections=[_section(name, results) for name, results in found.items()],
         seeds=sorted({result.seed for results in found.values() for result in results}),
         quick=quick,

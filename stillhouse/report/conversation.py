@@ -1,7 +1,4 @@
-"""A trajectory's messages as a person reads them: plain text, and no more of it than a page bears.
-
-Tool calls are those of trajectories, whose arguments are text, or of a dataset's rows, whose arguments are objects.
-"""
+"""Conversations as pages show them: plain text, cut to what fits, laid out by conversation.html.j2."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +7,14 @@ from typing import Any, Final
 
 from stillhouse.report.data import SampleTrajectory
 from stillhouse.types import Message
+
+_QUESTION_CHARS: Final = 110
+_MAX_CHARS: Final = 4000
+_MAX_MESSAGES: Final = 40
+_MAX_CALLS: Final = 20
+_FOLD_CHARS: Final = 1200
+"""Longer tool results are folded at first."""
+_ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,88 +32,118 @@ class MessageView:
     """One message; plain text throughout, escaped by the template."""
 
     role: str
+    """`left out` for the note that replaces the middle of a long conversation."""
     content: str
     reasoning: str
     calls: list[CallView]
 
+    @property
+    def css_class(self) -> str:
+        """A known role; roles of others never become markup."""
+        return self.role if self.role in _ROLES else "other"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the message is unfolded at first."""
+        return self.role != "system" and (self.role != "tool" or len(self.content) <= _FOLD_CHARS)
+
+    @property
+    def preview(self) -> str:
+        """One line shown while the message is folded."""
+        return one_line(self.content or " ".join(f"{call.name}({call.arguments})" for call in self.calls), 140)
+
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryView:
-    """One trajectory, with what its folded line says."""
+    """One trajectory and the facts of its summary line."""
 
     stage: str
     stop_reason: str
     verdict: str
     """right, wrong or unverified."""
-    summary: str
-    """The start of what the user asked."""
+    question: str
     num_turns: int
     messages: list[MessageView]
-    """A message of the role `left out` stands for those in the middle of a conversation that has too many."""
-
-
-_SUMMARY_CHARS: Final = 110
-_MAX_CHARS: Final = 4000
-_MAX_MESSAGES: Final = 40
-_MAX_CALLS: Final = 20
 
 
 def view(trajectory: SampleTrajectory) -> TrajectoryView:
-    """What the page shows of a trajectory."""
-    asked = next((_text(message.get("content")) for message in trajectory.messages if message["role"] == "user"), "")
-    summary = " ".join(asked[:_MAX_CHARS].split())
-    if len(summary) > _SUMMARY_CHARS:
-        summary = summary[:_SUMMARY_CHARS].rstrip() + " \u2026"
+    """View of a sampled trajectory."""
     return TrajectoryView(
         stage=trajectory.stage,
         stop_reason=trajectory.stop_reason,
         verdict={True: "right", False: "wrong", None: "unverified"}[trajectory.verified],
-        summary=summary or "(no user message)",
+        question=question(trajectory.messages, _QUESTION_CHARS) or "(no user message)",
         num_turns=sum(message["role"] == "assistant" for message in trajectory.messages),
-        messages=_messages(trajectory.messages),
+        messages=_message_views(trajectory.messages),
     )
 
 
-def cut(text: str, most: int = _MAX_CHARS) -> str:
-    """The start of `text`, with a note of how much more there is."""
-    return text if len(text) <= most else f"{text[:most]} \u2026 [{len(text) - most:,} more characters]"
+def question(messages: Sequence[Message], max_chars: int) -> str:
+    """Start of the last user message before the first answer, on one line; empty without one."""
+    text = ""
+    for message in messages:
+        if message.get("role") == "assistant" and text:
+            break
+        if message.get("role") == "user":
+            text = _text(message.get("content"))
+    return one_line(text, max_chars)
 
 
-def _messages(messages: Sequence[Message]) -> list[MessageView]:
+def one_line(text: str, max_chars: int) -> str:
+    """Start of `text` on one line, with an ellipsis where more follows."""
+    line = " ".join(text[: 4 * max_chars].split())
+    return line if len(line) <= max_chars else line[:max_chars].rstrip() + "\u2026"
+
+
+def cut(text: str, max_chars: int = _MAX_CHARS) -> str:
+    """Start of `text`, with a note of how much more there is."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]} \u2026 [{len(text) - max_chars:,} more characters]"
+
+
+def _message_views(messages: Sequence[Message]) -> list[MessageView]:
     num_left_out = len(messages) - _MAX_MESSAGES
     if num_left_out <= 0:
-        return [_message(message) for message in messages]
+        return [_message_view(message) for message in messages]
     half = _MAX_MESSAGES // 2
     gap = MessageView("left out", f"{num_left_out:,} messages", "", [])
-    return [*map(_message, messages[:half]), gap, *map(_message, messages[-half:])]
+    return [*map(_message_view, messages[:half]), gap, *map(_message_view, messages[-half:])]
 
 
-def _message(message: Message) -> MessageView:
+def _message_view(message: Message) -> MessageView:
     calls: list[Any] = [*(message.get("tool_calls") or ())]
-    shown = [_call(call) for call in calls[:_MAX_CALLS]]
+    views = [_call_view(call) for call in calls[:_MAX_CALLS]]
     if len(calls) > _MAX_CALLS:
-        shown.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
+        views.append(CallView(f"{len(calls) - _MAX_CALLS:,} more calls", "", malformed=False))
     return MessageView(
         role=message["role"],
         content=cut(_text(message.get("content"))),
         reasoning=cut(_text(message.get("reasoning_content") or message.get("reasoning"))),
-        calls=shown,
+        calls=views,
     )
 
 
 def _text(content: object) -> str:
-    """Content is text, None, or a list of parts where an endpoint speaks several modalities."""
-    if content is None:
-        return ""
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=2)
+    """Text of a content, which is a string, None or a list of parts; parts other than text as JSON."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(
+        part["text"]
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+        else json.dumps(part, ensure_ascii=False, indent=2)
+        for part in parts
+    )
 
 
-def _call(call: Any) -> CallView:
-    """A call as it reads; parts that the endpoint left out are empty."""
+def _call_view(call: Any) -> CallView:
+    """View of a call; parts that the endpoint left out are empty.
+
+    Trajectories hold arguments as text, rows of a dataset hold them as objects.
+    """
     function = call.get("function") if isinstance(call, dict) else None
-    told = function if isinstance(function, dict) else {}
-    name = _text(told.get("name"))
-    arguments = raw = told.get("arguments")
+    fields = function if isinstance(function, dict) else {}
+    name = _text(fields.get("name"))
+    arguments = raw = fields.get("arguments")
     if isinstance(raw, str):
         try:
             arguments = json.loads(raw)
@@ -116,5 +151,5 @@ def _call(call: Any) -> CallView:
             arguments = None
     if not isinstance(arguments, dict):
         return CallView(name, cut(_text(raw)), malformed=True)
-    shown = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return CallView(name, cut(", ".join(shown)), malformed=False)
+    pairs = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return CallView(name, cut(", ".join(pairs)), malformed=False)

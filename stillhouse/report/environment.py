@@ -1,4 +1,4 @@
-"""What pages have in common: how templates are filled, how numbers are written, a style sheet."""
+"""What all pages share: templates, the way numbers are written, style sheets."""
 
 import base64
 import hashlib
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER: Final = Path(__file__).parent
-PAGE_CSS: Final = _FOLDER / "report.css"
+CONVERSATION_CSS: Final = _FOLDER / "conversation.css"
+REPORT_CSS: Final = _FOLDER / "report.css"
+"""Tables, tiles and plots of a report."""
 
 
 def page_environment(folder: Path) -> "Environment":
-    """Templates of `folder` and those that pages share. All text is escaped; an unknown name is an error."""
+    """Jinja environment with the templates of `folder` and the shared ones; escapes text, rejects unknown names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -38,6 +40,11 @@ def page_environment(folder: Path) -> "Environment":
     return environment
 
 
+def style_sheet(*files: Path) -> str:
+    """The theme of all pages followed by `files`."""
+    return "\n".join(file.read_text(encoding="utf-8") for file in (_FOLDER / "theme.css", *files))
+
+
 def csp_hash(text: str) -> str:
-    """What a content security policy calls an inline script or style by: nothing else on the page may run."""
+    """Source expression that allows one inline script or style in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -6,12 +6,19 @@ from typing import Any
 
 import yaml
 
-from stillhouse.report.bars import accuracy_plot, funnel_plot, stage_label, teacher_kl_plot
 from stillhouse.report.comparison import overall_lines, tag_lines
 from stillhouse.report.conversation import view
-from stillhouse.report.curves import on_policy_plot, series, sft_plot
 from stillhouse.report.data import ReportData, StageSummary
-from stillhouse.report.environment import PAGE_CSS, page_environment
+from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
+from stillhouse.report.plots import (
+    accuracy_plot,
+    funnel_plot,
+    on_policy_plot,
+    series,
+    sft_plot,
+    stage_label,
+    teacher_kl_plot,
+)
 from stillhouse.store.atomic import write_atomic
 from stillhouse.types import JsonObject
 
@@ -36,9 +43,10 @@ def render(report: ReportData) -> str:
     environment = page_environment(_FOLDER)
     environment.filters["label"] = stage_label
     return environment.get_template("report.html.j2").render(
+        title=report.title,
+        style=style_sheet(REPORT_CSS, CONVERSATION_CSS),
         report=report,
         links=_links(report),
-        css=PAGE_CSS.read_text(encoding="utf-8"),
         created=report.created_at.strftime("%d %B %Y, %H:%M %Z").strip() if report.created_at else None,
         evaluations=[_evaluation(facts) for facts in report.evaluations],
         tags=_tags(report.evaluations),

@@ -73,7 +73,7 @@ class List {
         id: `option-${row.number}`, class: `option ${row.outcome}`, role: "option", "data-at": at,
         "aria-selected": String(row === this.#open), "aria-posinset": at + 1, "aria-setsize": this.#rows.length,
       },
-      make("span", { class: "asked", dir: "auto", text: row.asked || "(no user message)" }),
+      make("span", { class: "question", dir: "auto", text: row.question || "(no user message)" }),
       make("span", { class: "facts" }, make("b", { class: row.outcome, text: row.outcome }), ...factsOf(row)),
     );
     option.style.top = `${at * ROW_HEIGHT}px`;

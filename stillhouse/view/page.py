@@ -16,8 +16,8 @@ from typing import IO, Any, Final
 
 import orjson
 
-from stillhouse.chat.content import text_of
-from stillhouse.report.environment import page_environment
+from stillhouse.report.conversation import question
+from stillhouse.report.environment import CONVERSATION_CSS, page_environment, style_sheet
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import Message
 from stillhouse.view.rows import ViewRow
@@ -28,10 +28,10 @@ _CHUNK_BYTES: Final = 256 << 10
 """Uncompressed: small enough to be unpacked between two frames, large enough to compress well."""
 _BASE64_BYTES: Final = 3 << 14
 """Read at once; a multiple of 3, so that pieces of base64 join up."""
-_ASKED_CHARS: Final = 160
+_QUESTION_CHARS: Final = 160
 
 COLUMNS: Final = (
-    "id", "stage", "asked", "outcome", "kept", "stop_reason", "tools", "score", "turns", "tool_calls", "tool_errors",
+    "id", "stage", "question", "outcome", "kept", "stop_reason", "tools", "score", "turns", "tool_calls", "tool_errors",
     "completion_tokens", "chars", "usd", "latency_s", "model", "tag", "chunk", "place",
 )  # fmt: skip
 """What the index knows of each trajectory; `chunk` and `place` say where its body is."""
@@ -128,7 +128,7 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
         **figures,
         "id": body["id"],
         "stage": row.stage,
-        "asked": _asked(body["messages"]),
+        "question": question(body["messages"], _QUESTION_CHARS),
         "outcome": row.outcome,
         "kept": row.kept,
         "stop_reason": body["stop_reason"],
@@ -143,18 +143,6 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
     return [told[column] for column in COLUMNS]
 
 
-def _asked(messages: list[Message]) -> str:
-    """The start of the last thing the user said before the model answered, on one line."""
-    asked = ""
-    for message in messages:
-        if message.get("role") == "assistant" and asked:
-            break
-        if message.get("role") == "user":
-            asked = text_of(message)
-    line = " ".join(asked[: 4 * _ASKED_CHARS].split())
-    return line if len(line) <= _ASKED_CHARS else line[:_ASKED_CHARS].rstrip() + "\u2026"
-
-
 def _tools_used(messages: list[Message]) -> list[str]:
     """Names of the tools called, distinct, as the model wrote them."""
     names: dict[str, None] = {}
@@ -167,7 +155,7 @@ def _tools_used(messages: list[Message]) -> list[str]:
 
 
 def _render(title: str, place: str, packed: _Packed, written: Written) -> Iterator[str]:
-    style = (_FOLDER / "view.css").read_text(encoding="utf-8")
+    style = style_sheet(CONVERSATION_CSS, _FOLDER / "view.css")
     script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     template = page_environment(_FOLDER).get_template("view.html.j2")
     return template.generate(

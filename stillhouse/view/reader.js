@@ -209,7 +209,7 @@ function trajectoryView(row, body) {
         row.kept === null ? null : pill(row.kept ? "kept" : "dropped", row.kept ? "" : "dropped"),
         ...reasons,
         row.stage ? pill(row.stage) : null),
-      make("h2", { text: row.asked || "(no user message)", dir: "auto" }),
+      make("h2", { text: row.question || "(no user message)", dir: "auto" }),
       make("p", { class: "identity" }, make("code", { text: body.id }))),
     body.error ? make("section", { class: "error", role: "alert" },
       make("b", { text: spaced(body.error.kind ?? "error") }),

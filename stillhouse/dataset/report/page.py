@@ -19,7 +19,7 @@ from stillhouse.dataset.report.row_view import view_row
 from stillhouse.dataset.report.samples import Samples
 from stillhouse.dataset.report.summary import DatasetSummary
 from stillhouse.report.conversation import cut
-from stillhouse.report.environment import PAGE_CSS, page_environment
+from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
 
 _FOLDER: Final = Path(__file__).parent
 _MOST_PICTURES: Final = 24
@@ -44,7 +44,7 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: Samples) -> st
         summary=summary,
         facts=summary.facts(),
         origin=origin,
-        css=PAGE_CSS.read_text(encoding="utf-8") + (_FOLDER / "report.css").read_text(encoding="utf-8"),
+        style=style_sheet(REPORT_CSS, CONVERSATION_CSS, _FOLDER / "report.css"),
         config=yaml.safe_dump(origin.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
         pictures=_pictures(summary),
         **_tables(summary, origin),

@@ -6,7 +6,7 @@ import numpy as np
 
 from stillhouse.dataset.report.measures import Measure, Parts
 from stillhouse.dataset.report.summary import DatasetSummary
-from stillhouse.report.bars import funnel_plot
+from stillhouse.report.plots import funnel_plot
 from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
 
 if TYPE_CHECKING:

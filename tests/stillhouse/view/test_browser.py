@@ -25,7 +25,7 @@ FAILED: dict[str, Any] = {
 
 
 def _listed(page: "Page") -> list[str]:
-    return page.locator("[role=option] .asked").all_inner_texts()
+    return page.locator("[role=option] .question").all_inner_texts()
 
 
 def _settled(page: "Page", pattern: str) -> None:
@@ -56,7 +56,7 @@ def test_ten_thousand_trajectories_are_searched_and_scrolled_with_a_document_of_
     page.get_by_text("What is question 9999?").first.wait_for()
     assert elements.count() < 400
     page.keyboard.press("k")
-    assert page.locator("[role=option][aria-selected=true] .asked").inner_text() == "What is question 9998?"
+    assert page.locator("[role=option][aria-selected=true] .question").inner_text() == "What is question 9998?"
 
     page.keyboard.press("/")
     page.keyboard.type('"answer is 69972."')

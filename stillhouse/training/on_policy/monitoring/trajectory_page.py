@@ -1,7 +1,4 @@
-"""A page of sampled trajectories with the advantage of every token in colour: what the student is told, made visible.
-
-The page is one file without scripts that needs nothing beside it.
-"""
+"""A page of sampled trajectories with the advantage of every token in colour; one HTML file without scripts."""
 
 import math
 import random
@@ -14,7 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.report.environment import page_environment
+from stillhouse.report.conversation import question
+from stillhouse.report.environment import page_environment, style_sheet
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.monitoring.metrics import Listener
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
@@ -27,32 +25,32 @@ PAGES_FOLDER: Final = "trajectories"
 
 _FOLDER: Final = Path(__file__).parent
 _NUM_EACH: Final = 2
-_ASKED_CHARS: Final = 200
+_QUESTION_CHARS: Final = 200
 
 
-class Rollout(NamedTuple):
-    """One trajectory with all that is known of it."""
+class ScoredTrajectory(NamedTuple):
+    """One trajectory with its sample, reward and advantages."""
 
     trajectory: SampledTrajectory
     sample: ScoredSample
     reward: TrajectoryReward
     advantages: Sequence[float]
-    """Of its tokens, see `sampled_advantages`."""
+    """One for each token, see `sampled_advantages`."""
 
     @property
     def mean_advantage(self) -> float:
-        """Over its sampled tokens, of which it has one at least."""
+        """Mean over the sampled tokens; there is at least one."""
         return math.fsum(self.advantages) / sum(self.sample.loss_mask)
 
 
 class TrajectoryPages:
-    """Writes a page of some trajectories every so many steps, and gives it to whoever listens.
+    """Writes a page of some trajectories every `show_every_steps` steps and logs it as an artifact.
 
     Args:
         tokenizer: the student's.
         folder: where the pages are written.
-        listener: gets each of them as an artifact.
-        config: how often, and what the advantage is made of.
+        listener: logs each page as an artifact.
+        config: interval of the pages and terms of the advantage.
     """
 
     def __init__(
@@ -70,12 +68,12 @@ class TrajectoryPages:
         samples: Sequence[ScoredSample],
         rewards: Sequence[TrajectoryReward],
     ) -> None:
-        """Shows some trajectories of batch `index` where a page is due at one of its steps; the first batch has one.
+        """Writes a page of batch `index` if one is due at any of its steps; the first batch always has one.
 
         Args:
-            index: place of the batch in the training, from 0.
-            trajectories: all of the batch.
-            samples: what is trained on, in the order of the trajectories that sampled anything.
+            index: number of the batch, from 0.
+            trajectories: the whole batch.
+            samples: one for each trajectory with at least one turn, in their order.
             rewards: aligned with `trajectories`.
 
         Raises:
@@ -85,70 +83,69 @@ class TrajectoryPages:
         step = index * num_steps
         if -step % self._config.show_every_steps >= num_steps or not samples:
             return
-        sampled = [(one, reward) for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
-        rollouts = [
-            Rollout(trajectory, sample, reward, sampled_advantages(sample, self._config))
+        pairs = zip(trajectories, rewards, strict=True)
+        sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
+        scored = [
+            ScoredTrajectory(trajectory, sample, reward, sampled_advantages(sample, self._config))
             for (trajectory, reward), sample in zip(sampled, samples, strict=True)
         ]
         path = self._folder / f"step-{step:08d}.html"
-        write_page(path, f"Trajectories of step {step}", choose(rollouts, seed=index), self._tokenizer)
+        write_page(path, f"Trajectories of step {step}", select(scored, seed=index), self._tokenizer)
         self._listener.log_artifact(path, PAGES_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A trajectory to show, and why."""
+class Selected:
+    """A trajectory to show."""
 
-    why: Literal["best", "worst", "random"]
-    rollout: Rollout
+    reason: Literal["best", "worst", "random"]
+    scored: ScoredTrajectory
 
 
-def choose(rollouts: Sequence[Rollout], *, seed: int) -> list[Chosen]:
+def select(trajectories: Sequence[ScoredTrajectory], *, seed: int) -> list[Selected]:
     """The two best, the two worst and two others, in this order; each trajectory once.
 
     Best is the highest reward and, where rewards are equal or there are none, the highest mean advantage.
     """
-
-    def merit(rollout: Rollout) -> tuple[float, float]:
-        return rollout.reward.total or 0.0, rollout.mean_advantage
-
-    is_rewarded = any(one.reward.total is not None for one in rollouts)
+    rewarded = [scored for scored in trajectories if scored.reward.total is not None]
     ranked = sorted(
-        (one for one in rollouts if one.reward.total is not None or not is_rewarded), key=merit, reverse=True
+        rewarded or trajectories, key=lambda scored: (scored.reward.total or 0.0, scored.mean_advantage), reverse=True
     )
     best, worst = ranked[:_NUM_EACH], ranked[_NUM_EACH:][-_NUM_EACH:]
-    taken = {id(one) for one in (*best, *worst)}
-    others = [one for one in rollouts if id(one) not in taken]
+    ids = {id(scored) for scored in (*best, *worst)}
+    others = [scored for scored in trajectories if id(scored) not in ids]
     others = random.Random(seed).sample(others, min(_NUM_EACH, len(others)))
     return [
-        *(Chosen("best", one) for one in best),
-        *(Chosen("worst", one) for one in reversed(worst)),
-        *(Chosen("random", one) for one in others),
+        *(Selected("best", scored) for scored in best),
+        *(Selected("worst", scored) for scored in reversed(worst)),
+        *(Selected("random", scored) for scored in others),
     ]
 
 
-def write_page(path: Path, title: str, chosen: Sequence[Chosen], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Writes the page, whole or not at all.
+def write_page(path: Path, title: str, selected: Sequence[Selected], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Writes the page atomically.
 
     Raises:
         StoreError: no space or no permission.
     """
-    rollouts = [one.rollout for one in chosen]
-    scale = full_scale(chain.from_iterable(compress(one.advantages, one.sample.loss_mask) for one in rollouts))
+    trajectories = [entry.scored for entry in selected]
+    scale = full_scale(
+        chain.from_iterable(compress(scored.advantages, scored.sample.loss_mask) for scored in trajectories)
+    )
     template = page_environment(_FOLDER).get_template("trajectory_page.html.j2")
     html = template.render(
         title=title,
-        style=(_FOLDER / "trajectory_page.css").read_text(encoding="utf-8"),
+        style=style_sheet(_FOLDER / "trajectory_page.css"),
         levels=[(level, f"{level_value(level, scale):+.2g}") for level in range(-LEVELS, LEVELS + 1)],
-        compares_tokens=any(one.sample.teacher_logprobs is not None for one in rollouts),
-        trajectories=[_view(one, scale, tokenizer) for one in chosen],
+        compares_tokens=any(scored.sample.teacher_logprobs is not None for scored in trajectories),
+        trajectories=[_view(entry, scale, tokenizer) for entry in selected],
     )
     write_atomic(path, html.encode("utf-8", errors="replace"))
 
 
-def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the template shows of one trajectory."""
-    trajectory, sample, reward, advantages = chosen.rollout
+def _view(selected: Selected, scale: float, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Template variables of one trajectory."""
+    trajectory, sample, reward, advantages = selected.scored
     start, num_sampled = sample.loss_mask.index(True), sum(sample.loss_mask)
     kls = sample.sampled_kl
     facts = {
@@ -156,14 +153,14 @@ def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> d
         "turns": trajectory.num_turns,
         "sampled tokens": f"{num_sampled:,}",
         "tool calls": trajectory.num_tool_calls,
-        "mean advantage": f"{chosen.rollout.mean_advantage:+z.3f}",
+        "mean advantage": f"{selected.scored.mean_advantage:+z.3f}",
         "mean KL": "not sampled" if kls is None else f"{math.fsum(kls) / num_sampled:+z.3f} nats",
         "teacher": sample.teacher or "none",
         "policy version": sample.policy_version,
     }
     return {
-        "why": chosen.why,
-        "asked": _asked(trajectory),
+        "reason": selected.reason,
+        "question": question(trajectory.messages, _QUESTION_CHARS),
         "reward": reward.total,
         "parts": reward.parts,
         "errors": reward.errors,
@@ -172,10 +169,3 @@ def _view(chosen: Chosen, scale: float, tokenizer: PreTrainedTokenizerBase) -> d
         "prompt": tokenizer.decode(sample.token_ids[:start]),
         "segments": list(segments(sample, advantages, scale, tokenizer)),
     }
-
-
-def _asked(trajectory: SampledTrajectory) -> str:
-    """The start of the first thing the user said, on one line."""
-    texts = (message.get("content") for message in trajectory.messages if message["role"] == "user")
-    line = " ".join(str(next(texts, "") or "").split())
-    return line if len(line) <= _ASKED_CHARS else line[:_ASKED_CHARS].rstrip() + "\u2026"

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse import report
 from stillhouse.config import OnPolicyConfig
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.monitoring import trajectory_page
 from stillhouse.training.on_policy.monitoring.trajectory_page import (
-    Chosen,
-    Rollout,
+    ScoredTrajectory,
+    Selected,
     TrajectoryPages,
-    choose,
+    select,
     write_page,
 )
 from stillhouse.training.on_policy.rewards import TrajectoryReward
@@ -25,17 +26,18 @@ from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, StopReason
 
+REPORT_FOLDER = Path(report.__file__).parent
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
 
 
-def rollout(
+def scored_trajectory(
     tokenizer: PreTrainedTokenizerBase,
     reward: float | None = None,
     *,
     kl: float = 0.5,
     advantage: float = 0.0,
     second: str = SECOND,
-) -> Rollout:
+) -> ScoredTrajectory:
     """Two completions with tool output between them. The teacher likes the first and not the second."""
     parts = [tokenizer.encode(text, add_special_tokens=False) for text in (PROMPT, FIRST, TOOL, second)]
     ids = [token_id for part in parts for token_id in part]
@@ -54,7 +56,7 @@ def rollout(
     )  # fmt: skip
     parts_of_reward = {} if reward is None else {"correct": reward}
     reward_of = TrajectoryReward(reward, parts_of_reward)
-    return Rollout(trajectory, sample, reward_of, sampled_advantages(sample, OnPolicyConfig()))
+    return ScoredTrajectory(trajectory, sample, reward_of, sampled_advantages(sample, OnPolicyConfig()))
 
 
 class Page(HTMLParser):
@@ -91,7 +93,7 @@ class Page(HTMLParser):
 def test_tokens_are_coloured_by_their_advantage_and_tell_their_figures(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    write_page(tmp_path / "page.html", "Step 1", [Chosen("best", rollout(tokenizer, 1.0))], tokenizer)
+    write_page(tmp_path / "page.html", "Step 1", [Selected("best", scored_trajectory(tokenizer, 1.0))], tokenizer)
     page = Page(tmp_path / "page.html")
     tokens = page.of("t")
     assert "".join(text for text, _, _ in tokens) == FIRST + SECOND.replace("\n", "\u23ce\n")
@@ -107,7 +109,7 @@ def test_tokens_are_coloured_by_their_advantage_and_tell_their_figures(
 def test_a_small_advantage_has_a_faint_colour_and_none_has_none(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    chosen = [Chosen("best", rollout(tokenizer, kl=kl)) for kl in (2.0, 0.2, 0.0)]
+    chosen = [Selected("best", scored_trajectory(tokenizer, kl=kl)) for kl in (2.0, 0.2, 0.0)]
     write_page(tmp_path / "page.html", "Step 1", chosen, tokenizer)
     kinds = [kind for _, kind, _ in Page(tmp_path / "page.html").of("t")]
     assert list(dict.fromkeys(kinds)) == ["t p5", "t n5", "t p2", "t n2", "t"]
@@ -116,10 +118,10 @@ def test_a_small_advantage_has_a_faint_colour_and_none_has_none(
 def test_with_an_exact_divergence_there_are_no_figures_of_the_teacher(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    one = rollout(tokenizer, advantage=-0.25)
+    one = scored_trajectory(tokenizer, advantage=-0.25)
     exact = replace(one.sample, teacher_logprobs=None)
     advantages = sampled_advantages(exact, OnPolicyConfig())
-    chosen = [Chosen("best", one._replace(sample=exact, advantages=advantages))]
+    chosen = [Selected("best", one._replace(sample=exact, advantages=advantages))]
     write_page(tmp_path / "page.html", "Step 1", chosen, tokenizer)
     page = Page(tmp_path / "page.html")
     assert {kind for _, kind, _ in page.of("t")} == {"t n5"}
@@ -128,8 +130,8 @@ def test_with_an_exact_divergence_there_are_no_figures_of_the_teacher(
 
 
 def test_the_middle_of_a_very_long_trajectory_is_left_out(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    one = rollout(tokenizer, second="1" * 4000)
-    write_page(tmp_path / "page.html", "Step 1", [Chosen("best", one)], tokenizer)
+    one = scored_trajectory(tokenizer, second="1" * 4000)
+    write_page(tmp_path / "page.html", "Step 1", [Selected("best", one)], tokenizer)
     page = Page(tmp_path / "page.html")
     num_after_prompt = len(one.sample.token_ids) - one.sample.loss_mask.index(True)
     assert page.of("gap")[0][0] == f"{num_after_prompt - 3000:,} tokens left out"
@@ -139,9 +141,9 @@ def test_the_middle_of_a_very_long_trajectory_is_left_out(tokenizer: PreTrainedT
 def test_what_a_model_writes_is_text_and_the_page_runs_and_loads_nothing(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    one = rollout(tokenizer, second="<script>alert(1)</script>")
+    one = scored_trajectory(tokenizer, second="<script>alert(1)</script>")
     failed = TrajectoryReward(None, {}, {"judged": '"><script>alert(2)</script>'})
-    write_page(tmp_path / "page.html", "Step 1", [Chosen("worst", one._replace(reward=failed))], tokenizer)
+    write_page(tmp_path / "page.html", "Step 1", [Selected("worst", one._replace(reward=failed))], tokenizer)
     page = Page(tmp_path / "page.html")
     assert not page.names & {"script", "img", "iframe", "b"}
     html = (tmp_path / "page.html").read_text()
@@ -154,17 +156,17 @@ def test_what_a_model_writes_is_text_and_the_page_runs_and_loads_nothing(
 
 
 def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage(tokenizer: PreTrainedTokenizerBase) -> None:
-    rollouts = [rollout(tokenizer, reward, advantage=number) for number, reward in enumerate([0, 1, None, 1, 0, 0.5])]
-    chosen = choose(rollouts, seed=0)
-    places = [rollouts.index(one.rollout) for one in chosen]
+    rollouts = [scored_trajectory(tokenizer, reward, advantage=number) for number, reward in enumerate([0, 1, None, 1, 0, 0.5])]
+    chosen = select(rollouts, seed=0)
+    places = [rollouts.index(one.scored) for one in chosen]
     assert places[:4] == [3, 1, 0, 4]
     assert sorted(places) == [0, 1, 2, 3, 4, 5]
-    assert [one.why for one in chosen] == ["best", "best", "worst", "worst", "random", "random"]
+    assert [one.reason for one in chosen] == ["best", "best", "worst", "worst", "random", "random"]
 
 
 def test_without_rewards_the_advantage_alone_decides(tokenizer: PreTrainedTokenizerBase) -> None:
-    rollouts = [rollout(tokenizer, advantage=number) for number in (2, 0, 1)]
-    assert [(one.why, rollouts.index(one.rollout)) for one in choose(rollouts, seed=0)] == [
+    rollouts = [scored_trajectory(tokenizer, advantage=number) for number in (2, 0, 1)]
+    assert [(one.reason, rollouts.index(one.scored)) for one in select(rollouts, seed=0)] == [
         ("best", 0),
         ("best", 2),
         ("worst", 1),
@@ -172,8 +174,8 @@ def test_without_rewards_the_advantage_alone_decides(tokenizer: PreTrainedTokeni
 
 
 def test_the_others_are_drawn_by_seed(tokenizer: PreTrainedTokenizerBase) -> None:
-    rollouts = [rollout(tokenizer, advantage=number) for number in range(12)]
-    drawn = [[rollouts.index(one.rollout) for one in choose(rollouts, seed=seed)][4:] for seed in (0, 0, 1)]
+    rollouts = [scored_trajectory(tokenizer, advantage=number) for number in range(12)]
+    drawn = [[rollouts.index(one.scored) for one in select(rollouts, seed=seed)][4:] for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -199,7 +201,7 @@ class Heard:
 def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, every_steps: int, updates_per_batch: int, steps: list[int]
 ) -> None:
-    heard, one = Heard(), rollout(tokenizer)
+    heard, one = Heard(), scored_trajectory(tokenizer)
     overlong = SampledTrajectory("q", 0, [], Toolbox([]), [1], [False], [0.0], stop_reason=StopReason.CONTEXT_OVERFLOW)
     config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
     pages = TrajectoryPages(tokenizer, tmp_path, heard, config)
@@ -224,8 +226,9 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_text_can_be_read_on_every_colour(theme: int) -> None:
-    style = Path(trajectory_page.__file__).with_suffix(".css").read_text()
-    colours = dict(re.findall(r"--(\w+): (#\w{6})", style.split(":root {")[theme + 1]))
+    sheets = (REPORT_FOLDER / "theme.css", Path(trajectory_page.__file__).with_suffix(".css"))
+    themes = [sheet.read_text().split(":root {")[theme + 1] for sheet in sheets]
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", "".join(themes)))
     backgrounds = {"ink": [*(f"{sign}{level}" for sign in "np" for level in range(1, 6)), "raised"], "muted": ["read"]}
     for text, behind in backgrounds.items():
         for one in behind:

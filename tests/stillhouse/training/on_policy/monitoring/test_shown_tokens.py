@@ -1,7 +1,7 @@
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.training.on_policy.monitoring.token_texts import token_texts
+from stillhouse.training.on_policy.monitoring.shown_tokens import token_texts
 
 
 @pytest.mark.parametrize("text", ["The answer is 42.<|im_end|>", " two  spaces\n\n\tand a tab", "naïve 日本語 🙂 ok"])
