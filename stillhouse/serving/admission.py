@@ -1,15 +1,19 @@
-"""Where requests are let in: counts them, refuses what is too much, and gives up what nobody waits for."""
+"""Admission of requests: API key, size and number of them; abandons those whose client has gone."""
 
 import asyncio
 import math
+import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ApiError
@@ -17,63 +21,67 @@ from stillhouse.serving.worker import Engine
 
 T = TypeVar("T")
 
+MAX_BODY_BYTES: Final = 32 * 2**20
+"""64 prompts of 32,768 token ids are 14 MiB of JSON."""
+_OPEN_PATH: Final = "/health"
+
 
 class ClientGone(Exception):
-    """The client closed its connection before it was answered."""
+    """The client closed its connection before the answer."""
 
 
 class AdmissionController:
-    """Admission to one engine. Lives on the server's event loop.
+    """Limits and counts the requests to one engine; runs on the server's event loop.
 
     Args:
-        engine: What does the work.
-        max_batch: Sequences that run at once.
-        max_pending: Sequences that may wait beyond those; more are refused with 429.
+        engine: runs the requests.
+        max_batch: sequences that run at once.
+        max_pending: sequences that may wait beyond those; more are refused with 429.
     """
 
     def __init__(self, engine: Engine, *, max_batch: int, max_pending: int) -> None:
         self.engine = engine
-        self._max_inside = max_batch + max_pending
-        self._inside = 0
-        self._mean_seconds = 0.0
+        self._max_admitted = max_batch + max_pending
+        self._num_admitted = 0
+        self._mean_latency_s = 0.0
         self._counts: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
 
     @asynccontextmanager
     async def admitted(self, num_sequences: int) -> AsyncIterator[None]:
-        """Counts sequences in and out.
+        """Holds places for sequences inside the block.
 
         Raises:
-            ApiError: 429 when more would wait than may.
+            ApiError: 429 if too many are waiting.
         """
-        if self._inside + num_sequences > self._max_inside and self._inside:
-            # Half of the mean answering time: by then room has come free on average.
-            wait_s = max(0.05, self._mean_seconds / 2)
+        if self._num_admitted + num_sequences > self._max_admitted and self._num_admitted:
+            # Half of the mean time to answer: by then a place is free on average.
+            wait_s = max(0.05, self._mean_latency_s / 2)
             raise ApiError(
                 429,
-                f"{self._inside} completions are running or waiting, at most {self._max_inside} may; "
+                f"{self._num_admitted} completions are running or waiting, at most {self._max_admitted} may; "
                 f"try again in {wait_s:.2f} s",
                 code="rate_limit_exceeded",
                 headers={"Retry-After": str(math.ceil(wait_s)), "Retry-After-Ms": str(round(1000 * wait_s))},
             )
         self._counts["requests_accepted"] += 1
-        self._inside += num_sequences
+        self._num_admitted += num_sequences
         start = time.monotonic()
         try:
             yield
         finally:
-            self._inside -= num_sequences
-            self._mean_seconds += 0.1 * (time.monotonic() - start - self._mean_seconds)
+            self._num_admitted -= num_sequences
+            self._mean_latency_s += 0.1 * (time.monotonic() - start - self._mean_latency_s)
 
     async def wait_all(self, request: Request, futures: Sequence["Future[T]"]) -> list[T]:
         """Results of the engine's futures, in order.
 
         Raises:
-            ClientGone: If the client leaves first; completions under way are abandoned.
+            ClientGone: the client disconnected first; unfinished completions are abandoned.
         """
         results = asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
-        departure: asyncio.Future[None] = asyncio.ensure_future(_departure(request))
-        awaited: set[asyncio.Future[Any]] = {results, departure}
+        disconnect: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
+        awaited: set[asyncio.Future[Any]] = {results, disconnect}
         try:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if results.done():
@@ -81,9 +89,9 @@ class AdmissionController:
             self._counts["requests_abandoned"] += 1
             raise ClientGone
         finally:
-            departure.cancel()
+            disconnect.cancel()
             with suppress(asyncio.CancelledError):
-                await departure
+                await disconnect
             if not results.done():
                 results.cancel()
                 with suppress(asyncio.CancelledError):
@@ -91,7 +99,7 @@ class AdmissionController:
                 for future in futures:
                     self.engine.abandon(future)
 
-    def answered(self, generations: Sequence[Generation], num_prompt_tokens: int) -> dict[str, int]:
+    def count_answer(self, generations: Sequence[Generation], num_prompt_tokens: int) -> dict[str, int]:
         """Counts a finished request and returns its `usage`."""
         completion = sum(len(generation.completion_ids) for generation in generations)
         self._counts["requests_completed"] += 1
@@ -103,20 +111,91 @@ class AdmissionController:
             "total_tokens": num_prompt_tokens + completion,
         }
 
-    def rejected(self, status: int) -> None:
-        """Counts a request that was answered with an error."""
+    def count_rejection(self, status: int) -> None:
+        """Counts a request answered with an error."""
         self._rejected[str(status)] += 1
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start, for the page /v1/stats."""
+        """Counters since the start, for /v1/stats."""
         names = ("requests_accepted", "requests_completed", "requests_abandoned", "prompt_tokens", "completion_tokens")
         return {
             **{name: self._counts[name] for name in names},
             "requests_rejected": dict(self._rejected),
-            "sequences_inside": self._inside,
+            "sequences_inside": self._num_admitted,
         }
 
 
-async def _departure(request: Request) -> None:
+class RequestGuard:
+    """ASGI middleware that answers 401 without the API key and 413 to too long a body, before reading it whole.
+
+    Args:
+        app: wrapped application; gets the body in full.
+        api_key: key that clients must send; None asks for none. `/health` never needs one.
+        on_reject: called with the HTTP status of each refusal.
+        max_body_bytes: limit of the body.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        api_key: str | None,
+        on_reject: Callable[[int], None],
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self._app = app
+        self._expected = None if api_key is None else f"Bearer {api_key}".encode()
+        self._on_reject = on_reject
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forwards the request or refuses it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            headers = Headers(scope=scope)
+            self._check_key(scope["path"], headers)
+            messages = await self._body(headers, receive)
+        except ApiError as error:
+            self._on_reject(error.status)
+            await JSONResponse(error.body, error.status, headers=error.headers)(scope, receive, send)
+            return
+        pending = iter(messages)
+
+        async def receive_again() -> Message:
+            return next(pending, None) or await receive()
+
+        await self._app(scope, receive_again, send)
+
+    def _check_key(self, path: str, headers: Headers) -> None:
+        sent = headers.get("authorization", "").encode()
+        if self._expected and path != _OPEN_PATH and not secrets.compare_digest(sent, self._expected):
+            raise ApiError(
+                401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'", code="invalid_api_key"
+            )
+
+    async def _body(self, headers: Headers, receive: Receive) -> list[Message]:
+        length = headers.get("content-length", "")
+        num_bytes, messages, more = 0, list[Message](), True
+        if length.isdecimal() and int(length) > self._max_body_bytes:
+            raise self._too_long(f"has {length} bytes")
+        while more:
+            message = await receive()
+            messages.append(message)
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_body_bytes:
+                raise self._too_long(f"has more than {self._max_body_bytes} bytes")
+            more = message["type"] == "http.request" and message.get("more_body", False)
+        return messages
+
+    def _too_long(self, seen: str) -> ApiError:
+        return ApiError(
+            413,
+            f"the request's body {seen}; expected at most {self._max_body_bytes}; send fewer prompts in each request",
+            code="request_too_large",
+        )
+
+
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -13,11 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from stillhouse.http.own_origin import OwnOriginOnly
-from stillhouse.serving.admission import AdmissionController, ClientGone
-from stillhouse.serving.gate import Gate
+from stillhouse.serving.admission import AdmissionController, ClientGone, RequestGuard
 from stillhouse.serving.protocol import ApiError
-from stillhouse.serving.routes import Routes, ServedModel
-from stillhouse.serving.updates import UpdateRoutes
+from stillhouse.serving.routes import Routes, ServedModel, UpdateRoutes
 from stillhouse.serving.worker import EngineStopped
 
 _CLIENT_CLOSED_REQUEST: Final = 499
@@ -25,7 +23,7 @@ _CLIENT_CLOSED_REQUEST: Final = 499
 
 def create_app(
     model: ServedModel,
-    desk: AdmissionController,
+    admission: AdmissionController,
     *,
     api_key: str | None = None,
     names: Collection[str] = (),
@@ -34,37 +32,37 @@ def create_app(
     """The application.
 
     Args:
-        model: what is served.
-        desk: admits requests to its engine.
-        api_key: None lets everybody in.
-        names: of the server, besides IP addresses and `localhost`: requests that call it otherwise are refused.
-        allow_updates: lets clients change what is served.
+        model: the model behind the routes.
+        admission: admits requests to its engine.
+        api_key: key that clients must send; None asks for none.
+        names: host names of the server besides IP addresses and `localhost`; requests to others are refused.
+        allow_updates: lets clients load adapters and weights.
     """
-    # The pages /docs and /redoc load scripts from elsewhere; nothing here reaches out of the machine.
+    # The pages /docs and /redoc load scripts from the web; this server must work offline.
     app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Gate, api_key=api_key, rejected=desk.rejected)
+    app.add_middleware(RequestGuard, api_key=api_key, on_reject=admission.count_rejection)
     app.add_middleware(OwnOriginOnly, names=names)
-    routes = Routes(model, desk)
+    routes = Routes(model, admission)
     app.get("/health")(routes.health)
     app.get("/v1/models")(routes.models)
     app.get("/v1/stats")(routes.stats)
     app.post("/v1/chat/completions")(routes.chat)
     app.post("/v1/completions")(routes.completions)
     if allow_updates:
-        updates = UpdateRoutes(desk.engine)
+        updates = UpdateRoutes(admission.engine)
         app.post("/v1/load_lora_adapter")(updates.load_adapter)
         app.post("/v1/unload_lora_adapter")(updates.unload_adapter)
         app.post("/collective_rpc")(updates.call_workers)
         app.post("/reset_prefix_cache")(updates.reset_prefix_cache)
-    _shape_errors(app, desk)
+    _shape_errors(app, admission)
     return app
 
 
-def _shape_errors(app: FastAPI, desk: AdmissionController) -> None:
+def _shape_errors(app: FastAPI, admission: AdmissionController) -> None:
     """Gives every error OpenAI's body and counts it."""
 
     def answer(error: ApiError) -> Response:
-        desk.rejected(error.status)
+        admission.count_rejection(error.status)
         return JSONResponse(error.body, error.status, headers=error.headers)
 
     @app.exception_handler(ApiError)

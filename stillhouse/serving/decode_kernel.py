@@ -3,7 +3,7 @@
 FlashAttention 2 lays out the few query heads that share keys and values as a tile of 64 or 128 queries, and so computes
 32 to 64 times what is asked for: for a batch large enough to fill the device without splitting rows, the tensor cores
 then take longer than the memory. Here the tile is 16 queries, the least that they multiply.
-Dimensions as in `ragged`.
+Dimensions as in `attention`.
 """
 
 import math
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stillhouse.serving.ragged import Places
+from stillhouse.serving.attention import Places
 
 _LEAST_TILE = 16
 

@@ -1,7 +1,13 @@
-"""Loading a model for sampling and scoring."""
+"""Loading models for sampling and scoring, and the LoRA adapters that clients load beside a served model.
 
+`peft` takes seconds to import and is imported with the first adapter.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -21,16 +27,16 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 def load_model(
     ref: str, *, device: Device = "auto", dtype: Dtype = "float32", num_threads: int | None = None
 ) -> "PreTrainedModel":
-    """The model of a ref in evaluation mode, without gradients; an adapter's folder gives its base with it merged in.
+    """Loads the model of a ref for inference; an adapter's folder gives its base with the adapter merged in.
 
     Args:
-        ref: Model ref.
-        device: `auto` takes CUDA when there is one.
-        dtype: Weights' type; `auto` keeps the stored one on CUDA and takes float32 on a CPU.
-        num_threads: CPU threads of this process from now on; None leaves them.
+        ref: model ref.
+        device: `auto` takes CUDA if available.
+        dtype: type of the weights; `auto` keeps the stored one on CUDA and takes float32 on a CPU.
+        num_threads: CPU threads of this process; None leaves them as they are.
 
     Raises:
-        ConfigError: If there is no model at `ref`, or no CUDA device where one is asked for.
+        ConfigError: there is no model at `ref`, or `device` is `cuda` without one.
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -40,7 +46,7 @@ def load_model(
         raise ConfigError("device is 'cuda' but torch finds no CUDA device; use device 'auto' or 'cpu'")
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
-    # The bar of a load that takes seconds would break into whatever progress the caller shows.
+    # A progress bar would break into the caller's own display.
     transformers_logging.disable_progress_bar()
     path = resolve_model(ref)
     base = adapter_base(Path(path))
@@ -58,3 +64,111 @@ def load_model(
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"model {ref!r} cannot be loaded: {error}") from error
     return model.to(device).eval().requires_grad_(False)
+
+
+class AdaptedModel:
+    """Switches one model between its own weights and its adapters; used by one thread.
+
+    Args:
+        model: in evaluation mode.
+    """
+
+    def __init__(self, model: "PreTrainedModel") -> None:
+        self.model = model
+        self._wrapper: Any = None
+        self._keys: dict[str, str] = {}
+        """Name to peft's key, which may hold no dot."""
+        self._folders: dict[str, str] = {}
+        self._num_loaded = 0
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Folders of the loaded adapters by name."""
+        return dict(self._folders)
+
+    def load(self, name: str, folder: str, *, in_place: bool) -> None:
+        """Adds an adapter.
+
+        Args:
+            name: what requests call it.
+            folder: adapter as peft saves it, on this machine.
+            in_place: replace the adapter of this name.
+
+        Raises:
+            ValueError: the adapter is missing or does not fit, or the name is taken.
+        """
+        from peft import PeftModel
+
+        if name in self._keys and not in_place:
+            raise ValueError(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+                "'load_inplace' to True."
+            )
+        if not (Path(folder) / "adapter_config.json").is_file():
+            raise ValueError(f"No adapter found for '{folder}': there is no adapter_config.json")
+        key = f"adapter{self._num_loaded}"
+        try:
+            require_safetensors(Path(folder))
+            with _quiet():
+                if self._wrapper is None:
+                    self._wrapper = PeftModel.from_pretrained(self.model, folder, adapter_name=key).eval()
+                else:
+                    self._wrapper.load_adapter(folder, adapter_name=key)
+        except (OSError, RuntimeError, ValueError, SafetensorError, ConfigError) as error:
+            raise ValueError(f"adapter '{name}' in {folder} cannot be loaded: {error}") from error
+        self._num_loaded += 1
+        if name in self._keys:
+            self.unload(name)
+        self._keys[name], self._folders[name] = key, folder
+
+    def unload(self, name: str) -> None:
+        """Drops an adapter.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name not in self._keys:
+            raise ValueError(f"The lora adapter '{name}' cannot be found.")
+        del self._folders[name]
+        with _quiet():
+            self._wrapper.delete_adapter(self._keys.pop(name))
+
+    def reload(self, folder: str) -> None:
+        """Replaces the model's weights by those of a folder.
+
+        Raises:
+            ValueError: the weights are missing or have other shapes.
+        """
+        if not (Path(folder) / "config.json").is_file():
+            raise ValueError(f"weights in '{folder}' cannot be loaded: there is no config.json")
+        try:
+            weights = AutoModelForCausalLM.from_pretrained(folder, dtype=self.model.dtype, **SAFE_WEIGHTS).state_dict()
+            current = self.model.state_dict() if self._wrapper is None else self._wrapper.unload().state_dict()
+            if current.keys() != weights.keys():
+                raise ValueError(f"it holds {len(weights)} tensors, the model {len(current)}")
+            self.model.load_state_dict(weights)
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+            raise ValueError(f"weights in {folder} cannot be loaded: {error}") from error
+        self._wrapper = None
+        self._keys.clear()
+        self._folders.clear()
+
+    def switch(self, name: str | None) -> None:
+        """Selects the adapter of the next passes; None selects the model alone."""
+        if self._wrapper is None:
+            return
+        tuner = self._wrapper.base_model
+        if name is None:
+            tuner.disable_adapter_layers()
+        else:
+            tuner.enable_adapter_layers()
+            tuner.set_adapter(self._keys[name], inference_mode=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences peft's warnings about a deprecated property and the active adapter, which `switch` sets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", "Adapter .* was active", UserWarning)
+        yield

@@ -11,33 +11,32 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from stillhouse.serving.attention import slot_masks
+from stillhouse.serving.attention import Kernel, Places, kernel_for, slot_masks
 from stillhouse.serving.graphs import Pass, RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
-from stillhouse.serving.logits import LogitScaling
 from stillhouse.serving.norms import FusedNorms
-from stillhouse.serving.ragged import Kernel, Places, kernel_for
 from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
+from stillhouse.serving.score import LogitScaling
 from stillhouse.serving.slots import SlotCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _COLUMNS: Final = 256
-"""What attention sees in recorded passes with masks is a multiple of this."""
-_NOT_A_ROW: Final = Draw(0.0)
+"""Recorded passes with masks show attention a multiple of this many columns."""
+_PADDING: Final = Draw(0.0)
 
 
 class SlotPasses:
     """Feeds tokens to a model and keeps their keys and values in `cache`.
 
     Args:
-        model: In evaluation mode.
-        max_batch: Rows at most.
-        recorder: How decode passes are recorded to be replayed; None records them on CUDA, and nowhere else.
-        kernel: How slots are attended to; None takes a kernel on CUDA where one serves the model, and masks elsewhere.
+        model: in evaluation mode.
+        max_batch: most rows.
+        recorder: records decode passes to be replayed; None records them on CUDA only.
+        kernel: attends to slots; None takes `kernel_for(model)`, or masks if there is none.
 
     Raises:
-        ValueError: If the model attends in a way slots cannot serve (see `slot_masks`).
+        ValueError: the model's attention cannot be served from slots (see `slot_masks`).
     """
 
     def __init__(
@@ -56,25 +55,25 @@ class SlotPasses:
         self._recorded = None if recorder is None else RecordedPasses(recorder)
         max_rows = padded_rows(max_batch)
         if recorder is not None:
-            # At once, since passes are recorded anew whenever the buffers grow.
+            # All slots at once, since passes are recorded anew whenever the buffers grow.
             self.cache.reserve(max_rows, 0)
         self._last_tokens = torch.zeros(max_rows, dtype=torch.long, device=self._device)
-        """Of each slot: the token that the next decode pass feeds."""
+        """Token of each slot that the next decode pass feeds."""
         self._inputs = torch.zeros(1 + len(Draw._fields), max_rows, dtype=torch.float64, device=self._device)
-        """Position and draw of each row of a recorded pass; -1 is the position of a row that is none."""
+        """Position and draw of each row of a recorded pass; padding rows have position -1."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether decode passes are launched by one call each, so that the host should not wait for one."""
+        """Whether decode passes are recorded, so that the host should read them late."""
         return self._recorded is not None
 
     def decode(self, positions: Sequence[int], draws: Sequence[Draw], num_expected: int = 0) -> Tensor:
         """Feeds the last token of each of the first slots and samples the next.
 
         Args:
-            positions: Of the tokens fed.
-            draws: How the next tokens are picked.
-            num_expected: Rows that will soon run; a pass is recorded for as many at once.
+            positions: positions of the tokens fed.
+            draws: sampling parameters of the next tokens.
+            num_expected: rows expected to run soon; the recorded pass has room for them.
 
         Returns:
             Picks [2, B] (see `pick_tokens`), overwritten by the next call.
@@ -83,7 +82,7 @@ class SlotPasses:
         steps = PickSteps.of(draws)
         if self._recorded is None:
             self.cache.reserve(count, max(positions) + 1)
-            inputs = self._moved(_table(positions, draws, count))
+            inputs = self._to_device(_table(positions, draws, count))
             picks = self._decode(inputs, max(positions) + 1, steps)
         else:
             rows = self._recorded.rows_for(max(count, num_expected))
@@ -91,7 +90,7 @@ class SlotPasses:
             if self.cache.reserve(rows, columns):
                 self._recorded.clear()
             shape = Shape(rows, columns if self._kernel is None else self.cache.num_columns, steps)
-            self._inputs[:, :rows] = self._moved(_table(positions, draws, rows))
+            self._inputs[:, :rows] = self._to_device(_table(positions, draws, rows))
             picks = self._recorded.get(shape, lambda: self._pass(shape))()[:, :count]
         self._last_tokens[:count] = picks[0]
         return picks
@@ -100,9 +99,9 @@ class SlotPasses:
         """Logits [B, V] after the last of the new tokens of each slot from `first_slot` on.
 
         Args:
-            first_slot: Of the first row.
-            tokens: The new ones of each row; lengths may differ.
-            starts: Tokens that each slot holds already.
+            first_slot: slot of the first row.
+            tokens: new tokens of each row; lengths may differ.
+            starts: number of tokens that each slot holds already.
         """
         lengths = [len(row) for row in tokens]
         spans = list(zip(starts, lengths, strict=True))
@@ -111,7 +110,7 @@ class SlotPasses:
         if self._kernel is not None:
             return self._feed_packed(first_slot, tokens, spans)
         width = max(lengths)
-        self.cache.aim(first_slot, starts, lengths)
+        self.cache.target_rows(first_slot, starts, lengths)
         # A padding token takes position 0 and so sees its slot's first token: harmless, and never an empty softmax.
         padded = [[0] * (width - len(row)) + row for row in tokens]
         positions = [[0] * (width - length) + list(range(start, start + length)) for start, length in spans]
@@ -122,7 +121,7 @@ class SlotPasses:
 
     def pick(self, first_slot: int, logits_BV: Tensor, draws: Sequence[Draw]) -> Tensor:
         """Samples the next token of each slot from `first_slot` on; picks [2, B]."""
-        inputs = self._moved(_table([0] * len(draws), draws, len(draws)))
+        inputs = self._to_device(_table([0] * len(draws), draws, len(draws)))
         picks = pick_tokens(logits_BV, inputs[1:], PickSteps.of(draws))
         self._last_tokens[first_slot : first_slot + len(draws)] = picks[0]
         return picks
@@ -130,18 +129,18 @@ class SlotPasses:
     def swap_slots(self, one: int, other: int, num_columns: int) -> None:
         """Exchanges what two slots hold in their first columns, and their last tokens."""
         self.cache.swap_slots(one, other, num_columns)
-        # Not by a list of places, which the device would wait for.
+        # Indexing by a list would synchronise with the device.
         kept = self._last_tokens[one].clone()
         self._last_tokens[one] = self._last_tokens[other]
         self._last_tokens[other] = kept
 
     def close(self) -> None:
-        """Gives back the memory; nothing can be fed any more."""
+        """Frees the memory; nothing can be fed afterwards."""
         self._recorded = None
         self.cache.layers.clear()
 
-    def _moved(self, tensor: Tensor) -> Tensor:
-        """A tensor of the host on the device, without waiting for what the device still computes."""
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        """Copies a host tensor to the device without waiting for its queue."""
         if self._device.type != "cuda":
             return tensor.to(self._device)
         return tensor.pin_memory().to(self._device, non_blocking=True)
@@ -156,13 +155,13 @@ class SlotPasses:
         positions = [position for start, length in spans for position in range(start, start + length)]
         slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
         fed = torch.tensor([[token for row in tokens for token in row], positions])
-        fed = self._moved(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
+        fed = self._to_device(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
         places = places._replace(
-            query_starts=self._moved(places.query_starts),
-            key_starts=self._moved(places.key_starts),
-            key_lengths=self._moved(places.key_lengths),
+            query_starts=self._to_device(places.query_starts),
+            key_starts=self._to_device(places.key_starts),
+            key_lengths=self._to_device(places.key_lengths),
         )
-        self.cache.aim_at_whole(fed[2])
+        self.cache.target_all_slots(fed[2])
         hidden_1TH = self._hidden(fed[:1], fed[1:2], places)
         return self._logits(hidden_1TH[0].index_select(0, places.query_starts[1:] - 1))
 
@@ -179,10 +178,10 @@ class SlotPasses:
         targets_R = (slots_R * self.cache.num_columns + positions_R).where(positions_R >= 0, self.cache.spare_target)
         positions_R = positions_R.clamp_min(0)
         if self._kernel is None:
-            self.cache.aim_at(targets_R, num_columns)
+            self.cache.target_columns(targets_R, num_columns)
             hidden_RH = self._hidden(tokens_R[:, None], positions_R[:, None])[:, -1]
         else:
-            self.cache.aim_at_whole(targets_R)
+            self.cache.target_all_slots(targets_R)
             places = Places.of_decoding(positions_R, self.cache.num_columns)
             hidden_RH = self._hidden(tokens_R[None], positions_R[None], places)[0]
         return pick_tokens(self._logits(hidden_RH), inputs[1:], steps)
@@ -193,7 +192,7 @@ class SlotPasses:
         if places is None:
             mask = slot_masks(self._config, positions, self.cache.columns_in_use, self._model.dtype)
         else:
-            # A placeholder: given one of four dimensions, transformers does not make a mask.
+            # Given a four-dimensional placeholder, transformers builds no mask.
             mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device)
             arguments = {"places": places, "kernel": self._kernel}
         with self._norms.in_use():
@@ -207,12 +206,12 @@ class SlotPasses:
             ).last_hidden_state
 
     def _logits(self, hidden_BH: Tensor) -> Tensor:
-        # Not by the model's own `logits_to_keep`, which multiplies row by row where the output layer is frozen.
+        # `logits_to_keep` would multiply row by row where the output layer is frozen.
         return self._scaling.apply_(self._model.get_output_embeddings()(hidden_BH))
 
 
 def _table(positions: Sequence[int], draws: Sequence[Draw], num_rows: int) -> Tensor:
-    """Position and draw of each row, float64 [5, R], on the host; rows that are none have position -1."""
+    """Position and draw of each row, float64 [5, R], on the host; padding rows have position -1."""
     rows = [(position, *draw) for position, draw in zip(positions, draws, strict=True)]
-    rows += [(-1, *_NOT_A_ROW)] * (num_rows - len(rows))
+    rows += [(-1, *_PADDING)] * (num_rows - len(rows))
     return torch.tensor(rows, dtype=torch.float64).T.contiguous()

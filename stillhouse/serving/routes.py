@@ -1,25 +1,35 @@
-"""What each route does: check, sample, score, answer.
+"""HTTP routes: validate a request, sample, score, answer.
 
 Log-probabilities of sampled tokens are those of the distribution sampled from, softmax(logits / temperature), before
 `top_p` cuts it; those of a prompt's tokens are untempered.
 """
 
+import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import render
 from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.answers import chat_choice, envelope, text_choice
 from stillhouse.serving.generation import Generation, GenerationRequest
-from stillhouse.serving.protocol import ApiError, ChatRequest, CompletionRequest
+from stillhouse.serving.models import AdaptedModel
+from stillhouse.serving.protocol import (
+    ApiError,
+    ChatRequest,
+    CollectiveCall,
+    CompletionRequest,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+)
 from stillhouse.serving.score import RankedToken
+from stillhouse.serving.worker import Engine
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import JsonObject
 
@@ -32,7 +42,7 @@ _SEED_BITS: Final = 63
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What the routes speak for."""
+    """The model behind the routes."""
 
     name: str
     tokenizer: "PreTrainedTokenizerBase"
@@ -44,9 +54,9 @@ class ServedModel:
 class Routes:
     """The routes of one served model."""
 
-    def __init__(self, model: ServedModel, desk: AdmissionController) -> None:
+    def __init__(self, model: ServedModel, admission: AdmissionController) -> None:
         self._model = model
-        self._desk = desk
+        self._admission = admission
 
     async def health(self) -> Response:
         """Answers while the server runs."""
@@ -63,13 +73,13 @@ class Routes:
         }
         adapters = [
             {**entry, "id": name, "root": folder, "parent": self._model.name}
-            for name, folder in self._desk.engine.adapters.items()
+            for name, folder in self._admission.engine.adapters.items()
         ]
         return _json({"object": "list", "data": [entry, *adapters]})
 
     async def stats(self) -> Response:
         """Counters since the start."""
-        return _json(self._desk.stats())
+        return _json(self._admission.stats())
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -82,7 +92,7 @@ class Routes:
             raise ApiError(400, str(error), code="invalid_value", param="messages") from error
         max_tokens = body.max_completion_tokens or body.max_tokens or self._model.context_length
         self._check_room(prompt_ids, num_new=1)
-        async with self._desk.admitted(body.n):
+        async with self._admission.admitted(body.n):
             generations = await self._sample(request, [prompt_ids] * body.n, max_tokens, body)
             ranked: list[list[RankedToken] | None] = [None] * body.n
             if body.logprobs and body.top_logprobs:
@@ -94,7 +104,7 @@ class Routes:
             chat_choice(index, body, generation, ranked[index], self._model.tokenizer)
             for index, generation in enumerate(generations)
         ]
-        usage = self._desk.answered(generations, len(prompt_ids))
+        usage = self._admission.count_answer(generations, len(prompt_ids))
         answer = envelope("chat.completion", body.model, choices, usage)
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
@@ -113,7 +123,7 @@ class Routes:
         for ids in prompts:
             self._check_room(ids, num_new=min(body.max_tokens, 1))
         repeated = [index for index in range(len(prompts)) for _ in range(body.n)]
-        async with self._desk.admitted(len(repeated)):
+        async with self._admission.admitted(len(repeated)):
             generations = [_NOTHING] * len(repeated)
             if body.max_tokens:
                 inputs = [prompts[index] for index in repeated]
@@ -125,7 +135,7 @@ class Routes:
                 ranked = await self._ranked_text(request, body, ids, generation, ranked_prompts[index])
                 prompt = text if isinstance(text, str) else None
                 choices.append(text_choice(place, body, prompt, ids, generation, ranked, self._model.tokenizer))
-        usage = self._desk.answered(generations, sum(len(ids) for ids in prompts))
+        usage = self._admission.count_answer(generations, sum(len(ids) for ids in prompts))
         return _json(envelope("text_completion", body.model, choices, usage))
 
     async def _sample(
@@ -134,7 +144,7 @@ class Routes:
         seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
         own_stops = frozenset() if body.ignore_eos else self._model.stop_ids
         futures = [
-            self._desk.engine.sample(
+            self._admission.engine.sample(
                 GenerationRequest(
                     prompt_ids=ids,
                     max_tokens=max_tokens,
@@ -148,7 +158,7 @@ class Routes:
             )
             for place, ids in enumerate(prompts)
         ]
-        return await self._desk.wait_all(request, futures)
+        return await self._admission.wait_all(request, futures)
 
     async def _rank(
         self,
@@ -161,8 +171,10 @@ class Routes:
     ) -> list[RankedToken]:
         """The completion's tokens with alternatives, tempered as they were sampled."""
         sequence = [*prompt_ids, *generation.completion_ids]
-        future = self._desk.engine.score(sequence, num_top=num_top, temperature=temperature or 1.0, adapter=adapter)
-        [ranked] = await self._desk.wait_all(request, [future])
+        future = self._admission.engine.score(
+            sequence, num_top=num_top, temperature=temperature or 1.0, adapter=adapter
+        )
+        [ranked] = await self._admission.wait_all(request, [future])
         return ranked[len(prompt_ids) - 1 :]
 
     async def _rank_prompts(
@@ -174,8 +186,8 @@ class Routes:
             return [None] * len(prompts)
         num_top, adapter = _num_top(body), self._adapter(body.model)
         # Handed in together, they share passes.
-        futures = [self._desk.engine.score(ids, num_top=num_top, adapter=adapter) for ids in prompts]
-        return await self._desk.wait_all(request, futures)
+        futures = [self._admission.engine.score(ids, num_top=num_top, adapter=adapter) for ids in prompts]
+        return await self._admission.wait_all(request, futures)
 
     async def _ranked_text(
         self,
@@ -215,7 +227,7 @@ class Routes:
         """The adapter that a request's `model` names; None for the model itself."""
         if name == self._model.name:
             return None
-        if name not in self._desk.engine.adapters:
+        if name not in self._admission.engine.adapters:
             raise ApiError(
                 404, f"model {name!r} does not exist here; this server serves {self._model.name!r}",
                 code="model_not_found", param="model",
@@ -237,6 +249,44 @@ class Routes:
 def _num_top(body: CompletionRequest) -> int:
     """Alternatives to rank for each token."""
     return max(body.logprobs or 0, body.prompt_logprobs or 0)
+
+
+class UpdateRoutes:
+    """Routes that change the served model, as vLLM has them; each answers once the change is made.
+
+    They load any file of this machine, so a server offers them only on request.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def load_adapter(self, body: LoadAdapterRequest) -> Response:
+        """POST /v1/load_lora_adapter: requests may then name the adapter as their model."""
+        name, folder, in_place = body.lora_name, body.lora_path, body.load_inplace
+        await self._change(lambda model: model.load(name, folder, in_place=in_place), name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload_adapter(self, body: UnloadAdapterRequest) -> Response:
+        """POST /v1/unload_lora_adapter."""
+        await self._change(lambda model: model.unload(body.lora_name), body.lora_name)
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    async def call_workers(self, body: CollectiveCall) -> Response:
+        """POST /collective_rpc: loads the weights of a folder and drops all adapters."""
+        await self._change(lambda model: model.reload(body.arguments.weights_path), None)
+        return JSONResponse({"results": [None]})
+
+    async def reset_prefix_cache(self) -> Response:
+        """POST /reset_prefix_cache: does nothing, since every change drops the caches it invalidates."""
+        return Response()
+
+    async def _change(self, apply: Callable[[AdaptedModel], None], adapter: str | None) -> None:
+        try:
+            await asyncio.wrap_future(self._engine.change(apply, adapter))
+        except ValueError as error:
+            is_missing = "cannot be found" in str(error) or "No adapter found" in str(error)
+            code = "not_found" if is_missing else "invalid_value"
+            raise ApiError(404 if is_missing else 400, str(error), code=code) from error
 
 
 def _json(value: JsonObject) -> Response:

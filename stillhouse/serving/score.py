@@ -1,14 +1,12 @@
-"""Log-probabilities of given tokens: how a teacher scores what a student sampled.
+"""Log-probabilities of given tokens, as a teacher scores what a student sampled.
 
 Dimensions: B sequences, T tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import torch
-
-from stillhouse.serving.logits import LogitScaling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,8 +15,36 @@ _LOGITS_ELEMENTS: Final = 1 << 26
 """Most logits held at once (256 MiB in float32); the head runs on chunks of positions."""
 
 
+class LogitScaling(NamedTuple):
+    """A factor on the logits (Cohere; Granite has a divisor) and a soft cap, cap * tanh(logits / cap) (Gemma)."""
+
+    factor: float = 1.0
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, model: "PreTrainedModel") -> Self:
+        """Scaling of the model's own forward pass."""
+        config = model.config.get_text_config()
+        return cls(
+            getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0),
+            getattr(config, "final_logit_softcapping", None),
+        )
+
+    def apply_(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scales logits of any shape in place, and returns them."""
+        if self.factor != 1.0:
+            logits *= self.factor
+        if self.cap is not None:
+            logits.div_(self.cap).tanh_().mul_(self.cap)
+        return logits
+
+
+UNSCALED: Final = LogitScaling()
+"""Identity."""
+
+
 class RankedToken(NamedTuple):
-    """How a model ranks one given token, untempered."""
+    """Log-probability, rank and alternatives of one given token."""
 
     logprob: float
     rank: int
@@ -40,10 +66,10 @@ def score_tokens(
         out[i][j] = log softmax(logits / temperature)[sequences[i][j]],   out[i][0] = 0.0
 
     Args:
-        model: In evaluation mode; no gradient is kept.
-        sequences: Token ids; lengths may differ.
-        temperature: Divides the logits; not 0.
-        microbatch_tokens: Most tokens of one forward pass, padding included; a longer sequence is a pass of its own.
+        model: in evaluation mode.
+        sequences: token ids; lengths may differ.
+        temperature: divides the logits; not 0.
+        microbatch_tokens: most tokens of one forward pass, padding included; a longer sequence is one pass.
     """
     scores: list[list[float]] = [[0.0] * len(sequence) for sequence in sequences]
     for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
@@ -66,7 +92,7 @@ def rank_tokens(
 ) -> list[list[RankedToken]]:
     """Log-probability, rank and the `num_top` best alternatives of tokens 1, 2, ... of each sequence.
 
-    One entry less than tokens: the first has nothing before it.
+    One entry fewer than tokens: the first token has no context.
     """
     ranked: list[list[RankedToken]] = [[] for _ in sequences]
     for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
@@ -85,7 +111,7 @@ def rank_tokens(
 
 
 def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices of sequences of two or more tokens, grouped by similar length so that little is padding."""
+    """Indices of sequences of two or more tokens, grouped by length to save padding."""
     batch: list[int] = []
     for index in sorted((i for i, length in enumerate(lengths) if length > 1), key=lambda i: -lengths[i]):
         if batch and lengths[batch[0]] * (len(batch) + 1) > max_tokens:
@@ -99,9 +125,9 @@ def _microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]
 def _logit_chunks(
     model: "PreTrainedModel", sequences: Sequence[Sequence[int]], temperature: float
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits / temperature [B, t, V] and the tokens [B, t] they predict, for successive runs of t positions.
+    """Logits / temperature [B, t, V] and target tokens [B, t] of successive chunks of t positions.
 
-    Sequences are padded on the right; entries behind a sequence's end mean nothing.
+    Sequences are padded on the right; entries beyond the end of a sequence are meaningless.
     """
     width = max(len(sequence) for sequence in sequences)
     tokens_BT = torch.tensor([[*sequence, *[0] * (width - len(sequence))] for sequence in sequences])
@@ -119,5 +145,5 @@ def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _head(model: "PreTrainedModel", hidden: torch.Tensor) -> torch.Tensor:
-    """Logits in float32 of hidden states, as the model's own forward pass makes them; apart from it in chunks."""
+    """Logits in float32, as the model's own forward pass computes them."""
     return LogitScaling.of(model).apply_(model.get_output_embeddings()(hidden).float())

@@ -88,8 +88,10 @@ def serve(
         vocab_size=loaded.config.get_text_config().vocab_size,
         context_length=engine.context_length,
     )
-    desk = AdmissionController(engine, max_batch=max_batch, max_pending=max_pending)
-    app = create_app(served, desk, api_key=api_key, names=names_of(host, allowed_hosts), allow_updates=allow_updates)
+    admission = AdmissionController(engine, max_batch=max_batch, max_pending=max_pending)
+    app = create_app(
+        served, admission, api_key=api_key, names=names_of(host, allowed_hosts), allow_updates=allow_updates
+    )
     engine.start()
     try:
         _Server(app, engine, served.name).run(sockets=[listener])

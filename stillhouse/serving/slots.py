@@ -41,22 +41,22 @@ class SlotLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes the new states and returns all states of the rows in use, [batch, heads, columns, head_dim].
 
-        Under `aim_at_whole` these are all slots one after the other, [1, heads, (slots + 1) * columns, head_dim].
+        Under `target_all_slots` these are all slots one after the other, [1, heads, (slots + 1) * columns, head_dim].
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
     def _write(self, buffer: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        aim = self._cache
+        cache = self._cache
         rows = states.transpose(1, 2).flatten(0, 1)
-        if aim.source is not None:
-            rows = rows.index_select(0, aim.source)
-        places = buffer.flatten(0, 1)
-        places.index_copy_(0, aim.target, rows.to(buffer.dtype))
-        if aim.is_whole:
-            return places.transpose(0, 1)[None]
-        return buffer[aim.first_slot : aim.first_slot + len(states), : aim.columns_in_use].transpose(1, 2)
+        if cache.source is not None:
+            rows = rows.index_select(0, cache.source)
+        flat = buffer.flatten(0, 1)
+        flat.index_copy_(0, cache.target, rows.to(buffer.dtype))
+        if cache.shows_all_slots:
+            return flat.transpose(0, 1)[None]
+        return buffer[cache.first_slot : cache.first_slot + len(states), : cache.columns_in_use].transpose(1, 2)
 
     def resize(self, num_slots: int, num_columns: int) -> None:
         """Grows the buffers, keeping what is in them."""
@@ -69,11 +69,11 @@ class SlotLayer(CacheLayerMixin):
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of what attention sees."""
+        """Number and offset of the columns visible to attention."""
         return self._cache.columns_in_use, 0
 
     def get_seq_length(self) -> int:
-        """Columns attention sees; a slot's own length is known to the generator only."""
+        """Columns visible to attention; only the generator knows the length of each slot."""
         return self._cache.columns_in_use
 
     def get_max_length(self) -> int:
@@ -89,9 +89,9 @@ class SlotCache(Cache):
         self.num_columns = 0
         self.first_slot = 0
         self.columns_in_use = 0
-        self.is_whole = False
+        self.shows_all_slots = False
         self.longest: int | None = None
-        """Most columns that any sequence can come to need; None where that is not known."""
+        """Upper bound of the columns that any sequence needs; None if unknown."""
         self.source: torch.Tensor | None = None
         self.target = torch.empty(0, dtype=torch.long, device=device)
         self.device = device
@@ -99,14 +99,14 @@ class SlotCache(Cache):
 
     @property
     def spare_target(self) -> int:
-        """A place for keys and values that nobody reads."""
+        """Index of a column that is never read."""
         return self.num_slots * self.num_columns
 
     def reserve(self, num_slots: int, num_columns: int) -> bool:
-        """Makes room for at least so many slots and columns; columns double when they grow, but for `longest`.
+        """Grows to at least so many slots and columns; columns double up to `longest`.
 
         Returns:
-            Whether there had been less, so that the buffers are others now.
+            Whether the buffers were reallocated.
         """
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
             return False
@@ -118,14 +118,14 @@ class SlotCache(Cache):
             layer.resize(self.num_slots, self.num_columns)
         return True
 
-    def aim(self, first_slot: int, starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Directs the next forward pass.
+    def target_rows(self, first_slot: int, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        """Sets where the next forward pass writes.
 
         Row i of its input, left-padded to the longest, holds `lengths[i]` new tokens for the columns from `starts[i]`
         of slot `first_slot + i`.
         """
         width = max(lengths)
-        self.is_whole = False
+        self.shows_all_slots = False
         self.first_slot = first_slot
         self.columns_in_use = max(start + length for start, length in zip(starts, lengths, strict=True))
         source: list[int] = []
@@ -138,23 +138,23 @@ class SlotCache(Cache):
         is_padded = len(source) < width * len(lengths)
         self.source = torch.tensor(source, device=self.device) if is_padded else None
 
-    def aim_at(self, targets: torch.Tensor, num_columns: int) -> None:
-        """Directs the next forward pass, of one token for each slot from the first on.
+    def target_columns(self, targets: torch.Tensor, num_columns: int) -> None:
+        """Sets where the next forward pass writes one token for each slot from the first on.
 
         Args:
-            targets: [rows], slot * `num_columns` of the buffers + position; read when the pass writes.
-            num_columns: that attention sees.
+            targets: [rows], slot * `num_columns` of the buffers + position; read during the pass.
+            num_columns: columns visible to attention.
         """
-        self.first_slot, self.columns_in_use, self.is_whole = 0, num_columns, False
+        self.first_slot, self.columns_in_use, self.shows_all_slots = 0, num_columns, False
         self.source, self.target = None, targets
 
-    def aim_at_whole(self, targets: torch.Tensor) -> None:
-        """Directs the next forward pass, of one row whose tokens belong to any slots.
+    def target_all_slots(self, targets: torch.Tensor) -> None:
+        """Sets where the next forward pass writes one packed row whose tokens belong to any slots.
 
         Args:
-            targets: [tokens], slot * `num_columns` + position; read when the pass writes.
+            targets: [tokens], slot * `num_columns` + position; read during the pass.
         """
-        self.first_slot, self.columns_in_use, self.is_whole = 0, self.num_columns, True
+        self.first_slot, self.columns_in_use, self.shows_all_slots = 0, self.num_columns, True
         self.source, self.target = None, targets
 
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
@@ -177,3 +177,89 @@ def computed_type(states: torch.Tensor) -> torch.dtype:
     """The type in which attention computes with these states."""
     device = states.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+
+
+class SlotTable:
+    """Knows the tokens of parked slots and finds the one that a prompt continues.
+
+    Slots 0..n-1 belong to the n running rows (the generator keeps them dense); slots from n on are parked or free.
+    """
+
+    def __init__(self, cache: SlotCache) -> None:
+        self._cache = cache
+        self._parked: dict[int, list[int]] = {}
+        """Slot to the tokens whose keys and values it holds, longest parked first."""
+
+    def reusable(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
+        """Tokens of the prompt that some slot holds; `running` are the prompts of slots 0, 1, ..."""
+        return self._best(prompt_ids, running)[1]
+
+    def take(self, slot: int, prompt_ids: Sequence[int], running: Sequence[Sequence[int]] = ()) -> int:
+        """Prepares `slot`, the first behind the running rows, for a prompt.
+
+        A parked sequence that the prompt continues is moved there; one that diverges, or still runs, is copied up to
+        the common prefix. The last prompt token is always fed again, since its logits are needed.
+
+        Args:
+            slot: slot of the prompt.
+            prompt_ids: the prompt.
+            running: prompts of the running rows by slot, none of them changed since their keys and values were made.
+
+        Returns:
+            Number of leading prompt tokens that the slot holds already.
+        """
+        self._cache.reserve(slot + 1, 1)
+        match, num_held = self._best(prompt_ids, running)
+        if match is not None and len(self._parked.get(match, ())) == num_held:
+            self._swap_in(match, slot)
+        elif match == slot:
+            del self._parked[slot]
+        else:
+            self.vacate(slot)
+            # `vacate` may have moved or evicted the match.
+            match, num_held = self._best(prompt_ids, running)
+            if match is not None:
+                self._cache.copy_slots([match], [slot], num_held)
+        return num_held
+
+    def park(self, slot: int, tokens: list[int]) -> None:
+        """Records that `slot`, just behind the running rows, holds these tokens of a finished sequence."""
+        if tokens:
+            self._parked[slot] = tokens
+
+    def forget(self) -> None:
+        """Drops all parked slots, whose keys and values are those of old weights."""
+        self._parked.clear()
+
+    def _best(self, prompt_ids: Sequence[int], running: Sequence[Sequence[int]]) -> tuple[int | None, int]:
+        """Slot with the longest common prefix, and its length; (None, 0) if none matches.
+
+        Only sequences that are a prefix of the prompt, or the reverse, match.
+        """
+        prompt = list(prompt_ids)
+        best: tuple[int | None, int] = (None, 0)
+        for slot, held in (*self._parked.items(), *enumerate(running)):
+            length = min(len(held), len(prompt) - 1)
+            if length > best[1] and held[length - 1] == prompt[length - 1] and list(held[:length]) == prompt[:length]:
+                best = slot, length
+        return best
+
+    def _swap_in(self, match: int, slot: int) -> None:
+        """Swaps a parked sequence into `slot`."""
+        tokens = self._parked.pop(match)
+        if match != slot:
+            displaced = self._parked.pop(slot, [])
+            self._cache.swap_slots(match, slot, max(len(tokens), len(displaced)))
+            if displaced:
+                self._parked[match] = displaced
+
+    def vacate(self, slot: int) -> None:
+        """Moves the sequence parked in `slot` to a free slot, or over the one parked longest."""
+        if slot not in self._parked:
+            return
+        free = next((other for other in range(slot + 1, self._cache.num_slots) if other not in self._parked), None)
+        target = free if free is not None else next(iter(self._parked))
+        tokens = self._parked.pop(slot)
+        if target != slot:
+            self._parked[target] = tokens
+            self._cache.copy_slots([slot], [target], len(tokens))

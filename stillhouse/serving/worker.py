@@ -1,8 +1,8 @@
-"""The one thread that runs the model: sampling and scoring for any number of callers at once.
+"""The thread that runs the model: samples and scores for any number of callers at once.
 
-Callers hand over work and get a future. Between two decode steps the thread takes what has come in; scoring requests
-that wait together are scored together. Which requests share a step depends on when they arrive, and with it the last
-bits of their log-probabilities: a seed repeats a completion over HTTP unless two tokens are tied to within rounding.
+Callers submit work and get a future. Between two decode steps the thread takes new work; scoring requests that wait
+together are scored together. Which requests share a step, and so the last bits of their log-probabilities, depends on
+their arrival: over HTTP a seed repeats a completion unless two tokens are tied to within rounding.
 """
 
 import threading
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from stillhouse.serving.adapters import AdaptedModel
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
+from stillhouse.serving.models import AdaptedModel
 from stillhouse.serving.score import RankedToken, rank_tokens
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Engine:
         """Queues a completion by the model or one of its adapters.
 
         Raises:
-            EngineStopped: If the engine was stopped.
+            EngineStopped: the engine was stopped.
         """
         work = _Sample(request, adapter)
         self._put(work)
@@ -101,26 +101,26 @@ class Engine:
         """Queues the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`.
 
         Raises:
-            EngineStopped: If the engine was stopped.
+            EngineStopped: the engine was stopped.
         """
         work = _Score(token_ids, num_top, temperature, adapter)
         self._put(work)
         return work.future
 
     def change(self, apply: Callable[[AdaptedModel], None], adapter: str | None) -> "Future[None]":
-        """Queues a change of an adapter, or of the model's own weights (None), which happens between two steps.
+        """Queues a change of an adapter, or of the model itself (None), between two steps.
 
-        The future has a ValueError where `apply` refuses, or completions of what is to change are under way.
+        The future raises ValueError if `apply` does, or while completions of the changed weights are running.
 
         Raises:
-            EngineStopped: If the engine was stopped.
+            EngineStopped: the engine was stopped.
         """
         work = _Change(apply, adapter)
         self._put(work)
         return work.future
 
     def abandon(self, future: "Future[Any]") -> None:
-        """Says that nobody waits for a future any more; a completion is then not computed further."""
+        """Tells the engine that a future is no longer awaited, which cancels its completion."""
         self._inbox.put(future)
 
     def _put(self, work: _Sample | _Score | _Change) -> None:
@@ -131,15 +131,15 @@ class Engine:
 
     def _loop(self) -> None:
         while not self._is_stopped:
-            self._take_in()
+            self._take_work()
             for adapter, generator in list(self._generators.items()):
                 if generator.num_active and not self._is_stopped:
                     self._step(adapter, generator)
         self._fail(list(self._running.values()), EngineStopped(_STOPPED))
         self._drain()
 
-    def _take_in(self) -> None:
-        """Takes all work that has arrived; waits for some when there is nothing else to do."""
+    def _take_work(self) -> None:
+        """Takes all work that has arrived; blocks while idle."""
         scores: list[_Score] = []
         is_idle = not self._running
         while True:
@@ -154,7 +154,7 @@ class Engine:
             if isinstance(work, Future):
                 self._cancel(work)
             elif not work.future.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
+                continue  # cancelled by its caller
             elif isinstance(work, _Change):
                 self._score(scores)
                 scores.clear()
@@ -168,16 +168,16 @@ class Engine:
         self._score(scores)
 
     def _change(self, work: _Change) -> None:
-        touched = [adapter for adapter, _ in self._running if work.adapter in (None, adapter)]
+        busy = [adapter for adapter, _ in self._running if work.adapter in (None, adapter)]
         try:
-            if touched:
-                raise ValueError(f"{len(touched)} completions of what is to change are under way; wait for their end")
+            if busy:
+                raise ValueError(f"{len(busy)} completions of what is to change are under way; wait for their end")
             work.apply(self._model)
         except Exception as error:
             work.future.set_exception(error)
             return
         self.adapters = self._model.folders
-        # What is cached is of the weights as they were.
+        # Caches hold keys and values of the old weights.
         stale = list(self._generators) if work.adapter is None else [work.adapter]
         for adapter in stale:
             if adapter in self._generators:
@@ -204,9 +204,9 @@ class Engine:
         try:
             self._model.switch(adapter)
             finished = generator.step()
-        except Exception as error:  # out of memory, above all: the callers' failure, not the thread's end
-            failed = [place for place in self._running if place[0] == adapter]
-            self._fail([self._running.pop(place) for place in failed], error)
+        except Exception as error:  # such as out of memory: fails the requests, not the thread
+            failed = [key for key in self._running if key[0] == adapter]
+            self._fail([self._running.pop(key) for key in failed], error)
             self._generators.pop(adapter).close()
             return
         for handle, generation in finished:

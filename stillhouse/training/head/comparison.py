@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.config import Divergence
-from stillhouse.serving.logits import UNSCALED, LogitScaling
+from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.training.head.compiled import MIN_TOKENS, any_length, compiled
 from stillhouse.training.head.divergence import Pair, divergences
 from stillhouse.training.head.layer import OutputLayer

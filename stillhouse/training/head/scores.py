@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from torch import Tensor, nn
 
 from stillhouse.config import Divergence
-from stillhouse.serving.logits import UNSCALED, LogitScaling
+from stillhouse.serving.score import UNSCALED, LogitScaling
 from stillhouse.types import Sample
 
 ScoreName = Literal["entropy", "mean_logprob", "reverse_kl"]

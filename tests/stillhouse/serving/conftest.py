@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from stillhouse.processes.guarded_process import GuardedProcess
+from stillhouse.serving.attention import Kernel, Places
 from stillhouse.serving.models import load_model
-from stillhouse.serving.ragged import Kernel, Places
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -5,10 +5,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from stillhouse.serving.attention import Kernel
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.graphs import Pass, RecordedPasses, Shape
-from stillhouse.serving.ragged import Kernel
 from stillhouse.serving.sampling import PickSteps
 
 Forced = Callable[..., list[float]]

@@ -1,6 +1,7 @@
+import pytest
 import torch
 
-from stillhouse.serving.slots import SlotCache
+from stillhouse.serving.slots import SlotCache, SlotTable
 
 
 def states(*rows: list[float]) -> torch.Tensor:
@@ -11,9 +12,9 @@ def states(*rows: list[float]) -> torch.Tensor:
 def test_new_states_go_behind_what_each_slot_holds_and_padding_goes_nowhere() -> None:
     cache = SlotCache(1, torch.device("cpu"))
     cache.reserve(2, 4)
-    cache.aim(0, [0, 0], [1, 3])
+    cache.target_rows(0, [0, 0], [1, 3])
     cache.update(states([-1, -1, 1], [4, 5, 6]), states([-1, -1, 1], [4, 5, 6]), 0)
-    cache.aim(0, [1, 3], [1, 1])
+    cache.target_rows(0, [1, 3], [1, 1])
     keys, values = cache.update(states([2], [7]), states([2], [7]), 0)
     assert keys.shape == (2, 1, 4, 1)
     assert keys[0, 0, :2, 0].tolist() == [1, 2]
@@ -25,7 +26,7 @@ def test_new_states_go_behind_what_each_slot_holds_and_padding_goes_nowhere() ->
 def test_growing_keeps_what_is_held() -> None:
     cache = SlotCache(2, torch.device("cpu"))
     cache.reserve(1, 2)
-    cache.aim(0, [0], [2])
+    cache.target_rows(0, [0], [2])
     for layer in range(2):
         cache.update(states([1, 2]), states([3, 4]), layer)
     cache.reserve(5, 5000)
@@ -38,9 +39,9 @@ def test_growing_keeps_what_is_held() -> None:
 def test_a_forward_pass_may_touch_slots_from_the_middle_only() -> None:
     cache = SlotCache(1, torch.device("cpu"))
     cache.reserve(3, 2)
-    cache.aim(0, [0, 0, 0], [1, 1, 1])
+    cache.target_rows(0, [0, 0, 0], [1, 1, 1])
     cache.update(states([1], [2], [3]), states([1], [2], [3]), 0)
-    cache.aim(1, [0, 1], [1, 1])
+    cache.target_rows(1, [0, 1], [1, 1])
     keys, _ = cache.update(states([8], [9]), states([8], [9]), 0)
     assert keys[:, 0, :, 0].tolist() == [[8, 0], [3, 9]]
     assert cache.layers[0].keys[0, 0].item() == 1
@@ -63,7 +64,7 @@ def test_a_packed_row_writes_to_any_slots_and_sees_all_places() -> None:
     cache = SlotCache(1, torch.device("cpu"))
     cache.longest = 4
     cache.reserve(2, 4)
-    cache.aim_at_whole(torch.tensor([0, 1, 6]))
+    cache.target_all_slots(torch.tensor([0, 1, 6]))
     keys, values = cache.update(states([1, 2, 7]), states([1, 2, 7]), 0)
     assert keys[0, 0, :, 0].tolist() == [1, 2, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0]
     assert torch.equal(keys, values)
@@ -73,7 +74,86 @@ def test_a_packed_row_writes_to_any_slots_and_sees_all_places() -> None:
 def test_states_are_kept_in_the_type_that_attention_computes_in() -> None:
     cache = SlotCache(1, torch.device("cpu"))
     cache.reserve(1, 4)
-    cache.aim(0, [0], [2])
+    cache.target_rows(0, [0], [2])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         keys, values = cache.update(states([1, 2]), states([3, 4]).bfloat16(), 0)
     assert (keys.dtype, values.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
+WIDTH = 8
+
+
+@pytest.fixture
+def cache() -> SlotCache:
+    """One layer, three slots; slot s holds the number 10 * s + column in every column."""
+    cache = SlotCache(1, torch.device("cpu"))
+    cache.reserve(3, WIDTH)
+    cache.target_rows(0, [0, 0, 0], [WIDTH] * 3)
+    states = torch.tensor([[10.0 * slot + column for column in range(WIDTH)] for slot in range(3)])[:, None, :, None]
+    cache.update(states, -states, 0)
+    return cache
+
+
+def held(cache: SlotCache, slot: int, length: int) -> list[float]:
+    return cache.layers[0].keys[slot, :length, 0, 0].tolist()
+
+
+def test_the_longest_parked_sequence_that_the_prompt_continues_is_brought_to_its_slot(cache: SlotCache) -> None:
+    table = SlotTable(cache)
+    table.park(2, [5, 6, 7])
+    table.park(1, [5, 6])
+    assert table.reusable([5, 6, 7, 8]) == 3
+    assert table.take(0, [5, 6, 7, 8]) == 3
+    assert held(cache, 0, 3) == [20.0, 21.0, 22.0]
+    assert table.reusable([5, 6, 9]) == 2, "the other one is still parked"
+
+
+@pytest.mark.parametrize("prompt", [[5], [9, 5, 6, 7, 8], [5, 6, 8, 7]])
+def test_a_sequence_that_goes_another_way_is_not_used(cache: SlotCache, prompt: list[int]) -> None:
+    table = SlotTable(cache)
+    table.park(2, [5, 6, 7])
+    assert table.reusable(prompt) == 0
+    assert table.take(0, prompt) == 0
+
+
+@pytest.mark.parametrize(("slot", "prompt"), [(0, [5, 6, 7]), (2, [5, 6, 7]), (0, [5, 6])])
+def test_of_a_longer_parked_sequence_the_start_is_used_but_for_the_last_token(
+    cache: SlotCache, slot: int, prompt: list[int]
+) -> None:
+    table = SlotTable(cache)
+    table.park(2, [5, 6, 7])
+    used = len(prompt) - 1
+    assert table.take(slot, prompt) == used
+    assert held(cache, slot, used) == [20.0 + column for column in range(used)]
+    assert table.reusable([5, 6, 7, 8]) == (0 if slot == 2 else 3), "parked on, unless it lay where the prompt goes"
+
+
+def test_a_running_sequence_of_the_same_prompt_is_copied(cache: SlotCache) -> None:
+    table = SlotTable(cache)
+    assert table.take(2, [5, 6, 7], running=[[5, 9, 7], [5, 6, 7]]) == 2
+    assert held(cache, 2, 2) == [10.0, 11.0]
+    assert held(cache, 1, 3) == [10.0, 11.0, 12.0]
+
+
+def test_what_lies_in_a_needed_slot_moves_to_a_free_one(cache: SlotCache) -> None:
+    table = SlotTable(cache)
+    table.park(1, [5, 6])
+    table.take(1, [1, 2])
+    assert held(cache, 2, 2) == [10.0, 11.0]
+    assert table.take(2, [5, 6, 7]) == 2
+
+
+def test_without_a_free_slot_the_one_parked_longest_gives_way(cache: SlotCache) -> None:
+    table = SlotTable(cache)
+    table.park(2, [8, 8])
+    table.park(1, [5, 6])
+    table.take(1, [1, 2])
+    assert (table.reusable([8, 8, 8]), table.reusable([5, 6, 7])) == (0, 2)
+    assert held(cache, 2, 2) == [10.0, 11.0]
+
+
+def test_forgotten_slots_match_nothing(cache: SlotCache) -> None:
+    table = SlotTable(cache)
+    table.park(2, [5, 6, 7])
+    table.forget()
+    assert table.reusable([5, 6, 7, 8]) == 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from stillhouse.errors import TrainingError
-from stillhouse.serving.logits import LogitScaling
+from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import chunk_tokens
 from stillhouse.training.head.softmax import wide
 from stillhouse.training.model.attention import hidden_before_targets

@@ -11,7 +11,7 @@ from transformers import CohereConfig, Gemma2Config, GraniteConfig, PreTrainedCo
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from stillhouse.config import Divergence
-from stillhouse.serving.logits import LogitScaling
+from stillhouse.serving.score import LogitScaling
 from stillhouse.training.head.fused import LossSums, fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
 from stillhouse.training.head.softmax import block_rows

@@ -156,7 +156,9 @@ def test_what_a_model_writes_is_text_and_the_page_runs_and_loads_nothing(
 
 
 def test_best_worst_and_some_others_are_chosen_by_reward_then_by_advantage(tokenizer: PreTrainedTokenizerBase) -> None:
-    rollouts = [scored_trajectory(tokenizer, reward, advantage=number) for number, reward in enumerate([0, 1, None, 1, 0, 0.5])]
+    rollouts = [
+        scored_trajectory(tokenizer, reward, advantage=number) for number, reward in enumerate([0, 1, None, 1, 0, 0.5])
+    ]
     chosen = select(rollouts, seed=0)
     places = [rollouts.index(one.scored) for one in chosen]
     assert places[:4] == [3, 1, 0, 4]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from stillhouse.serving.gate import MAX_BODY_BYTES
+from stillhouse.serving.admission import MAX_BODY_BYTES
 
 BEARER = "authorization: Bearer secret\r\n"
 
