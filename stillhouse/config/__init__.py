@@ -1,7 +1,5 @@
 """Typed config: one frozen root with a section for each stage."""
 
-from stillhouse.config.approval import ApprovalConfig
-from stillhouse.config.data import PromptsConfig, Verifier
 from stillhouse.config.dataset import (
     ContaminationConfig,
     Criterion,
@@ -13,18 +11,22 @@ from stillhouse.config.dataset import (
     LabelsConfig,
     SelectionConfig,
 )
-from stillhouse.config.demo import DEMO
 from stillhouse.config.load import load_config, parse_config
 from stillhouse.config.on_policy import Divergence, OnPolicyConfig
 from stillhouse.config.on_policy_teacher import OnPolicyTeacher
-from stillhouse.config.promotion import Margin, PromotionConfig
-from stillhouse.config.roles import ModelRole
-from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
-from stillhouse.config.root import DistillConfig
-from stillhouse.config.run import EvaluationConfig, RuntimeConfig, StageName, TrackingConfig
-from stillhouse.config.student import StudentConfig
-from stillhouse.config.tools import McpServerConfig, ToolsConfig
-from stillhouse.config.training import SftConfig, SftSource, TrainerConfig
+from stillhouse.config.promotion import ApprovalConfig, Margin, PromotionConfig
+from stillhouse.config.rollouts import (
+    BudgetConfig,
+    McpServerConfig,
+    PromptsConfig,
+    RolloutsConfig,
+    TeacherConfig,
+    ToolsConfig,
+    Verifier,
+)
+from stillhouse.config.root import DEMO, DistillConfig
+from stillhouse.config.run import EvaluationConfig, ModelRole, RuntimeConfig, StageName, TrackingConfig
+from stillhouse.config.training import SftConfig, SftSource, StudentConfig, TrainerConfig
 
 __all__ = [
     "DEMO",

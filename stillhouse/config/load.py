@@ -9,8 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from stillhouse.config.root import DistillConfig
-from stillhouse.config.secrets import SECRET_ERROR, looks_secret
-from stillhouse.config.written_keys import may_be_repeated
+from stillhouse.config.secrets import SECRET_ERROR, looks_secret, may_be_repeated
 from stillhouse.errors import ConfigError
 
 

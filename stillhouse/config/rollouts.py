@@ -1,11 +1,100 @@
-"""Sections of the teacher, the rollouts and what they may cost."""
+"""Sections of the rollouts: prompts, tools, teacher, sampling, budget."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from stillhouse.config.secrets import VariableName
 from stillhouse.config.section import Section
 from stillhouse.types import JsonObject
+
+Verifier = Literal[
+    "exact", "normalised", "contains", "numeric", "math", "choice", "set", "list", "regex", "json", "python", "judge"
+]
+"""How an answer is compared with the expected one; `stillhouse.verification` says what each does."""
+
+
+class PromptsConfig(Section):
+    """Where prompts come from and which of them are held out for evaluation."""
+
+    source: str = "embedded:prompts.jsonl"
+    """Path of a txt, jsonl, csv or Parquet file, `hf:NAME` for a Hugging Face dataset, or `embedded:NAME`."""
+    format: Literal["auto", "txt", "jsonl", "csv", "parquet", "hf"] = "auto"
+    """How to read the source; `auto` decides by its ending or prefix."""
+    hf_split: str = "train"
+    """Split to read when the source is a Hugging Face dataset."""
+    max_prompts: int | None = Field(default=None, ge=1)
+    """Use the first so many distinct prompts; None uses all."""
+    entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Use only these rows of the source, counted from 0; empty uses all."""
+    held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of prompts that no stage before evaluation sees, decided by each prompt's content."""
+    split_seed: int = 0
+    """Draws another held-out set of the same size."""
+    verifier: Verifier = "normalised"
+    """How an answer is compared with `expected_answer`; a row's `metadata.verifier` overrides it."""
+    verifier_by_tag: dict[str, Verifier] = {}
+    """Verifiers of prompts with these tags; a row's `metadata.verifier` overrides them."""
+    failure_budget: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of malformed rows above which the stage fails."""
+
+
+class McpServerConfig(Section):
+    """An MCP server whose tools are offered under their own names."""
+
+    name: str = Field(min_length=1)
+    """What messages and logs call it."""
+    command: tuple[str, ...] = ()
+    """Program and arguments of a server that speaks over stdio; empty for one behind `url`."""
+    url: str | None = None
+    """Address of a server that speaks streamable HTTP; None for one that is started by `command`."""
+    allow: tuple[str, ...] = ()
+    """Names of the tools to offer; empty offers all."""
+    environment: tuple[str, ...] = ()
+    """Names of environment variables that reach the program, beside PATH and HOME; it sees no other."""
+    headers_env: dict[str, VariableName] = {}
+    """HTTP headers whose values are in environment variables, as `Authorization: VARIABLE`."""
+    timeout_s: float = Field(default=60.0, gt=0.0)
+    """Longest run of one call in seconds."""
+    stateless: bool = False
+    """Calls do not depend on each other: all rollouts share one session; else each rollout gets its own."""
+
+    @model_validator(mode="after")
+    def _one_transport(self) -> Self:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError(f"MCP server {self.name!r}: give either command or url")
+        return self
+
+
+class ToolsConfig(Section):
+    """Tools the teacher and the student may call, and the user's rewards."""
+
+    builtin: tuple[Literal["calculator", "browse", "search"], ...] = ()
+    """Tools that come with Stillhouse."""
+    file: str | None = None
+    """Path of a Python file whose functions under `@tool` are offered; None offers none."""
+    rewards_file: str | None = None
+    """Path of a Python file whose functions under `@reward` score trajectories; None has none."""
+    mcp: tuple[McpServerConfig, ...] = ()
+    """MCP servers whose tools are offered."""
+    timeout_s: float = Field(default=60.0, gt=0.0)
+    """Longest run of one tool call in seconds, for tools that set none of their own."""
+    environment: tuple[str, ...] = ()
+    """Names of environment variables that reach sandboxed tools and `ToolArgs.environment`; no other does."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts that `browse` and `search` may reach although they are private, as `name` or `name:port`."""
+    browse_max_characters: int = Field(default=8000, ge=100)
+    """Length at which a page's markdown is cut."""
+    browse_with: Literal["auto", "browser", "http"] = "auto"
+    """`browser` renders pages in Chromium, `http` only fetches them; `auto` takes Chromium where there is one."""
+    search_url: str | None = None
+    """SearXNG-compatible endpoint of `search`, such as `https://searx.example/search`."""
+
+    @model_validator(mode="after")
+    def _search_has_an_endpoint(self) -> Self:
+        if "search" in self.builtin and self.search_url is None:
+            raise ValueError("tools.builtin names search, but tools.search_url is not set: name a SearXNG endpoint")
+        return self
 
 
 class TeacherConfig(Section):

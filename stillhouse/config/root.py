@@ -1,23 +1,18 @@
-"""The whole config: what a YAML file holds, what a flow takes, what the Prefect form shows."""
+"""The whole config: the body of a YAML file, the parameter of a flow, the form in Prefect."""
 
-from typing import Self
+from typing import Final, Self
 
 from pydantic import model_validator
 
-from stillhouse.config.approval import ApprovalConfig
-from stillhouse.config.data import PromptsConfig
 from stillhouse.config.dataset import DatasetConfig
 from stillhouse.config.on_policy import OnPolicyConfig
-from stillhouse.config.promotion import PromotionConfig
-from stillhouse.config.rollouts import BudgetConfig, RolloutsConfig, TeacherConfig
+from stillhouse.config.on_policy_teacher import cannot_score, cannot_score_at
+from stillhouse.config.promotion import ApprovalConfig, PromotionConfig
+from stillhouse.config.rollouts import BudgetConfig, PromptsConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.config.run import EvaluationConfig, RuntimeConfig, TrackingConfig
-from stillhouse.config.scorers import cannot_score, cannot_score_at
-from stillhouse.config.secrets import passwords_in
+from stillhouse.config.secrets import holds_key, keys_in_addresses, keys_in_body, passwords_in
 from stillhouse.config.section import Section
-from stillhouse.config.student import StudentConfig
-from stillhouse.config.tools import ToolsConfig
-from stillhouse.config.training import SftConfig
-from stillhouse.config.written_keys import holds_key, keys_in_addresses, keys_in_body
+from stillhouse.config.training import SftConfig, StudentConfig
 
 
 class DistillConfig(Section):
@@ -148,3 +143,35 @@ class DistillConfig(Section):
         """The local model that students are measured against: the first that has their tokens, None without one."""
         other = {teacher.name for teacher in self.on_policy.teachers if teacher.alignment == "bytes"}
         return next((ref for name, ref in self.local_teachers.items() if name not in other), None)
+
+
+DEMO: Final = DistillConfig(
+    prompts=PromptsConfig(verifier="numeric"),
+    # The embedded teacher was taught to calculate with this tool and cannot answer without it.
+    tools=ToolsConfig(builtin=("calculator",)),
+    rollouts=RolloutsConfig(max_prompts=400, temperature=1.0, max_tokens=48, max_turns=6),
+    student=StudentConfig(parameters="full", dtype="float32", max_length=512),
+    sft=SftConfig(
+        num_epochs=3,
+        batch_size=32,
+        microbatch_tokens=2048,
+        learning_rate=5e-4,
+        schedule="linear",
+        checkpoint_every_steps=20,
+        log_every_steps=2,
+    ),
+    on_policy=OnPolicyConfig(
+        enabled=True,
+        num_steps=100,
+        prompts_per_step=64,
+        max_tokens=48,
+        max_turns=6,
+        learning_rate=5e-4,
+        schedule="linear",
+        checkpoint_every_steps=20,
+        log_every_steps=2,
+    ),
+    evaluation=EvaluationConfig(max_tokens=48, max_turns=6),
+    runtime=RuntimeConfig(concurrency=8, num_threads=1),
+)
+"""As `configs/demo.yaml`."""

@@ -1,12 +1,12 @@
-"""Sections of evaluation, tracking and the machine."""
+"""Sections of the run as a whole: evaluation, tracking, runtime; and the roles of models asked over HTTP."""
 
-from typing import Literal, Self
+from enum import Enum
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stillhouse.config.aliases import Alias
 from stillhouse.config.secrets import VariableName
-from stillhouse.config.section import Section
+from stillhouse.config.section import Alias, Section
 
 StageName = Literal[
     "prompts",
@@ -147,3 +147,23 @@ class RuntimeConfig(Section):
         if self.launcher == "torchrun" and self.num_hosts > 1 and self.rendezvous is None:
             raise ValueError(f"runtime.num_hosts = {self.num_hosts} needs runtime.rendezvous, such as `10.0.0.5:29400`")
         return self
+
+
+class ModelRole(Enum):
+    """What a model is asked for. An error about its endpoint, key or price names the settings of its role."""
+
+    TEACHER = ("teacher", "api_key_env")
+    JUDGE = ("dataset.judge.model", "judge_api_key_env")
+    EMBEDDINGS = ("dataset.embeddings", "embeddings_api_key_env")
+
+    def __init__(self, section: str, key_field: str) -> None:
+        self.section: Final = section
+        """Path of the section that names endpoint, model and price."""
+        self.key_setting: Final = f"runtime.{key_field}"
+        """Path of the setting that names the variable of the API key."""
+        self._key_field: Final = key_field
+
+    def key_variable(self, runtime: RuntimeConfig) -> str:
+        """Name of the environment variable that holds the API key."""
+        name: str = getattr(runtime, self._key_field) or runtime.api_key_env
+        return name

@@ -1,8 +1,9 @@
-"""What every config section is: frozen, closed to unknown keys, and readable as a form."""
+"""Base of all config sections, and a field type that several share."""
 
-from typing import Any, Final
+import re
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
@@ -37,3 +38,13 @@ class Section(BaseModel):
         # A traceback ends on a page of Prefect, and what is wrong in a config may be a key.
         hide_input_in_errors=True,
     )
+
+
+def _that_is_free(alias: str) -> str:
+    if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
+        raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")
+    return alias
+
+
+Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_that_is_free)]
+"""Letters, digits, `_` and `-`, and not what MLflow itself points to versions with."""

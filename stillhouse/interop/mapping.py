@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from stillhouse.config import DistillConfig
-from stillhouse.config.written_keys import has_the_form_of_a_key
+from stillhouse.config.secrets import looks_like_key
 from stillhouse.errors import ConfigError
 from stillhouse.interop.source_record import Unmapped
 from stillhouse.types import JsonObject
@@ -43,7 +43,7 @@ def is_secret(key: str, value: Any) -> bool:
         return any(is_secret(key, part) for part in value)
     if value in (None, "") or isinstance(value, bool):
         return False
-    return bool(_SECRET_NAME.search(key)) or _has_credentials(str(value)) or has_the_form_of_a_key(str(value))
+    return bool(_SECRET_NAME.search(key)) or _has_credentials(str(value)) or looks_like_key(str(value))
 
 
 def _has_credentials(text: str) -> bool:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.config.scorers import cannot_score
+from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper, Table, Target, to
 from stillhouse.types import JsonObject
 

@@ -6,7 +6,7 @@ After roll/configs/base_config.py (`_handle_opd_mapping`) and roll/pipeline/*/ac
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stillhouse.config.scorers import cannot_score
+from stillhouse.config.on_policy_teacher import cannot_score
 from stillhouse.errors import ConfigError
 from stillhouse.interop.mapping import LEARN_FROM_IT, ConfigMapper
 from stillhouse.interop.roll_keys import TEACHER

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config.student import StudentConfig
+from stillhouse.config.training import StudentConfig
 from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.training.model.load import load_student

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from stillhouse.config import OnPolicyTeacher
+from stillhouse.config.on_policy_teacher import cannot_score
 
 URL = "http://127.0.0.1:8000/v1"
 KINDS: dict[str, dict[str, Any]] = {
@@ -45,3 +46,41 @@ def test_every_kind_is_taken_with_what_it_needs_also_when_all_defaults_are_writt
 def test_what_a_kind_lacks_or_has_no_use_for_is_named(kind: str, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=f"teacher 't' of kind '{kind}' .*{told}"):
         teacher(kind, **settings)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-4o",
+        "gpt-4.1-mini",
+        "chatgpt-4o-latest",
+        "o3",
+        "o4-mini",
+        "openai/gpt-5",
+        "openrouter/anthropic/claude-sonnet-4.5",
+        "claude-opus-4-1",
+        "google/gemini-2.5-pro",
+    ],
+)
+def test_models_behind_chat_endpoints_alone_cannot_score(model: str) -> None:
+    reason = cannot_score(model)
+    assert reason is not None
+    assert model in reason
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Qwen/Qwen3-32B",
+        "openai/gpt-oss-20b",
+        "openai-community/gpt2",
+        "gpt2",
+        "EleutherAI/gpt-j-6b",
+        "google/gemma-3-4b-it",
+        "someone/claude-like-7b",
+        "./o3-models/student",
+        "embedded:teacher",
+    ],
+)
+def test_open_weights_can_score_whoever_made_them(model: str) -> None:
+    assert cannot_score(model) is None
