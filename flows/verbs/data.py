@@ -36,10 +36,10 @@ def view(
     max_rows: Annotated[int, typer.Option(min=1, help="Most trajectories on the page.")] = 10_000,
 ) -> None:
     """Read trajectories: a page to search and filter, in one file that needs nothing beside it."""
-    from stillhouse.store.fetch_runs import bring_run
+    from stillhouse.store.runs import fetch_run
     from stillhouse.view import view_run
 
-    root = bring_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
+    root = fetch_run(store, run, lambda stage: stage not in ("sft", "on_policy"))
     page, written = view_run(run, root, output, max_rows)
     more = "" if written.is_whole else "; there are more, which --max-rows lets in"
     typer.echo(f"{page}: {written.num_rows} trajectories{more}")
@@ -111,9 +111,9 @@ def export(
 def _dataset_folder(name: str, store: str) -> Path:
     """The folder of a dataset, or of the one that a run made."""
     from flows.verbs.runs import find_folder
-    from stillhouse.store.fetch_runs import bring_run
+    from stillhouse.store.runs import fetch_run
 
-    root = bring_run(store, name, lambda stage: stage == "dataset")
+    root = fetch_run(store, name, lambda stage: stage == "dataset")
     folder, _ = find_folder(name, root, "dataset", ["dataset"])
     if not (folder / _DATASET_FILE).is_file():
         raise InputError(f"{folder}: expected the folder of a dataset, with {_DATASET_FILE}, or of a run's report")

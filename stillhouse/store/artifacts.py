@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stillhouse.errors import StoreError
-from stillhouse.store import sharing
 from stillhouse.store.atomic import replaced_folder, unwritable
 from stillhouse.store.fingerprint import canonical_json
 from stillhouse.store.manifest import (
@@ -23,28 +22,28 @@ from stillhouse.store.manifest import (
     parse_manifest,
 )
 from stillhouse.store.private import private_store, tighten, tighten_below
-from stillhouse.store.remote import RemoteFolder
+from stillhouse.store.remote import RemoteFolder, fetch_artifact, forget_artifact, share_artifact
 from stillhouse.types import Artifact, JsonObject
 
 
 class ArtifactStore:
-    """What runs leave behind: a folder, or object storage with a folder of this machine before it.
+    """Outputs of runs in a folder, or on object storage with a local folder as its cache.
 
     Args:
         location: a local folder, which need not exist, or an fsspec URL such as `s3://BUCKET/PREFIX`.
-        scratch: the folder of this machine where `location` is a URL.
+        scratch: local folder if `location` is a URL.
     """
 
     def __init__(self, location: str | Path, scratch: str | Path = "runs") -> None:
         is_url = "://" in str(location)
         self.root = Path(scratch if is_url else location).absolute()
-        """Folder of this machine."""
+        """Local folder."""
         self.remote = RemoteFolder(str(location)) if is_url else None
-        """What machines share; None where that is the folder itself."""
+        """Storage shared between machines; None if that is the folder itself."""
 
     @property
     def url(self) -> str | None:
-        """Where the storage is that machines share; None where that is the folder itself."""
+        """URL of the shared storage; None if the store is a local folder."""
         return None if self.remote is None else self.remote.url
 
     def check(self) -> None:
@@ -64,7 +63,7 @@ class ArtifactStore:
             self.remote.write("stillhouse", b"A store of Stillhouse.\n")
 
     def make(self) -> None:
-        """Makes the folder of this machine, for its owner alone; one that is there is taken from everybody else.
+        """Creates the local folder, or restricts an existing one to its owner.
 
         Raises:
             StoreError: no permission, or a file lies in its place.
@@ -75,7 +74,7 @@ class ArtifactStore:
             raise unwritable(self.root, error) from error
 
     def write(self, stage: str, key: str, fill: Callable[[Path], tuple[int, JsonObject]]) -> Artifact:
-        """The artifact that `fill` makes; whole or absent.
+        """Writes the artifact that `fill` makes, atomically.
 
         Args:
             stage: name of the stage, the folder's parent.
@@ -92,41 +91,41 @@ class ArtifactStore:
             return _seal(work, final, num_rows, facts)
 
     def here(self, artifact: Artifact) -> Artifact:
-        """The artifact as this machine knows it, with its folder under the root, wherever its writer had it."""
+        """The artifact with its folder under the local root, wherever it was written."""
         return artifact.model_copy(update={"uri": str(self.root.joinpath(*Path(artifact.uri).parts[-3:]))})
 
     def obtain(self, artifact: Artifact) -> str | None:
-        """As `problem`, but what is missing or altered here is first fetched from the storage that machines share.
+        """As `problem`, but first fetches a missing or altered artifact from the shared storage.
 
         Args:
-            artifact: as `here` gives it.
+            artifact: result of `here`.
 
         Raises:
             StoreError: the storage cannot be reached, or the folder cannot be written.
         """
         problem = self.problem(artifact)
-        return problem if problem is None or self.remote is None else sharing.fetch(self.remote, artifact)
+        return problem if problem is None or self.remote is None else fetch_artifact(self.remote, artifact)
 
     def share(self, artifact: Artifact) -> None:
-        """Makes sure that other machines can have the artifact, whose bytes are whole here.
+        """Uploads an intact artifact to the shared storage, if there is one.
 
         Raises:
             StoreError: the storage cannot be reached or refuses.
         """
         if self.remote is not None:
-            sharing.share(self.remote, artifact)
+            share_artifact(self.remote, artifact)
 
     def forget(self, artifact: Artifact) -> None:
-        """Gives up the shared copy of an artifact that cannot be used and is made again.
+        """Deletes the shared copy of an unusable artifact that will be made again.
 
         Raises:
             StoreError: the storage cannot be reached or refuses.
         """
         if self.remote is not None:
-            sharing.forget(self.remote, artifact)
+            forget_artifact(self.remote, artifact)
 
     def share_folder(self, folder: Path) -> None:
-        """Copies a folder below the root to the storage that machines share, where there is one: a report, for one.
+        """Copies a folder below the root, such as a report, to the shared storage, if there is one.
 
         Raises:
             StoreError: the storage cannot be reached or refuses.
@@ -136,21 +135,21 @@ class ArtifactStore:
             self.remote.upload({path.relative_to(self.root).as_posix(): path for path in files})
 
     def problem(self, artifact: Artifact) -> str | None:
-        """Why `artifact` cannot be used, or None when every byte of it is as it was written."""
+        """Why `artifact` cannot be used, or None if every byte is intact."""
         folder = Path(artifact.uri)
         if (problem := damage(folder)) is not None:
             return problem
-        held = artifact_in(folder)
-        if held is None or held.fingerprint != artifact.fingerprint:
+        stored = artifact_in(folder)
+        if stored is None or stored.fingerprint != artifact.fingerprint:
             return f"{folder} holds another artifact than the one recorded"
-        # Machines that share a storage may have made the same files in another time.
-        if self.remote is None and _described(held) != _described(artifact):
+        # Machines with a shared storage may record other timings for the same files.
+        if self.remote is None and _described(stored) != _described(artifact):
             return f"{folder} and the record of its stage disagree about its figures"
         return None
 
 
 def artifact_in(folder: Path) -> Artifact | None:
-    """The artifact that a folder of the store holds, by its manifest; None for any other folder."""
+    """Artifact in a folder by its manifest; None if there is none."""
     try:
         artifact = parse_manifest((folder / MANIFEST).read_bytes()).artifact
     except (OSError, DamagedManifest):
@@ -160,7 +159,7 @@ def artifact_in(folder: Path) -> Artifact | None:
 
 
 def require_whole(folder: Path) -> None:
-    """Makes sure that a folder is as its stage wrote it; folders that no stage wrote pass.
+    """Checks that an artifact's folder is intact; folders without a manifest pass.
 
     Raises:
         StoreError: it is an artifact whose files are gone or altered.

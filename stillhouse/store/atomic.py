@@ -1,15 +1,22 @@
-"""Writes that a crash cannot leave half done: temporary name, fsync, rename, fsync of the folder."""
+"""Atomic writes: temporary name, fsync, rename, fsync of the folder.
 
+A writer locks its temporary file or folder. The kernel releases the lock with the process, also of one that was killed,
+so that the next write into the same folder recognises what was left over and removes it.
+"""
+
+import ctypes
 import errno
+import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from stillhouse.errors import StoreError
-from stillhouse.store.exchange import exchange
-from stillhouse.store.temporary import temporary
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -24,12 +31,12 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replaced_atomically(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` to write to; it takes its place when the block ends well and is gone otherwise.
+    """Yields a temporary file beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
 
     Raises:
         StoreError: as `write_atomic`, also for an OSError inside the block.
     """
-    # A name like `.` has no place beside it.
+    # A name like `.` has no siblings.
     path = path.absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,9 +51,9 @@ def replaced_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` to fill; it takes its place when the block ends well and is gone otherwise.
+    """Yields a temporary folder beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
 
-    Whoever looks, also after a crash, finds the old folder or the new one, each of them whole.
+    A reader finds the complete old or the complete new folder, also after a crash.
 
     Raises:
         StoreError: no space, no permission, or `path` is a file; also for an OSError inside the block.
@@ -56,8 +63,8 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary(path, Path.mkdir) as work:
             yield work
-            for inside in work.rglob("*"):
-                sync(inside)
+            for child in work.rglob("*"):
+                sync(child)
             sync(work)
             _put(work, path)
             sync(path.parent)
@@ -66,7 +73,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 
 def _put(work: Path, path: Path) -> None:
-    """Gives the folder `work` the name `path`; the folder that had it is at `work` then, or gone."""
+    """Renames `work` to `path`; an existing folder is left at `work`, or deleted."""
     try:
         work.rename(path)
         return
@@ -76,7 +83,7 @@ def _put(work: Path, path: Path) -> None:
     try:
         exchange(work, path)
     except OSError:
-        # Where two names cannot be exchanged, a crash between the renames leaves the old folder beside its place.
+        # Without an atomic exchange, a crash between the renames leaves the old folder under another name.
         aside = work.with_suffix(".old")
         path.rename(aside)
         work.rename(path)
@@ -84,7 +91,7 @@ def _put(work: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes durable what a file holds, or what is named in a folder."""
+    """Flushes a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -93,7 +100,7 @@ def sync(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> StoreError:
-    """The error to raise when `path` cannot be written, with what to do about it."""
+    """Error for a `path` that cannot be written, with a remedy."""
     return StoreError(
         f"{path}: cannot be written: {error.strerror or error}{_free_space(path)}. Free some space or mend the "
         "permissions there, or name another place, for the store in runtime.store; then run the same command again: "
@@ -102,8 +109,102 @@ def unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def _free_space(path: Path) -> str:
-    """What is left where `path` is to be, in words."""
+    """Free space at `path` in words."""
     for folder in path.absolute().parents:
         with suppress(OSError):
             return f" ({shutil.disk_usage(folder).free / 2**30:.2f} GiB are free)"
     return ""
+
+
+_TEMPORARY_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
+
+
+@contextmanager
+def temporary(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Yields a new file or folder beside `path` under a unique name, removed after the block if still there.
+
+    Unlike `tempfile`, it takes the mode of ordinary files.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _remove_leftovers(path.parent)
+    work, lock = _claim(path, make)
+    try:
+        yield work
+    finally:
+        _remove(work)
+        if lock is not None:
+            os.close(lock)
+
+
+def _claim(path: Path, make: Callable[[Path], None]) -> tuple[Path, int | None]:
+    while True:
+        work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        make(work)
+        try:
+            return work, _lock(work)
+        except (BlockingIOError, FileNotFoundError):
+            # Another writer mistook it for a leftover before it was locked.
+            continue
+        except OSError:
+            # The file system has no locks: leftovers stay.
+            return work, None
+
+
+def _lock(path: Path) -> int:
+    """Locks `path` and returns the file descriptor that holds the lock.
+
+    Raises:
+        BlockingIOError: another holds it.
+        FileNotFoundError: it is gone.
+        OSError: this file system has no locks.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The previous holder of the lock may have removed it.
+        path.stat()
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for entry in os.scandir(folder):
+        if _TEMPORARY_NAME.fullmatch(entry.name):
+            work = folder / entry.name
+            with suppress(OSError):
+                lock = _lock(work)
+                try:
+                    _remove(work)
+                finally:
+                    os.close(lock)
+
+
+def _remove(work: Path) -> None:
+    if work.is_dir():
+        shutil.rmtree(work, ignore_errors=True)
+    else:
+        work.unlink(missing_ok=True)
+
+
+# From linux/fcntl.h and linux/fs.h.
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Atomically exchanges the names of two files or folders by renameat2(2), which Python lacks.
+
+    Raises:
+        OSError: one is missing, or the system or file system does not support it.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError as error:
+        raise OSError("this system cannot exchange names") from error
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(first), None, str(second))

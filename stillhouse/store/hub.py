@@ -1,4 +1,4 @@
-"""The edge to the Hugging Face Hub. Nothing leaves the machine unless `push_folder` is called."""
+"""Uploads to the Hugging Face Hub."""
 
 import os
 from collections.abc import Sequence
@@ -39,18 +39,18 @@ def push_folder(
     replaces: Sequence[str],
     api: "HfApi",
 ) -> str:
-    """Uploads a folder as one commit; the address of the repository.
+    """Uploads a folder as one commit and returns the address of the repository.
 
     Args:
-        folder: all of it is uploaded.
-        repository: `OWNER/NAME`; made if it is not there.
-        kind: of the repository.
+        folder: folder to upload.
+        repository: `OWNER/NAME`; created if missing.
+        kind: type of the repository.
         private: whether only its owner may read it.
-        replaces: patterns of files of earlier uploads, removed in the same commit where they are no longer there.
+        replaces: patterns of files of earlier uploads to delete in the same commit if they are gone locally.
         api: a client of the hub.
 
     Raises:
-        StoreError: the hub refuses, cannot be reached, or holds a public repository where a private one is wanted.
+        StoreError: the hub refuses or is unreachable, or the repository is public but should be private.
     """
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError

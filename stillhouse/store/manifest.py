@@ -1,4 +1,4 @@
-"""The manifest of an artifact: what its files were when it was written, and whether they still are."""
+"""The manifest of an artifact: its files when it was written, and the check that they are unchanged."""
 
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -12,7 +12,7 @@ MANIFEST: Final = "manifest.json"
 
 
 class DamagedManifest(ValueError):
-    """The bytes are not those of a manifest that Stillhouse wrote; the message says in what."""
+    """The bytes are no valid manifest; the message says why."""
 
 
 class FileEntry(BaseModel):
@@ -26,7 +26,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What `manifest.json` holds."""
+    """Content of `manifest.json`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,11 +36,11 @@ class Manifest(BaseModel):
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """The manifest in `data`.
+    """Parses a manifest.
 
     Raises:
-        DamagedManifest: it is not JSON, lacks something, names a place outside of its folder, or does not match its
-            own fingerprint.
+        DamagedManifest: it is not JSON, lacks a field, names a path outside its folder, or does not match its own
+            fingerprint.
     """
     try:
         manifest = Manifest.model_validate_json(data)
@@ -71,10 +71,9 @@ def list_files(folder: Path) -> dict[str, FileEntry]:
 
 
 def damage(folder: Path) -> str | None:
-    """Why the artifact in `folder` cannot be used, or None when every byte of it is as it was written.
+    """Why the artifact in `folder` cannot be used, or None if every byte is intact.
 
-    A link is damage too, also one that the manifest does not name: nothing writes links into an artifact, and what
-    reads a whole folder would follow it to wherever it leads.
+    Any symbolic link is damage: nothing writes links into artifacts, and readers of the folder would follow them.
     """
     try:
         manifest = parse_manifest((folder / MANIFEST).read_bytes())

@@ -1,6 +1,6 @@
-"""A store is for its owner alone: folders 0700 and files 0600, whatever the umask is.
+"""Access to a store for its owner only: folders 0700 and files 0600, whatever the umask.
 
-What belongs to somebody else stays as it is, and so does a folder that the system keeps for everybody, such as /tmp.
+Files of other users and folders that the system shares, such as /tmp, are left alone.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Final
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _PRIVATE_UMASK: Final = 0o077
-_OF_A_STORE: Final = (
+_STORE_NAMES: Final = (
     "artifacts",
     "batches",
     "journal",
@@ -26,51 +26,51 @@ _OF_A_STORE: Final = (
     "training",
     "views",
 )
-"""Starts of the names of what runs leave behind: a store may lie in a folder that holds other things too."""
+"""Prefixes of the names of outputs of runs, since the folder of a store may contain other files."""
 
 logger = logging.getLogger(__name__)
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder for its owner alone, with those above it where they are missing; tightens one that is there.
+    """Creates a folder and its parents for the owner only, or restricts an existing one.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tighten(folder)
 
 
 def private_file(path: Path) -> None:
-    """Makes an empty file for its owner alone, or tightens the one that is there. SQLite's own files take its mode.
+    """Creates an empty file for the owner only, or restricts an existing one. SQLite's side files inherit its mode.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
-    for one in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))):
+    for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))):
         with suppress(FileNotFoundError):
-            tighten(one)
+            tighten(file)
 
 
 def private_store(root: Path) -> None:
-    """Makes the folder of a store for its owner alone; one that others could enter is tightened with all it holds.
+    """Creates the folder of a store for its owner only; an accessible one is restricted with its contents.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_open_to_others(root):
         return
     for entry in root.iterdir():
-        if entry.name.startswith(_OF_A_STORE):
+        if entry.name.startswith(_STORE_NAMES):
             tighten_below(entry)
     tighten(root)
     logger.info("store %s: taken from other users of this machine, who could enter it", root)
 
 
 def tighten_below(path: Path) -> None:
-    """Takes a file, or a folder with all that is below it, from everybody but its owner."""
+    """Restricts a file, or a folder with its contents, to its owner."""
     for folder, _, files in os.walk(path):
         for file in files:
             with suppress(FileNotFoundError):
@@ -81,21 +81,21 @@ def tighten_below(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Takes one file or folder from everybody but its owner, if that is us."""
+    """Restricts one file or folder to its owner, if that is us."""
     if is_open_to_others(path):
         path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether it is ours to close and somebody else may use it; links lead elsewhere and do not count."""
-    found = path.lstat()
-    is_shared_on_purpose = stat.S_ISLNK(found.st_mode) or bool(found.st_mode & stat.S_ISVTX)
-    return found.st_uid == os.getuid() and bool(found.st_mode & _OTHERS) and not is_shared_on_purpose
+    """Whether we own it and others may use it; links and sticky folders do not count."""
+    status = path.lstat()
+    is_shared_on_purpose = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_ISVTX)
+    return status.st_uid == os.getuid() and bool(status.st_mode & _OTHERS) and not is_shared_on_purpose
 
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """While entered, what this process and those it starts make is for its owner alone, whoever makes it."""
+    """Inside the block, files made by this process and its children are for their owner only."""
     before = os.umask(_PRIVATE_UMASK)
     try:
         yield

@@ -1,4 +1,4 @@
-"""JSON lines of the shared types: what artifacts hold and stages hand to each other."""
+"""JSON lines of the shared types, as artifacts hold them."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -12,10 +12,7 @@ from stillhouse.types import JsonObject, Prompt, PromptMetadata, StopReason, Tra
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
-    """Writes dataclasses or JSON objects, one a line, durably; the number of rows written.
-
-    Not atomic by itself: it fills a folder that `ArtifactStore.write` publishes whole.
-    """
+    """Writes dataclasses or JSON objects, one a line, with fsync, and returns their number. Not atomic."""
     num_rows = 0
     with path.open("wb") as file:
         for row in rows:
@@ -27,7 +24,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
 
 
 def read_jsonl(path: Path) -> Iterator[JsonObject]:
-    """The JSON objects of a file that `write_jsonl` wrote, in order.
+    """Yields the JSON objects of a JSON lines file.
 
     Raises:
         InputError: a line is not a JSON object; the message names file and line.
@@ -59,7 +56,7 @@ def read_metadata(path: Path) -> dict[str, PromptMetadata]:
 
 
 def trajectory_from_json(row: JsonObject) -> Trajectory:
-    """The trajectory in a JSON object; messages and tools stay exactly as they are."""
+    """Parses a trajectory; messages and tools stay exactly as they are."""
     turns = [Turn(**turn) for turn in row["turns"]]
     return Trajectory(**{**row, "turns": turns, "stop_reason": StopReason(row["stop_reason"])})
 

@@ -1,11 +1,15 @@
-"""A folder on object storage, by its fsspec URL: `s3://BUCKET/PREFIX` and whatever else fsspec has a package for.
+"""Object storage by its fsspec URL, such as `s3://BUCKET/PREFIX`, and the artifacts that machines share there.
 
-Who may read and write it is decided by the variables that the storage's own tools know (AWS_ACCESS_KEY_ID and its like,
-AWS_ENDPOINT_URL for a server that is not Amazon's), never by a config. What fails for passing reasons is tried again by
-the storage's client.
+Access is decided by the variables that the storage's own tools know (AWS_ACCESS_KEY_ID and the like, AWS_ENDPOINT_URL
+for a server that is not Amazon's), never by a config. Transient failures are retried by the storage's client.
+
+An artifact lies at `artifacts/<stage>/<key>-<fingerprint>/`, a prefix that never holds anything else, so that no
+machine replaces what another one reads. Files are uploaded first, the manifest last; without it there is no artifact. A
+download is compared byte by byte with the manifest, whose fingerprint the stage's result names.
 """
 
 import errno
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -13,17 +17,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.errors import ConfigError, StoreError
+from stillhouse.store.atomic import replaced_folder
+from stillhouse.store.fingerprint import file_sha256
+from stillhouse.store.manifest import MANIFEST, DamagedManifest, FileEntry, parse_manifest
+from stillhouse.types import Artifact
 
-_OF_THIS_MACHINE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_LOCAL_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _EXTRAS: Final = {"s3": "s3"}
 # Each holds up to 100 MiB of its file in memory.
-_AT_ONCE: Final = 8
+_MAX_PARALLEL: Final = 8
 
 
 class RemoteFolder:
-    """Objects below one URL, by their names relative to it. Nothing is asked before the first use.
+    """Objects below one URL by their relative names; connects at first use.
 
-    Each object is written whole or not at all, as object storage has it. Every method raises:
+    Objects are written atomically. Every method raises:
 
     Raises:
         ConfigError: no installed package knows the URL's protocol.
@@ -35,40 +43,40 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None where there is none."""
-        with self._told("read", name) as files:
+        with self._client("read", name) as files:
             try:
-                found: bytes = files.cat_file(self._path(name))
+                data: bytes = files.cat_file(self._path(name))
             except FileNotFoundError:
                 return None
-            return found
+            return data
 
     def write(self, name: str, data: bytes) -> None:
         """Replaces an object."""
-        with self._told("written", name) as files:
+        with self._client("written", name) as files:
             files.pipe_file(self._path(name), data)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The size in bytes of every object below `folder`, by its name relative to that."""
-        with self._told("listed", folder) as files:
+        with self._client("listed", folder) as files:
             start = self._path(folder)
-            found = files.find(start, detail=True)
-            return {path.removeprefix(f"{start}/"): entry["size"] for path, entry in found.items()}
+            entries = files.find(start, detail=True)
+            return {path.removeprefix(f"{start}/"): entry["size"] for path, entry in entries.items()}
 
     def upload(self, paths: Mapping[str, Path]) -> None:
         """Writes local files, several at once, each under its name."""
-        with self._told("written", next(iter(paths), "")) as files:
-            files.put(list(map(str, paths.values())), [self._path(name) for name in paths], batch_size=_AT_ONCE)
+        with self._client("written", next(iter(paths), "")) as files:
+            files.put(list(map(str, paths.values())), [self._path(name) for name in paths], batch_size=_MAX_PARALLEL)
 
     def download(self, paths: Mapping[str, Path]) -> None:
         """Reads objects, all of which are there, into local files, several at once."""
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        with self._told("read", next(iter(paths), "")) as files:
-            files.get([self._path(name) for name in paths], list(map(str, paths.values())), batch_size=_AT_ONCE)
+        with self._client("read", next(iter(paths), "")) as files:
+            files.get([self._path(name) for name in paths], list(map(str, paths.values())), batch_size=_MAX_PARALLEL)
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes objects, those that are there."""
-        with self._told("removed", "") as files:
+        with self._client("removed", "") as files:
             for name in names:
                 try:
                     files.rm_file(self._path(name))
@@ -79,14 +87,14 @@ class RemoteFolder:
         return f"{self.url.partition('://')[2]}/{name}".rstrip("/")
 
     @contextmanager
-    def _told(self, verb: str, name: str) -> Iterator[Any]:
-        """The storage's client; its errors, which are other ones in each package, become ours."""
+    def _client(self, verb: str, name: str) -> Iterator[Any]:
+        """Yields the storage's client and translates its errors, which differ between packages."""
         try:
             yield filesystem(self.url.partition("://")[0])
         except ConfigError:
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _OF_THIS_MACHINE:
+            if isinstance(error, OSError) and error.errno in _LOCAL_ERRORS:
                 raise
             raise StoreError(
                 f"runtime.store: {self.url}/{name} cannot be {verb}: {type(error).__name__}: {error}. Look at the "
@@ -105,7 +113,7 @@ def filesystem(protocol: str) -> Any:
     import fsspec
 
     try:
-        # A remembered listing would not show what other machines wrote since.
+        # A cached listing would hide what other machines write.
         return fsspec.filesystem(protocol, use_listings_cache=False)
     except (ImportError, ValueError) as error:
         extra = _EXTRAS.get(protocol)
@@ -114,3 +122,91 @@ def filesystem(protocol: str) -> Any:
             f"runtime.store starts with {protocol}://, which nothing that is installed can open: {error}. {remedy}, or "
             "name a local folder"
         ) from error
+
+
+_FINGERPRINT_DIGITS: Final = 16
+
+logger = logging.getLogger(__name__)
+
+
+class AlteredError(Exception):
+    """The storage holds other bytes than were uploaded."""
+
+
+def artifact_prefix(artifact: Artifact) -> str:
+    """Name of an artifact's folder on object storage, the same on every machine."""
+    stage, key = Path(artifact.uri).parts[-2:]
+    return f"artifacts/{stage}/{key}-{artifact.fingerprint[:_FINGERPRINT_DIGITS]}"
+
+
+def share_artifact(remote: RemoteFolder, artifact: Artifact) -> None:
+    """Uploads an intact artifact unless it is there already; continues an interrupted upload.
+
+    Raises:
+        StoreError: the storage cannot be reached or refuses.
+    """
+    folder, name = Path(artifact.uri), artifact_prefix(artifact)
+    sizes = remote.sizes(name)
+    if MANIFEST in sizes:
+        return
+    files = parse_manifest((folder / MANIFEST).read_bytes()).files
+    # Name and size suffice: the folder's name contains the fingerprint.
+    missing = [file for file, entry in files.items() if sizes.get(file) != entry.size]
+    logger.info("%s: sharing %d of %d files at %s/%s", folder, len(missing), len(files), remote.url, name)
+    remote.upload({f"{name}/{file}": folder / file for file in missing})
+    remote.upload({f"{name}/{MANIFEST}": folder / MANIFEST})
+
+
+def fetch_artifact(remote: RemoteFolder, artifact: Artifact) -> str | None:
+    """Downloads an artifact to its local folder; returns why it is unavailable, or None if every byte is intact.
+
+    Raises:
+        StoreError: the storage cannot be reached or refuses, or the folder cannot be written.
+    """
+    name, folder = artifact_prefix(artifact), Path(artifact.uri)
+    manifest = remote.read(f"{name}/{MANIFEST}")
+    if manifest is None:
+        return f"{remote.url}/{name} is gone"
+    try:
+        files = _files(manifest, artifact)
+        sizes = remote.sizes(name)
+        for file, entry in files.items():
+            if sizes.get(file) != entry.size:
+                raise AlteredError(f"{file} is gone or has another size")
+        logger.info("%s: fetching %d files from %s/%s", folder, len(files), remote.url, name)
+        with replaced_folder(folder) as work:
+            _download(remote, name, files, work)
+            (work / MANIFEST).write_bytes(manifest)
+    except AlteredError as problem:
+        return f"{remote.url}/{name}: {problem}"
+    return None
+
+
+def forget_artifact(remote: RemoteFolder, artifact: Artifact) -> None:
+    """Deletes an unusable artifact, so that its replacement is uploaded completely.
+
+    Raises:
+        StoreError: the storage cannot be reached or refuses.
+    """
+    name = artifact_prefix(artifact)
+    remote.remove([f"{name}/{MANIFEST}", *(f"{name}/{file}" for file in remote.sizes(name))])
+
+
+def _files(manifest: bytes, artifact: Artifact) -> dict[str, FileEntry]:
+    try:
+        parsed = parse_manifest(manifest)
+    except DamagedManifest as error:
+        raise AlteredError(f"{MANIFEST} cannot be read: {error}") from error
+    if parsed.artifact.fingerprint != artifact.fingerprint:
+        raise AlteredError(f"{MANIFEST} is of another artifact than the one recorded")
+    return parsed.files
+
+
+def _download(remote: RemoteFolder, name: str, files: dict[str, FileEntry], work: Path) -> None:
+    remote.download({f"{name}/{file}": work / file for file in files})
+    for file, entry in files.items():
+        if file_sha256(work / file) != entry.sha256:
+            # Once more: the transfer may be at fault, not the storage.
+            remote.download({f"{name}/{file}": work / file})
+            if file_sha256(work / file) != entry.sha256:
+                raise AlteredError(f"{file} was altered")

@@ -1,13 +1,17 @@
-"""What a flow run left in the store, in `run.json` beside its report: how a run is found again by any of its names."""
+"""Records of flow runs, `run.json` beside each report: finds a run by any of its names, also one of another machine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
 
 from stillhouse.errors import InputError
+from stillhouse.store.artifacts import ArtifactStore
 from stillhouse.store.atomic import write_atomic
+from stillhouse.store.manifest import MANIFEST, DamagedManifest, parse_manifest
+from stillhouse.store.remote import RemoteFolder
 
 RUN_FILE = "run.json"
 _MIN_PREFIX = 6
@@ -16,7 +20,7 @@ _MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A flow run, under way or ended, well or not."""
+    """A flow run, running or ended."""
 
     flow: str
     created_at: str
@@ -25,7 +29,7 @@ class RunRecord:
     prefect_flow_run_id: str | None
     prefect_flow_run_name: str | None
     artifacts: dict[str, list[str]]
-    """Folders of the artifacts it made or took from the cache so far, by stage and in the order of the stages."""
+    """Folders of its artifacts so far, made or cached, by stage in order."""
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
@@ -54,7 +58,7 @@ def read_run_record(path: Path) -> RunRecord:
 
 
 def _folder_now(root: Path, uri: str) -> str:
-    """The folder below `root` that the store had at `uri` before it was moved, or where another machine has it."""
+    """Folder of an artifact below `root`, wherever the store was at `uri`; else `uri`."""
     moved = root.joinpath(*Path(uri).parts[-3:])
     return str(moved) if moved.is_dir() else uri
 
@@ -78,14 +82,14 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     exact = [record for folder, record in records.items() if name in _names(folder, record)]
     if exact:
         return exact[0]
-    started = [
+    matches = [
         record
         for folder, record in records.items()
         if len(name) >= _MIN_PREFIX and any(known.startswith(name) for known in _names(folder, record))
     ]
-    if len(started) == 1:
-        return started[0]
-    problem = "several runs whose names start so" if started else "no run of that name"
+    if len(matches) == 1:
+        return matches[0]
+    problem = "several runs whose names start so" if matches else "no run of that name"
     raise InputError(
         f"{name!r}: no file or folder, and {problem} in {store_root}/reports. Expected a dataset or rollouts folder, a "
         f".jsonl or .parquet file of trajectories, an MLflow run id, a Prefect flow run's id or name, or `latest`. "
@@ -106,3 +110,43 @@ def _known(records: dict[str, RunRecord]) -> str:
     newest = [f"{folder} ({record.prefect_flow_run_name})" for folder, record in records.items()][:_MAX_NAMED]
     more = f" and {len(records) - _MAX_NAMED} older ones" if len(records) > _MAX_NAMED else ""
     return f"Runs of this store, the newest first: {', '.join(newest)}{more}"
+
+
+def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
+    """Returns the local folder of a store, with the run downloaded first if the store is a URL.
+
+    Args:
+        location: folder or URL of the store.
+        name: name of the run, see `find_run`; nothing is downloaded if it is a local path.
+        wants: whether the artifacts of a stage are needed.
+
+    Raises:
+        InputError: there is no such run, or what it made is gone from the storage.
+        StoreError: the storage cannot be reached, or the folder cannot be written.
+    """
+    store = ArtifactStore(location)
+    if store.remote is None:
+        return Path(location)
+    if Path(name).exists():
+        return store.root
+    for path in store.remote.sizes("reports"):
+        # Records of ended runs never change.
+        if path.endswith(f"/{RUN_FILE}") and not (store.root / "reports" / path).exists():
+            write_atomic(store.root / "reports" / path, store.remote.read(f"reports/{path}") or b"")
+    for stage, uris in find_run(store.root, name).artifacts.items():
+        for uri in uris if wants(stage) else ():
+            if not store.root.joinpath(*Path(uri).parts[-3:]).is_dir():
+                _fetch(store, store.remote, Path(uri))
+    return store.root
+
+
+def _fetch(store: ArtifactStore, remote: RemoteFolder, uri: Path) -> None:
+    stage, key = uri.parts[-2:]
+    # A key has several artifacts only if a repeated stage gave other bytes; the run may have used any of them.
+    places = [path for path in remote.sizes(f"artifacts/{stage}") if path.startswith(f"{key}-")]
+    for path in sorted(path for path in places if path.endswith(f"/{MANIFEST}")):
+        manifest = remote.read(f"artifacts/{stage}/{path}") or b""
+        with suppress(DamagedManifest):
+            if store.obtain(store.here(parse_manifest(manifest).artifact)) is None:
+                return
+    raise InputError(f"{remote.url}/artifacts/{stage}/{key}-*: gone or damaged; run the same command again to make it")

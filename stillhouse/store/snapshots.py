@@ -1,7 +1,7 @@
-"""Work under way on object storage: a folder's files as they were at one moment, the newest moment alone.
+"""Snapshots of unfinished work on object storage; only the newest one of a folder is kept.
 
-`underway/<folder>/manifest.json` says which objects beside it are the files, each named by the SHA-256 of its bytes. It
-is replaced once they are all there, so that whoever looks finds one whole moment.
+`underway/<folder>/manifest.json` lists the files; each is an object named by the SHA-256 of its bytes. The manifest is
+replaced after all files are uploaded, so that a reader always finds a complete snapshot.
 """
 
 import hashlib
@@ -23,21 +23,21 @@ logger = logging.getLogger(__name__)
 
 
 class _Damaged(Exception):
-    """A kept file is not what it was."""
+    """A stored file is missing or altered."""
 
 
 class Snapshots:
-    """What object storage keeps of one folder of this machine.
+    """The snapshot of one local folder.
 
-    Files of folders that `is_fixed` names never change once they are there, and may be of any size; others may grow
-    while they are read, and are held in memory.
+    Files selected by `is_fixed` never change and may have any size; others may grow while they are read, and are held
+    in memory.
 
     Args:
         remote: the storage.
-        folder: of this machine.
-        name: of the folder there.
-        is_kept: which files are taken, by their path relative to the folder.
-        is_fixed: which of them never change.
+        folder: local folder.
+        name: name of the folder on the storage.
+        is_kept: selects files by their relative path.
+        is_fixed: selects those that never change.
     """
 
     def __init__(
@@ -49,92 +49,92 @@ class Snapshots:
         is_kept: Callable[[Path], bool],
         is_fixed: Callable[[Path], bool],
     ) -> None:
-        self._remote, self._folder, self._place = remote, folder, f"underway/{name}"
+        self._remote, self._folder, self._prefix = remote, folder, f"underway/{name}"
         self._is_kept, self._is_fixed = is_kept, is_fixed
         self._digests: dict[Path, str] = {}
 
     def take(self) -> None:
-        """Puts the folder as it is now in the place of what was kept of it.
+        """Replaces the snapshot by the current state of the folder.
 
         Raises:
-            FileNotFoundError: a file went away meanwhile; what was kept before stands.
+            FileNotFoundError: a file disappeared meanwhile; the previous snapshot stays.
             StoreError: the storage cannot be reached or refuses.
         """
-        there = self._remote.sizes(self._place)
+        sizes = self._remote.sizes(self._prefix)
         paths = [path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if path.is_file()]
         kept = [path for path in paths if self._is_kept(path)]
         files: JsonObject = {}
-        # Fixed ones first: what grows may be further than they are, as after a crash, and never behind them.
+        # Fixed files first: growing ones may be ahead of them, as after a crash, but never behind.
         for path in sorted(kept, key=lambda path: not self._is_fixed(path)):
-            name = self._put_fixed(path, there) if self._is_fixed(path) else self._put_growing(path, there)
+            name = self._put_fixed(path, sizes) if self._is_fixed(path) else self._put_growing(path, sizes)
             files[path.as_posix()] = name
-        self._remote.write(f"{self._place}/{_MANIFEST}", canonical_json(files))
-        self._remote.remove(f"{self._place}/{name}" for name in there.keys() - set(files.values()) - {_MANIFEST})
+        self._remote.write(f"{self._prefix}/{_MANIFEST}", canonical_json(files))
+        self._remote.remove(f"{self._prefix}/{name}" for name in sizes.keys() - set(files.values()) - {_MANIFEST})
 
     def files(self) -> dict[str, str]:
-        """The files that are kept, by their paths, with the SHA-256 of each; empty where there are none.
+        """SHA-256 of the files in the snapshot by path; empty without a snapshot.
 
         Raises:
             StoreError: the storage cannot be reached or refuses.
         """
-        manifest = self._remote.read(f"{self._place}/{_MANIFEST}")
+        manifest = self._remote.read(f"{self._prefix}/{_MANIFEST}")
         return {} if manifest is None else json.loads(manifest)
 
     def restore(self, files: Mapping[str, str]) -> bool:
-        """Puts kept files into the folder, the fixed ones last and folder by folder; False where one cannot be had.
+        """Restores files, fixed ones last and folder by folder; returns False if one is unavailable.
 
         Raises:
             StoreError: the storage cannot be reached, or the folder cannot be written.
         """
-        logger.info("%s: going on from %d files of %s/%s", self._folder, len(files), self._remote.url, self._place)
-        there = self._remote.sizes(self._place)
+        logger.info("%s: going on from %d files of %s/%s", self._folder, len(files), self._remote.url, self._prefix)
+        sizes = self._remote.sizes(self._prefix)
         fixed: dict[Path, dict[str, str]] = defaultdict(dict)
         try:
             for name, sha256 in files.items():
                 path = Path(name)
-                if sha256 not in there or path.is_absolute() or ".." in path.parts:
+                if sha256 not in sizes or path.is_absolute() or ".." in path.parts:
                     raise _Damaged(name)
                 if self._is_fixed(path):
                     fixed[path.parent][path.name] = sha256
                 else:
                     with replaced_atomically(self._folder / path) as work:
                         self._fetch({work: sha256})
-            for folder, inside in fixed.items():
+            for folder, entries in fixed.items():
                 with replaced_folder(self._folder / folder) as work:
-                    self._fetch({work / name: sha256 for name, sha256 in inside.items()})
+                    self._fetch({work / name: sha256 for name, sha256 in entries.items()})
         except _Damaged as damaged:
             logger.warning("%s: the kept file %s is gone or was altered", self._folder, damaged)
             return False
         return True
 
     def remove(self) -> None:
-        """Gives up what was kept.
+        """Deletes the snapshot.
 
         Raises:
             StoreError: the storage cannot be reached or refuses.
         """
-        there = self._remote.sizes(self._place)
-        # The manifest first: without it nothing is there.
-        self._remote.remove(f"{self._place}/{name}" for name in sorted(there, key=lambda name: name != _MANIFEST))
+        sizes = self._remote.sizes(self._prefix)
+        # The manifest first: without it there is no snapshot.
+        self._remote.remove(f"{self._prefix}/{name}" for name in sorted(sizes, key=lambda name: name != _MANIFEST))
 
     def _fetch(self, files: Mapping[Path, str]) -> None:
-        self._remote.download({f"{self._place}/{sha256}": path for path, sha256 in files.items()})
+        self._remote.download({f"{self._prefix}/{sha256}": path for path, sha256 in files.items()})
         for path, sha256 in files.items():
             if file_sha256(path) != sha256:
                 raise _Damaged(path.name)
 
-    def _put_fixed(self, path: Path, there: dict[str, int]) -> str:
+    def _put_fixed(self, path: Path, sizes: dict[str, int]) -> str:
         file = self._folder / path
         if path not in self._digests:
             self._digests[path] = file_sha256(file)
         name = self._digests[path]
-        if there.get(name) != file.stat().st_size:
-            self._remote.upload({f"{self._place}/{name}": file})
+        if sizes.get(name) != file.stat().st_size:
+            self._remote.upload({f"{self._prefix}/{name}": file})
         return name
 
-    def _put_growing(self, path: Path, there: dict[str, int]) -> str:
+    def _put_growing(self, path: Path, sizes: dict[str, int]) -> str:
         data = (self._folder / path).read_bytes()
         name = hashlib.sha256(data).hexdigest()
-        if there.get(name) != len(data):
-            self._remote.write(f"{self._place}/{name}", data)
+        if sizes.get(name) != len(data):
+            self._remote.write(f"{self._prefix}/{name}", data)
         return name

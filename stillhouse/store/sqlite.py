@@ -1,18 +1,18 @@
-"""SQLite files of a store: how a damaged one is told from one that cannot be reached, and what to do about it."""
+"""Damaged SQLite files of a store: how to recognise them, and the remedy."""
 
 import shlex
 import sqlite3
 from pathlib import Path
 from typing import Final
 
-# A message of SQLite repeats damaged bytes, which need not be UTF-8.
+# SQLite's messages repeat damaged bytes, which need not be UTF-8.
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What `sqlite3` raises for a file that cannot be used."""
+"""Exceptions of `sqlite3` for an unusable file."""
 _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the bytes of the file are the reason, rather than space, permissions or another process."""
+    """Whether the file is damaged, rather than out of space, permissions or locked."""
     if isinstance(error, UnicodeDecodeError):
         return True
     # The primary code is the low byte: https://www.sqlite.org/rescode.html
@@ -24,7 +24,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def salvage_remedy(store: Path) -> str:
-    """What to do about a damaged database of the store at `store`."""
+    """Remedy for a damaged database of a store, as a clause."""
     return f"{salvage_command(store)} copies all that can be read into a new file and keeps the damaged one beside it"
 
 

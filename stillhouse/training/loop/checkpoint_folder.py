@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stillhouse.errors import TrainingError
-from stillhouse.store.temporary import temporary
+from stillhouse.store.atomic import temporary
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import pytest
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.manifest import Manifest, fingerprint_of
-from stillhouse.store.sharing import place
+from stillhouse.store.remote import artifact_prefix
 from stillhouse.types import Artifact, JsonObject
 
 URL = "s3://bucket/team/runs"
@@ -90,7 +90,7 @@ def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
     puts = [path.rpartition("/")[2] for method, path in s3.asked if method == "PUT"]
     assert sorted(puts[:-1]) == ["empty.txt", "more.txt", "rows.txt"]
     assert puts[-1] == "manifest.json"
-    s3.client().delete_object(Bucket="bucket", Key=f"team/runs/{place(artifact)}/manifest.json")
+    s3.client().delete_object(Bucket="bucket", Key=f"team/runs/{artifact_prefix(artifact)}/manifest.json")
     assert "is gone" in (here.obtain(here.here(artifact)) or "")
 
 
@@ -110,7 +110,7 @@ def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_a
 ) -> None:
     there, here = machine("there"), machine("here")
     artifact = here.here(shared(there))
-    key = f"team/runs/{place(artifact)}/{file}"
+    key = f"team/runs/{artifact_prefix(artifact)}/{file}"
     if body is None:
         s3.client().delete_object(Bucket="bucket", Key=key)
     else:
@@ -198,5 +198,5 @@ def test_a_manifest_that_names_a_place_outside_its_folder_is_refused(
     fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
     artifact = Artifact(uri=f"{here.root}/artifacts/stage/{KEY[:16]}", fingerprint=fingerprint, num_rows=1)
     body = canonical_json({"artifact": artifact.model_dump(mode="json"), "files": files})
-    s3.client().put_object(Bucket="bucket", Key=f"team/runs/{place(artifact)}/manifest.json", Body=body)
+    s3.client().put_object(Bucket="bucket", Key=f"team/runs/{artifact_prefix(artifact)}/manifest.json", Body=body)
     assert "no place inside the artifact" in (here.obtain(artifact) or "")
