@@ -1,6 +1,6 @@
-"""The edge to MLflow: a quiet client with nothing active, nothing sent elsewhere and no minute-long waits.
+"""MLflow's client without telemetry, noisy logs or minute-long waits, and the addresses of its pages.
 
-MLflow is imported here and only when a run is tracked: the import takes seconds.
+MLflow is imported only when a run is tracked, since the import takes seconds.
 """
 
 import fcntl
@@ -8,9 +8,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from stillhouse.errors import TrackingError
 from stillhouse.store.private import private_file
@@ -35,18 +37,18 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOISY_LOGGERS = ("mlflow", "alembic")
 
 
-class _OthersOnly(logging.Filter):
+class _NotMlflow(logging.Filter):
     """Drops urllib3's warning of each retry of an MLflow request; the fallback warns once for all of them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "/mlflow" not in record.getMessage()
 
 
-_others_only = _OthersOnly()
+_not_mlflow = _NotMlflow()
 
 
 def default_uri(store_root: Path) -> str:
-    """Where runs are tracked when no config says: at MLFLOW_TRACKING_URI, else in a SQLite database of the store."""
+    """Default tracking URI: MLFLOW_TRACKING_URI, else a SQLite database of the store."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_root.absolute() / 'mlflow.db'}"
 
 
@@ -72,19 +74,19 @@ def connect(uri: str) -> Any:
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    # A process in which MLflow was imported before us has its loggers configured already.
+    # If MLflow was imported before, its loggers are configured already.
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    logging.getLogger("urllib3.connectionpool").addFilter(_others_only)
+    logging.getLogger("urllib3.connectionpool").addFilter(_not_mlflow)
     if not is_database(uri):
         return MlflowClient(uri)
     _check_database(uri)
-    with _alone(uri):
+    with _exclusive(uri):
         return MlflowClient(uri)
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
-    """The id of the experiment called `name`, made if need be.
+    """Id of the experiment `name`, which is created if missing.
 
     Args:
         client: an `MlflowClient`.
@@ -107,8 +109,8 @@ def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
 
 
 @contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    """Lets one process after the other open a SQLite file: two that make the tables of a fresh one break each other.
+def _exclusive(uri: str) -> Iterator[None]:
+    """Serialises opening a SQLite file: two processes that create its tables at once break each other.
 
     MLflow's own lock does not cover all of its migrations. The tables of other databases are made beforehand, by
     MLflow's server or `mlflow db upgrade`.
@@ -137,3 +139,45 @@ def _check_database(uri: str) -> None:
             pass
     except (SQLAlchemyError, OSError, ImportError) as error:
         raise TrackingError(f"{uri}: the tracking database cannot be opened: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Addresses of MLflow's pages of one run; for a database they need `ui_command` to run."""
+
+    uri: str | None
+    """Tracking URI; None when tracking is off."""
+    run_id: str | None
+    """Id in MLflow; None when the run could not be started."""
+    experiment: str | None
+    """Id of its experiment; None where it is not known, as for a run of another process."""
+
+    @property
+    def run(self) -> str | None:
+        """The run's page, or the server's where the experiment is not known; None without a run."""
+        if self.uri is None or self.run_id is None:
+            return None
+        if self.experiment is None:
+            return _server(self.uri)
+        return f"{_server(self.uri)}/#/experiments/{self.experiment}/runs/{self.run_id}"
+
+    def file(self, path: str) -> str | None:
+        """The page of one of the run's files, by its path among the artifacts; None where `run` is no run's page."""
+        return None if self.run is None or self.experiment is None else f"{self.run}/artifacts/{path}"
+
+    def model(self, name: str, version: str) -> str | None:
+        """The page of a registered model's version; None without tracking."""
+        return None if self.uri is None else f"{_server(self.uri)}/#/models/{quote(name)}/versions/{version}"
+
+    @property
+    def ui_command(self) -> str | None:
+        """What to type to see the pages of a database; None for a server, which shows its own."""
+        if self.uri is None or not is_database(self.uri):
+            return None
+        # Without the setting the server starts eight job processes that only its GenAI evaluations use.
+        return f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {self.uri}"
+
+
+def _server(uri: str) -> str:
+    """Where the pages are; for a database, where its server puts them unless told otherwise."""
+    return "http://127.0.0.1:5000" if is_database(uri) else uri.rstrip("/")

@@ -1,4 +1,4 @@
-"""What happens to a record that MLflow does not take: it goes to a file, and the run goes on."""
+"""Fallback for failed MLflow calls: the record is appended to a file and the run continues."""
 
 import json
 import logging
@@ -16,8 +16,7 @@ _logger = logging.getLogger(__name__)
 FALLBACK_FILE = "tracking-fallback.jsonl"
 
 RETRY_AFTER_S = 60.0
-"""How long an unreachable server is left alone: a run of hours survives a restart of the server, and a dead server
-costs a run a few seconds a minute at most."""
+"""Pause after a failed call: a long run survives a restart of the server, and a dead one costs seconds a minute."""
 
 _REFUSALS = {
     "BAD_REQUEST",
@@ -26,47 +25,47 @@ _REFUSALS = {
     "RESOURCE_ALREADY_EXISTS",
     "RESOURCE_DOES_NOT_EXIST",
 }
-"""MLflow's error codes that concern one record; after them the server is still asked for the next one."""
+"""Error codes that concern one record only; they do not begin an outage."""
 
 Answer = TypeVar("Answer")
 
 
 class Outage:
-    """Whether a tracking URI is to be left alone for now; one per URI, so that all runs of a process share it.
+    """State of an unreachable tracking URI, shared by all runs of a process.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._until = float("-inf")
         self.reported = False
-        """Whether the user has been told; cleared when the server answers again."""
+        """Whether the user was warned; cleared when the server answers again."""
 
     @property
     def lasts(self) -> bool:
-        """Whether calls are held back."""
+        """Whether calls are suspended."""
         return self._clock() < self._until
 
     def begin(self) -> None:
-        """A call found nobody: holds calls back for `RETRY_AFTER_S`."""
+        """Suspends calls for `RETRY_AFTER_S` after a failure."""
         self._until = self._clock() + RETRY_AFTER_S
 
     def end(self) -> None:
-        """A call was answered."""
+        """Resumes calls after a success."""
         self._until = float("-inf")
         self.reported = False
 
 
 @cache
 def outage_of(uri: str) -> Outage:
-    """The state of `uri` in this process."""
+    """Outage state of `uri` in this process."""
     return Outage(time.monotonic)
 
 
 class Fallback:
-    """Makes calls to MLflow, and appends to a file of JSON lines what they were to record when they fail.
+    """Calls MLflow; appends the record to a file of JSON lines if a call fails.
 
     Args:
         path: the file; many processes may append to it.
@@ -84,12 +83,12 @@ class Fallback:
     def attempt(
         self, call: Callable[[], Answer], run: JsonObject, kind: str, record: JsonObject, *, insist: bool = False
     ) -> Answer | None:
-        """What `call` returns, or None after it failed and `record` was written to the file.
+        """Result of `call`, or None if it failed and `record` was written to the file.
 
         Args:
             call: talks to MLflow.
-            run: what tells the run (id or name), for the line in the file.
-            kind: what is recorded, for instance `metrics`.
+            run: id and name of the run, for the line in the file.
+            kind: kind of record, for instance `metrics`.
             record: the JSON that `call` sends.
             insist: call even during an outage.
         """
@@ -98,7 +97,7 @@ class Fallback:
             return None
         try:
             answer = call()
-        # Whatever a tracker, its database driver or its HTTP stack raises, the run it watches goes on.
+        # Whatever the tracker, its database driver or HTTP stack raises, the run continues.
         except Exception as error:
             self._failed(error, kind)
             self.write(run, kind, record)
@@ -117,11 +116,11 @@ class Fallback:
             _logger.debug("%s: cannot be written: %s; dropped %s", self._path, error, line)
 
     def ended_runs(self) -> dict[str, str]:
-        """The states, by run id, of runs that MLflow was not told of when they ended."""
+        """Final states, by run id, that could not be reported to MLflow."""
         states: dict[str, str] = {}
         with suppress(FileNotFoundError), self._path.open(encoding="utf-8") as lines:
             for line in lines:
-                # Most of the file are metrics; and the last line of a process that was killed may be cut.
+                # Most lines are metrics, and the last line of a killed process may be cut.
                 with suppress(ValueError, KeyError):
                     if '"kind": "status"' in line and (entry := json.loads(line))["run_id"] is not None:
                         states[entry["run_id"]] = entry["status"]
@@ -144,7 +143,7 @@ class Fallback:
 
 
 def fallback_in(folder: Path, uri: str) -> Fallback:
-    """The fallback whose file lies in `folder`, with the state of `uri` in this process."""
+    """Fallback with its file in `folder` and the outage state of `uri`."""
     return Fallback(folder / FALLBACK_FILE, uri, outage_of(uri))
 
 

@@ -1,7 +1,7 @@
-"""Metrics leave in the background, about one MLflow call a second, in order.
+"""Writes metrics in the background, in order, with about one MLflow call a second.
 
-MLflow's own asynchronous logging is left aside: its queue is shared by all runs of a store in the process, ending any
-one run tears it down under the others, and a failed batch is known only through a private future.
+MLflow's own asynchronous logging shares one queue between all runs of a store, tears it down when any run ends, and
+reports a failed batch only through a private future.
 """
 
 import queue
@@ -24,7 +24,7 @@ class MetricPoint(NamedTuple):
 
 
 class MetricWriter:
-    """A thread that gathers metric points and hands them over in batches.
+    """A thread that collects metric points and writes them in batches.
 
     Args:
         write: takes up to `MAX_BATCH` points, in the order they were put; must not raise.
@@ -34,12 +34,12 @@ class MetricWriter:
         self._write = write
         self._points: queue.SimpleQueue[MetricPoint] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._hurry = threading.Event()
+        self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def put(self, points: list[MetricPoint]) -> None:
-        """Accepts points at once; they are written within seconds, or before it returns after `close`."""
+        """Queues points, which are written within seconds; writes them at once after `close`."""
         for point in points:
             self._points.put(point)
         if self._stopped.is_set():
@@ -49,24 +49,24 @@ class MetricWriter:
             self._thread.start()
 
     def flush(self) -> None:
-        """Returns when every point put before has been handed over."""
+        """Waits until all queued points are written."""
         self._drain()
 
     def close(self) -> None:
         """Flushes and ends the thread."""
         self._stopped.set()
-        self._hurry.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
         self._drain()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._hurry.wait(_INTERVAL_S)
+            self._wake.wait(_INTERVAL_S)
             self._drain()
 
     def _drain(self) -> None:
-        # Held while writing, so that a flush also waits for the batch that the thread is writing.
+        # Held while writing, so that a flush waits for the thread's current batch.
         with self._lock:
             while batch := self._take():
                 self._write(batch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stillhouse.tracking.params import MAX_TAG_CHARS, shorten
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
 
 _logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ class StudentVersion:
     """A student to register."""
 
     fingerprint: str
-    """Equal weights, equal fingerprint: they become one version however often they are registered."""
+    """Hash of the weights: equal ones become one version."""
     run_id: str | None
     """The MLflow run that holds its files; None when tracking did not take them."""
     artifact_path: str
     """Where among the run's artifacts they are."""
     tags: Mapping[str, str]
-    """What it is, for the list of versions: method, base, data."""
+    """Facts for the list of versions: method, base, data."""
     description: str
-    """The same in a sentence; plain, since the list shows Markdown as it is written."""
+    """The same as a sentence without Markdown, which the list would not render."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,21 @@ class RegisteredStudent:
     model: str
     version: str
     fingerprint: str | None
-    """Of its weights; None for a version that Stillhouse did not register."""
+    """Hash of the weights; None if Stillhouse did not register the version."""
     run_id: str
     artifact_path: str
     """Where among the run's artifacts its files are."""
 
 
 def register_students(client: Any, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None]:
-    """Makes each student a version of the model called `name`, unless it is one; the versions in the students' order.
+    """Registers students as versions of the model `name` and returns their versions in order.
 
-    A version that is there gets the new tags and description. The alias points to the last student, and stays where it
-    was when that could not be registered. None stands for a student whose files MLflow does not hold.
+    An existing version gets the new tags and description. The alias moves to the last student if that is registered.
+    The version is None for a student whose files MLflow does not hold.
 
     Args:
         client: an `MlflowClient`.
-        name: of the model; made if need be.
+        name: name of the model; created if missing.
         alias: moved to the version of the last student.
         students: in the order of their training.
 
@@ -67,7 +67,7 @@ def register_students(client: Any, name: str, alias: str, students: Sequence[Stu
 
 
 def find_registered(client: Any, model: str, alias_or_version: str) -> RegisteredStudent | None:
-    """The version under an alias or of a number; None where the registry knows no such model, alias or version.
+    """Finds a version by alias or number; None if there is no such model, alias or version.
 
     Raises:
         Exception: anything else that MLflow raises.
@@ -79,22 +79,22 @@ def find_registered(client: Any, model: str, alias_or_version: str) -> Registere
         number = aliases.get(alias_or_version, alias_or_version)
         if not re.fullmatch(r"\d+", str(number)):
             return None
-        found = client.get_model_version(model, str(number))
+        registered = client.get_model_version(model, str(number))
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
     return RegisteredStudent(
         model=model,
-        version=str(found.version),
-        fingerprint=found.tags.get(_FINGERPRINT_TAG),
-        run_id=found.run_id,
-        artifact_path=found.source.removeprefix(f"runs:/{found.run_id}/"),
+        version=str(registered.version),
+        fingerprint=registered.tags.get(_FINGERPRINT_TAG),
+        run_id=registered.run_id,
+        artifact_path=registered.source.removeprefix(f"runs:/{registered.run_id}/"),
     )
 
 
 def download(client: Any, student: RegisteredStudent, folder: Path, file: str | None = None) -> Path:
-    """Copies a version's files, or the one called `file`, into `folder`; where they are then.
+    """Downloads the files of a version, or only `file`, into `folder` and returns their path.
 
     Raises:
         Exception: anything MLflow raises.
@@ -104,20 +104,20 @@ def download(client: Any, student: RegisteredStudent, folder: Path, file: str | 
 
 
 def move_alias(client: Any, model: str, alias: str, version: str, *, was: str | None) -> bool:
-    """Points `alias` to `version`, unless another version than `was` has it by now; whether it does then.
+    """Moves `alias` from version `was` to `version`; returns False if another version has it by now.
 
     Args:
         client: an `MlflowClient`.
         model: name of the registered model.
         alias: to move.
-        version: that is to have it.
-        was: the version that had it when the decision was prepared; None where none had.
+        version: new version of the alias.
+        was: version of the alias when the decision was made; None without one.
 
     Raises:
         Exception: anything MLflow raises.
     """
-    found = find_registered(client, model, alias)
-    if (None if found is None else found.version) not in (was, version):
+    current = find_registered(client, model, alias)
+    if (None if current is None else current.version) not in (was, version):
         return False
     client.set_registered_model_alias(model, alias, version)
     return True
@@ -138,7 +138,7 @@ def _make_model(client: Any, name: str) -> None:
 
 
 def _version(client: Any, name: str, student: StudentVersion) -> str | None:
-    """Its version, old or new; None where MLflow does not hold its files."""
+    """Registers or updates one student; None if MLflow does not hold its files."""
     filters = f"name = '{name}' and tags.`{_FINGERPRINT_TAG}` = '{student.fingerprint}'"
     known = max((int(version.version) for version in client.search_model_versions(filters)), default=None)
     tags = {key: shorten(value, MAX_TAG_CHARS) for key, value in student.tags.items()}
@@ -154,7 +154,7 @@ def _version(client: Any, name: str, student: StudentVersion) -> str | None:
         return None
     created = client.create_model_version(
         name,
-        # Not the place itself: a run is found also after its artifacts were moved.
+        # By run and not by location, which changes if artifacts are moved.
         f"runs:/{student.run_id}/{student.artifact_path}",
         student.run_id,
         tags={_FINGERPRINT_TAG: student.fingerprint, **tags},

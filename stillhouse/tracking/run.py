@@ -12,16 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from stillhouse.tracking.client import connect
-from stillhouse.tracking.dataset_input import dataset_input
+from stillhouse.tracking.client import Pages, connect
 from stillhouse.tracking.fallback import Answer, fallback_in
+from stillhouse.tracking.lifecycle import end_orphaned_runs, end_suspended_runs, take_over
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, dataset_input, flatten, origin_tags, shorten
 from stillhouse.tracking.metric_writer import MetricPoint, MetricWriter
-from stillhouse.tracking.origin import origin_tags
-from stillhouse.tracking.pages import Pages
-from stillhouse.tracking.params import MAX_TAG_CHARS, flatten, shorten
 from stillhouse.tracking.registry import StudentVersion, register_students
-from stillhouse.tracking.stale import end_orphaned_runs
-from stillhouse.tracking.suspended import end_suspended_runs
 from stillhouse.types import JsonObject
 
 _logger = logging.getLogger(__name__)
@@ -32,14 +28,14 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackedRun:
-    """A run in MLflow. No method raises: what MLflow does not take goes to the fallback file, with one warning.
+    """A run in MLflow. No method raises: rejected records go to the fallback file, with one warning.
 
-    As a context manager it ends when the block does: FINISHED, FAILED after an exception, KILLED after an interrupt. A
-    run that was attached to is only flushed, since its status belongs to the process that started it.
+    As a context manager it ends with the block: FINISHED, FAILED after an exception, KILLED after an interrupt. An
+    attached run is only flushed, since its status belongs to the process that started it.
 
     Args:
         uri: tracking URI; None makes a run that records nothing.
-        run_id: id in MLflow; None when the run could not be started, so that everything goes to the fallback file.
+        run_id: id in MLflow; None if the run could not be started: then all records go to the fallback file.
         name: tells the run in the fallback file.
         fallback_folder: where the fallback file is.
         experiment: the experiment's id, where known.
@@ -62,14 +58,14 @@ class TrackedRun:
         """Id in MLflow; None when tracking is off or the run could not be started."""
         self.name = name
         self.pages = Pages(uri, run_id, experiment)
-        """Where MLflow shows it."""
+        """Addresses in MLflow's UI."""
         self._experiment = experiment
         self._owned = owned
         self._fallback = None if uri is None else fallback_in(fallback_folder, uri)
         self._writer = MetricWriter(self._write_metrics)
 
     def log_params(self, config: Mapping[str, Any]) -> None:
-        """Records a nested config by dotted key. A param that the run has keeps its first value, as MLflow demands."""
+        """Records a nested config by dotted key. Existing params keep their value, as MLflow demands."""
         params = flatten(config)
 
         def send(client: Any) -> None:
@@ -106,7 +102,7 @@ class TrackedRun:
         self.ask("tags", {"tags": cut}, send)
 
     def log_config(self, config: JsonObject, file: str = "config.yaml") -> None:
-        """Records a whole config as a file, where no value is cut; its ending says whether as YAML or JSON."""
+        """Records an uncut config as a YAML or JSON file, by the suffix of `file`."""
         self.ask("config", {"file": file}, lambda client: client.log_dict(self.run_id, config, file))
 
     def log_artifacts(self, folder: Path, subfolder: str | None = None) -> None:
@@ -124,10 +120,10 @@ class TrackedRun:
 
         Args:
             name: what MLflow shows.
-            uri: where it lies.
+            uri: its location.
             digest: its fingerprint; MLflow keeps 36 characters.
-            context: what for: training, validation, evaluation.
-            num_rows: shown beside it; None when rows mean nothing.
+            context: its use: training, validation, evaluation.
+            num_rows: number of rows; None if not applicable.
         """
         record = {"name": name, "dataset": uri, "digest": digest, "context": context, "num_rows": num_rows}
         self.ask(
@@ -145,18 +141,18 @@ class TrackedRun:
         self.ask("table", record, lambda client: client.log_table(self.run_id, columns, file))
 
     def register(self, name: str, alias: str, students: Sequence[StudentVersion]) -> list[str | None] | None:
-        """What `register_students` gives; None where MLflow did not take it."""
+        """Result of `register_students`; None if MLflow failed."""
         record = {"model": name, "alias": alias, "students": [asdict(student) for student in students]}
         return self.ask("model versions", record, lambda client: register_students(client, name, alias, students))
 
     def ask(
         self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
     ) -> Answer | None:
-        """What `send` returns of MLflow; None when it failed, when tracking is off, and when the run never started.
+        """Result of `send`; None if it failed, tracking is off, or the run never started.
 
         Args:
-            kind: of what is sent, for the warning and the fallback file.
-            record: what goes to the fallback file where MLflow does not take it.
+            kind: kind of record, for the warning and the fallback file.
+            record: JSON for the fallback file if the call fails.
             send: takes an `MlflowClient`.
             insist: try even during an outage.
         """
@@ -170,49 +166,37 @@ class TrackedRun:
         return self._fallback.attempt(lambda: send(connect(uri)), run, kind, record, insist=insist)
 
     def flush(self) -> None:
-        """Returns when all metrics logged so far are recorded, in MLflow or in the fallback file."""
+        """Waits until all metrics are recorded, in MLflow or the fallback file."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Flushes and leaves the run's status alone: for a run that another process ends."""
+        """Flushes without changing the status, for a run that another process ends."""
         self._writer.close()
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """Flushes and ends the run."""
         self._writer.close()
-        # Tried even during an outage: a run that is not ended looks alive until the next start.
-        self.ask(
-            "status",
-            {"status": status},
-            lambda client: client.set_terminated(self.run_id, status),
-            insist=True,
-        )
+        # Even during an outage: an unended run looks alive until the next start.
+        record = {"status": status}
+        self.ask("status", record, lambda client: client.set_terminated(self.run_id, status), insist=True)
 
     def suspend(self) -> None:
-        """Flushes and marks the run as waiting; `start_run` for the same flow run goes on with it."""
+        """Flushes and marks the run as waiting; `start_run` of the same flow run resumes it."""
         self._writer.close()
         self.ask("status", {"status": "SCHEDULED"}, lambda client: client.update_run(self.run_id, "SCHEDULED"))
         self._owned = False
 
     def end_suspended(self, is_over: Callable[[str], bool]) -> None:
-        """Ends the experiment's suspended runs whose flow run, by its id, does not go on."""
+        """Ends suspended runs of the experiment whose flow run is over."""
         self.ask("status", {}, lambda client: end_suspended_runs(client, str(self._experiment), is_over))
 
     def end_orphaned(self, has_ended: Callable[[str], bool]) -> None:
-        """Ends the experiment's runs of other hosts that are running although their flow run, by its id, has ended."""
+        """Ends running runs of other hosts whose flow run has ended."""
         self.ask("orphans", {}, lambda client: end_orphaned_runs(client, str(self._experiment), has_ended))
 
     def resume(self) -> None:
-        """Marks the run as this process's and running, after the process that began it was killed."""
-
-        def send(client: Any) -> None:
-            from mlflow.entities import RunTag
-
-            # Before the status: a running run with the tags of a process that is gone looks as if it was left open.
-            client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in origin_tags().items()])
-            client.update_run(self.run_id, "RUNNING")
-
-        self.ask("status", {"status": "RUNNING"}, send)
+        """Takes over the run of a killed process and marks it as running."""
+        self.ask("status", {"status": "RUNNING"}, lambda client: take_over(client, str(self.run_id), origin_tags()))
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Where a tracked run comes from: a new one, one that was suspended, or one of another process."""
+"""Starts, resumes or attaches to a tracked run."""
 
 import logging
 from collections.abc import Mapping
@@ -8,11 +8,9 @@ from typing import Any
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking.client import connect, default_uri, experiment_id, is_database
 from stillhouse.tracking.fallback import fallback_in
-from stillhouse.tracking.origin import origin_tags
-from stillhouse.tracking.params import MAX_TAG_CHARS, shorten
+from stillhouse.tracking.lifecycle import end_stale_runs, resume_suspended_run
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, origin_tags, shorten
 from stillhouse.tracking.run import TrackedRun
-from stillhouse.tracking.stale import end_stale_runs
-from stillhouse.tracking.suspended import resume_suspended_run
 
 _logger = logging.getLogger(__name__)
 
@@ -28,20 +26,20 @@ def start_run(
     started_at: float | None = None,
     shared_url: str | None = None,
 ) -> TrackedRun:
-    """A new run, or one that records nothing when tracking is off. Never raises.
+    """Starts a run, which records nothing if tracking is off. Never raises.
 
-    A run without parent first ends the runs that killed processes of this host left open. Where its flow run was
-    suspended, it is the run that was suspended with it.
+    A run without parent first ends runs left open by killed processes of this host. A suspended flow run resumes its
+    run.
 
     Args:
-        tracking: its section of the config.
-        store_root: holds the default database, its artifacts and the fallback file.
+        tracking: section of the config.
+        store_root: folder of the default database, its artifacts and the fallback file.
         name: what MLflow shows.
         parent_run_id: nests the run below another.
-        tags: tags beside those that name user, commit, host and process.
-        params: a nested config; recorded flat, and whole as `config.yaml`.
-        started_at: seconds since the epoch, for work recorded once it is done; None means now.
-        shared_url: object storage that takes the artifacts of a database's runs; None leaves them in `store_root`.
+        tags: tags in addition to those of user, commit, host and process.
+        params: nested config; recorded flat as params and uncut as `config.yaml`.
+        started_at: seconds since the epoch, for work recorded afterwards; None means now.
+        shared_url: object storage for artifacts if MLflow uses a database; None keeps them in `store_root`.
     """
     if not tracking.enabled:
         return TrackedRun(None, None, name, store_root)
@@ -76,11 +74,11 @@ def start_run(
 
 
 def attach(uri: str | None, run_id: str | None, fallback_dir: Path) -> TrackedRun:
-    """A run that another process started and will end; this one only adds to it.
+    """Attaches to a run that another process started and will end.
 
     Args:
-        uri: `TrackedRun.uri` over there; None when tracking is off.
-        run_id: `TrackedRun.run_id` over there; None when the run could not be started.
+        uri: `TrackedRun.uri` in the other process; None if tracking is off.
+        run_id: `TrackedRun.run_id` in the other process; None if the run could not be started.
         fallback_dir: folder of the fallback file, normally the store's root.
     """
     return TrackedRun(uri, run_id, run_id or "attached", fallback_dir, owned=False)

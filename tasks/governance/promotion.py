@@ -10,7 +10,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from stillhouse.evaluation.promotion import Check, Decision, decide
 from stillhouse.store.artifacts import artifact_in
-from stillhouse.tracking.params import MAX_TAG_CHARS, shorten
+from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
 from stillhouse.tracking.registry import move_alias
 from stillhouse.types import Artifact
 from tasks.comparison import Comparison

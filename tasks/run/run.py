@@ -17,7 +17,7 @@ from stillhouse.evaluation.promotion import Decision
 from stillhouse.store import ArtifactStore, canonical_json
 from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
-from stillhouse.tracking.origin import FLOW_RUN_TAG
+from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
 from tasks.remote.flow_runs import has_ended
 

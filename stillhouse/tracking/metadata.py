@@ -1,14 +1,18 @@
-"""Who started a run, where, from which code: tags that find a run's process and its source again."""
+"""Tags, params and dataset inputs of a run in MLflow's form."""
 
 import getpass
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,7 +25,7 @@ PROCESS_STARTED_TAG = "stillhouse.process_started"
 
 @cache
 def origin_tags() -> dict[str, str]:
-    """Tags of this process: user, source, commit and version as MLflow names them, host, process id."""
+    """Tags of this process: user, source, commit, version, host and process id."""
     process = psutil.Process()
     tags = {
         "mlflow.user": _user(),
@@ -66,3 +70,51 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return described.stdout.strip() or None
+
+
+MAX_PARAM_CHARS = 6000
+"""Longest value of an MLflow param."""
+MAX_TAG_CHARS = 8000
+"""Longest value of an MLflow tag."""
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The leaves of a nested mapping by dotted key, `{"sft": {"epochs": 2}}` -> `{"sft.epochs": "2"}`.
+
+    Lists are leaves, written as JSON; None, True and False are written as in YAML.
+    """
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, prefix=f"{name}."))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            flat[name] = shorten(text, MAX_PARAM_CHARS)
+    return flat
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """`text`, cut to `max_chars` with a note of its full length when it is longer."""
+    if len(text) <= max_chars:
+        return text
+    note = f" ... [cut: {len(text)} characters in all]"
+    return text[: max_chars - len(note)] + note
+
+
+_MAX_DIGEST_CHARS = 36
+
+
+def dataset_input(name: str, uri: str, digest: str, context: str, num_rows: int | None) -> Any:
+    """An `mlflow.entities.DatasetInput`; the source's type is the scheme of `uri`, or `local`."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", uri)
+    dataset = Dataset(
+        name=name,
+        digest=digest[:_MAX_DIGEST_CHARS],
+        source_type=scheme.group(1) if scheme else "local",
+        source=json.dumps({"uri": uri}),
+        profile=None if num_rows is None else json.dumps({"num_rows": num_rows}),
+    )
+    return DatasetInput(dataset, tags=[InputTag("mlflow.data.context", context)])

@@ -3,7 +3,7 @@ import subprocess
 from pathlib import Path
 
 import stillhouse
-from stillhouse.tracking.origin import origin_tags
+from stillhouse.tracking.metadata import MAX_PARAM_CHARS, flatten, origin_tags, shorten
 
 _REPOSITORY = Path(stillhouse.__file__).parents[1]
 
@@ -22,3 +22,22 @@ def test_a_run_names_its_process_its_user_and_the_commit_of_its_code() -> None:
     ).stdout.strip()
     assert tags["git.sha"] == tags["mlflow.source.git.commit"] == head
     assert tags["git.dirty"] in {"true", "false"}
+
+
+def test_leaves_are_named_by_their_path() -> None:
+    config = {"sft": {"epochs": 2, "on": True, "none": None, "lora": {"rank": 8}}, "list": [1, "a"], "empty": {}}
+    assert flatten(config) == {
+        "sft.epochs": "2",
+        "sft.on": "true",
+        "sft.none": "null",
+        "sft.lora.rank": "8",
+        "list": '[1, "a"]',
+        "empty": "{}",
+    }
+
+
+def test_a_value_at_the_limit_is_whole_and_a_longer_one_is_cut_to_it() -> None:
+    assert shorten("x" * MAX_PARAM_CHARS, MAX_PARAM_CHARS) == "x" * MAX_PARAM_CHARS
+    cut = shorten("x" * (MAX_PARAM_CHARS + 1), MAX_PARAM_CHARS)
+    assert len(cut) == MAX_PARAM_CHARS
+    assert "6001 characters" in cut
