@@ -1,4 +1,4 @@
-"""Reads a config from YAML, applies `section.key=value` overrides, and explains what is wrong with it."""
+"""Reads a config from YAML, applies `section.key=value` overrides, and explains errors."""
 
 import difflib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from stillhouse.errors import ConfigError
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
-    """The config in a YAML file, with `section.key=value` overrides applied on top.
+    """Loads the config of a YAML file with `section.key=value` overrides.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, or holds a wrong key or value; the message names file, key,
@@ -27,7 +27,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
     try:
         body = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        # Without its cause, which shows the lines again.
+        # Without its cause, which would show the lines again.
         raise ConfigError(f"{path}: not valid YAML: {_yaml_problem(error)}") from None
     if body is None:
         body = {}
@@ -37,7 +37,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> DistillConfig:
 
 
 def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = ()) -> DistillConfig:
-    """The config in a parsed YAML body, with overrides on top; `origin` names its source in errors.
+    """Validates a parsed YAML body with overrides; `origin` names its source in errors.
 
     Raises:
         ConfigError: as `load_config`.
@@ -51,7 +51,7 @@ def parse_config(body: dict[str, Any], origin: str, overrides: Sequence[str] = (
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, with the lines around it unless a key may stand in them."""
+    """Problem and position, with the surrounding lines unless they may contain a key."""
     mark = getattr(error, "problem_mark", None)
     if mark is None or (may_be_repeated(str(error)) and not looks_secret(str(error))):
         return str(error)
@@ -69,17 +69,17 @@ def _apply_override(body: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override!r}: the value is not valid YAML: {error}") from error
     section = body
     for part in parts[:-1]:
-        below = section.get(part)
-        if below is None:
-            below = section[part] = {}
-        if not isinstance(below, dict):
-            raise ConfigError(f"--set {override!r}: {part} is not a section but {_kind(below)}")
-        section = below
+        child = section.get(part)
+        if child is None:
+            child = section[part] = {}
+        if not isinstance(child, dict):
+            raise ConfigError(f"--set {override!r}: {part} is not a section but {_kind(child)}")
+        section = child
     section[parts[-1]] = value
 
 
 def _read_value(text: str) -> Any:
-    """YAML 1.1 reads `1e-4` as text; a person means a number, unless it is in quotes."""
+    """Parses YAML; unquoted `1e-4`, text in YAML 1.1, becomes a number."""
     value = yaml.safe_load(text)
     if value == text.strip():
         try:
@@ -93,7 +93,7 @@ def _explain(origin: str, item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        known = _keys_beside(item["loc"])
+        known = _sibling_keys(item["loc"])
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
         seen = "" if looks_secret(key) or not may_be_repeated(item["input"]) else f" = {item['input']!r}"
@@ -103,13 +103,13 @@ def _explain(origin: str, item: Any) -> str:
     if item["type"] == SECRET_ERROR:
         return f"{origin}: {key}: {message}"
     if isinstance(item["input"], dict) and item["type"] == "value_error":
-        # What does not go together is named in the message; the section may be long.
+        # The message names the conflicting keys; the section may be long.
         return f"{origin}: {key}: {message}"
     seen = f" = {item['input']!r}" if may_be_repeated(item["input"]) else ""
     return f"{origin}: {key}{seen}: {message[:1].lower()}{message[1:]}"
 
 
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = DistillConfig
     for part in location[:-1]:
         field = model.model_fields.get(str(part))

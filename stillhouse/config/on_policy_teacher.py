@@ -1,4 +1,4 @@
-"""A teacher of on-policy distillation, and which models can be one as far as names and addresses tell."""
+"""A teacher of on-policy distillation, and which names and addresses rule a model out as one."""
 
 import re
 from typing import Final, Literal, Self
@@ -12,8 +12,8 @@ from stillhouse.config.section import Section
 TeacherKind = Literal["local", "base", "ema", "vllm", "sglang", "echo"]
 
 _SERVED_KINDS: Final[frozenset[TeacherKind]] = frozenset({"vllm", "sglang", "echo"})
-_OF_SERVERS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s")
-_OF_MODELS: Final[tuple[str, ...]] = ("dtype", "quantised", "device", "offload")
+_SERVER_FIELDS: Final[tuple[str, ...]] = ("api_key_env", "max_in_flight", "request_timeout_s")
+_MODEL_FIELDS: Final[tuple[str, ...]] = ("dtype", "quantised", "device", "offload")
 
 
 class OnPolicyTeacher(Section):
@@ -56,7 +56,7 @@ class OnPolicyTeacher(Section):
 
     @property
     def is_local(self) -> bool:
-        """Whether its whole distribution is at hand, not the log-probabilities of some tokens alone."""
+        """Whether its full distribution is available, not only log-probabilities of some tokens."""
         return self.kind not in _SERVED_KINDS
 
     @model_validator(mode="after")
@@ -76,15 +76,15 @@ class OnPolicyTeacher(Section):
 
     @model_validator(mode="after")
     def _has_nothing_of_another_kind(self) -> Self:
-        without_use = _OF_SERVERS if self.is_local else _OF_MODELS
+        unused = _SERVER_FIELDS if self.is_local else _MODEL_FIELDS
         if self.kind == "ema":
-            without_use += _OF_MODELS
+            unused += _MODEL_FIELDS
         fields = type(self).model_fields
-        found = [name for name in without_use if getattr(self, name) != fields[name].default]
-        if found:
+        misplaced = [name for name in unused if getattr(self, name) != fields[name].default]
+        if misplaced:
             raise ValueError(
                 f"teacher {self.name!r} of kind {self.kind!r} has no use for what is set here: leave out "
-                f"{', '.join(found)}"
+                f"{', '.join(misplaced)}"
             )
         return self
 
@@ -104,10 +104,9 @@ _API_HOSTS: Final = (
 
 
 def cannot_score(model: str) -> str | None:
-    """Why the model cannot score what a student sampled, as a clause; None if its name is no obstacle.
+    """Why the model cannot score a student's tokens, as a clause; None if its name does not rule it out.
 
-    OpenAI's chat models give the log-probabilities of tokens they sampled themselves and of no others, those of
-    Anthropic and Gemini give none.
+    OpenAI's chat models return log-probabilities only of tokens that they sampled; Anthropic's and Gemini return none.
     """
     if _API_ONLY.match(model) is None:
         return None
@@ -115,7 +114,7 @@ def cannot_score(model: str) -> str | None:
 
 
 def cannot_score_at(base_url: str) -> str | None:
-    """Why no model of the server can score what a student sampled, as a clause; None if its address is no obstacle."""
+    """Why models of the server cannot score a student's tokens; None if its address does not rule it out."""
     host = urlsplit(base_url).hostname or ""
     if not any(host == known or host.endswith(f".{known}") for known in _API_HOSTS):
         return None

@@ -35,9 +35,9 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _addresses_carry_no_password(self) -> Self:
-        if told := sorted(set(passwords_in(self.model_dump(mode="json")))):
+        if keys := sorted(passwords_in(self.model_dump(mode="json"))):
             raise ValueError(
-                f"{', '.join(told)}: the address has a password in it, and a config is written to logs, MLflow and "
+                f"{', '.join(keys)}: the address has a password in it, and a config is written to logs, MLflow and "
                 "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
             )
@@ -45,9 +45,9 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _keys_are_named_and_not_written(self) -> Self:
-        written = set(keys_in_addresses(self.model_dump(mode="json")))
+        written = keys_in_addresses(self.model_dump(mode="json"))
         written |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
-        written |= {f"tools.mcp, {one.name!r}, command" for one in self.tools.mcp if holds_key(one.command)}
+        written |= {f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)}
         if written:
             raise ValueError(
                 f"{', '.join(sorted(written))}: expected no key here, as a config is written to logs, MLflow and "
@@ -68,13 +68,13 @@ class DistillConfig(Section):
                 "student sampled, which chat endpoints do not give. Name a local model in on_policy.teacher or a "
                 "scoring server in on_policy.teachers, or set on_policy.enabled to false and use SFT alone"
             )
-        named = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
+        refusals = {"on_policy.teacher": cannot_score(on_policy.teacher or "")}
         if on_policy.enabled and self._default_teacher_scores:
-            named["teacher.model"] = cannot_score(self.teacher.model)
+            refusals["teacher.model"] = cannot_score(self.teacher.model)
         for teacher in on_policy.teachers:
             refusal = cannot_score(teacher.model or "") or cannot_score_at(teacher.base_url or "")
-            named[f"on_policy.teachers, {teacher.name!r}"] = refusal
-        for where, refusal in named.items():
+            refusals[f"on_policy.teachers, {teacher.name!r}"] = refusal
+        for where, refusal in refusals.items():
             if refusal is not None:
                 raise ValueError(
                     f"{where}: {refusal}. Learn from what it writes instead: generate rollouts from it, by "
@@ -104,13 +104,13 @@ class DistillConfig(Section):
     @model_validator(mode="after")
     def _a_champion_has_a_registry(self) -> Self:
         promotion, tracking = self.promotion, self.tracking
-        asked = [name for name in ("enabled", "start_from_champion") if getattr(promotion, name)]
-        if asked and (tracking.register_as is None or not tracking.enabled):
+        enabled = [name for name in ("enabled", "start_from_champion") if getattr(promotion, name)]
+        if enabled and (tracking.register_as is None or not tracking.enabled):
             raise ValueError(
-                f"promotion.{asked[0]} is set, but no student is registered: the champion is a version in MLflow's "
+                f"promotion.{enabled[0]} is set, but no student is registered: the champion is a version in MLflow's "
                 "model registry. Name the model in tracking.register_as, with tracking.enabled true"
             )
-        if asked and promotion.alias == tracking.alias:
+        if enabled and promotion.alias == tracking.alias:
             raise ValueError(
                 f"promotion.alias and tracking.alias are both {promotion.alias!r}, so that every student would be the "
                 "champion; expected two aliases, such as `champion` and `candidate`"
@@ -124,15 +124,15 @@ class DistillConfig(Section):
 
     @property
     def _default_teacher_scores(self) -> bool:
-        """Whether on-policy distillation takes the teacher of its rollouts, since it names none of its own."""
+        """Whether on-policy distillation falls back on the teacher of the rollouts."""
         on_policy = self.on_policy
         return on_policy.needs_teacher and on_policy.teacher is None and not on_policy.teachers
 
     @property
     def local_teachers(self) -> dict[str, str]:
-        """Local models that score what the student samples, by their names in the metrics."""
+        """Local scoring models by their names in the metrics."""
         if self.on_policy.teachers:
-            named = ((one.name, one.model) for one in self.on_policy.teachers if one.kind == "local")
+            named = ((teacher.name, teacher.model) for teacher in self.on_policy.teachers if teacher.kind == "local")
             return {name: model for name, model in named if model is not None}
         default = self.teacher.model if self.teacher.base_url is None else None
         ref = self.on_policy.teacher or default
@@ -140,9 +140,9 @@ class DistillConfig(Section):
 
     @property
     def scoring_teacher(self) -> str | None:
-        """The local model that students are measured against: the first that has their tokens, None without one."""
-        other = {teacher.name for teacher in self.on_policy.teachers if teacher.alignment == "bytes"}
-        return next((ref for name, ref in self.local_teachers.items() if name not in other), None)
+        """The local model that students are compared with: the first with their vocabulary; None without one."""
+        other_vocabulary = {teacher.name for teacher in self.on_policy.teachers if teacher.alignment == "bytes"}
+        return next((ref for name, ref in self.local_teachers.items() if name not in other_vocabulary), None)
 
 
 DEMO: Final = DistillConfig(

@@ -44,16 +44,25 @@ def looks_secret(key: str) -> bool:
     return _SECRET_NAME.search(key) is not None
 
 
-def passwords_in(value: Any, where: str = "") -> Iterator[str]:
-    """Yields the dotted keys of a dumped config whose values are addresses with a password."""
+def passwords_in(config: JsonObject) -> set[str]:
+    """Dotted keys of a dumped config whose values are addresses with a password."""
+    return {key for key, address in _addresses_in(config) if _password_of(address)}
+
+
+def keys_in_addresses(config: JsonObject) -> set[str]:
+    """Dotted keys of a dumped config whose values are addresses with an API key as user or in the query."""
+    return {key for key, address in _addresses_in(config) if _address_holds_key(address)}
+
+
+def _addresses_in(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from passwords_in(item, f"{where}.{key}" if where else str(key))
+            yield from _addresses_in(item, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from passwords_in(item, where)
-    elif isinstance(value, str) and "://" in value and _password_of(value):
-        yield where
+            yield from _addresses_in(item, where)
+    elif isinstance(value, str) and "://" in value:
+        yield where, value
 
 
 def _password_of(address: str) -> str | None:
@@ -98,18 +107,6 @@ def _detectors() -> tuple[str, ...]:
 
     names = (plugin.__name__ for plugin in get_mapping_from_secret_type_to_class().values())
     return tuple(sorted(name for name in names if name not in _FALSE_ALARMS))
-
-
-def keys_in_addresses(value: Any, where: str = "") -> Iterator[str]:
-    """Yields the dotted keys of a dumped config whose values are addresses with a key as user or in the query."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from keys_in_addresses(item, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from keys_in_addresses(item, where)
-    elif isinstance(value, str) and "://" in value and _address_holds_key(value):
-        yield where
 
 
 def keys_in_body(body: JsonObject, where: str) -> Iterator[str]:

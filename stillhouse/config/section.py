@@ -10,18 +10,18 @@ _SPELLINGS: Final = {
     **{"cpus": "CPUs", "gib": "GiB", "gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
     **{"neftune": "NEFTune", "s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
 }
-"""Words of field names that a form spells in their own way; `timeout_s` is a time in seconds."""
+"""Spelling of words of field names in a form; `timeout_s` is a time in seconds."""
 
 
 def _as_form(schema: dict[str, Any]) -> None:
-    """Titles for people, and the order written here: Prefect's form sorts fields by name unless each has a position."""
+    """Adds titles, and positions that keep the order of the source: Prefect's form sorts by name otherwise."""
     for position, (name, field) in enumerate(schema.get("properties", {}).items()):
         field["position"] = position
         field["title"] = field_title(name)
 
 
 def field_title(name: str) -> str:
-    """How a form calls a field: `max_kl_coef` is `Max KL coef`."""
+    """Title of a field in a form: `max_kl_coef` becomes `Max KL coef`."""
     title = " ".join(_SPELLINGS.get(word, word) for word in name.split("_"))
     return title[:1].upper() + title[1:]
 
@@ -35,16 +35,16 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         json_schema_extra=_as_form,
         validate_default=True,
-        # A traceback ends on a page of Prefect, and what is wrong in a config may be a key.
+        # Tracebacks end up on Prefect's pages, and a wrong value may be a key.
         hide_input_in_errors=True,
     )
 
 
-def _that_is_free(alias: str) -> str:
+def _not_reserved(alias: str) -> str:
     if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
         raise ValueError("reserved by MLflow; expected another, such as `candidate` or `champion`")
     return alias
 
 
-Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_that_is_free)]
-"""Letters, digits, `_` and `-`, and not what MLflow itself points to versions with."""
+Alias = Annotated[str, Field(pattern=r"^[\w-]+$"), AfterValidator(_not_reserved)]
+"""Alias of a version in MLflow's registry: letters, digits, `_` and `-`, without MLflow's reserved names."""

@@ -1,7 +1,6 @@
-"""What a stage says about how far it is; who shows it is decided outside.
+"""Progress of stages as data; listeners decide how to show it.
 
-A stage calls `Progress.update`, and rollouts `RolloutWatcher.update_rollouts`, which has more to say; a terminal draws
-bars, a log writes lines, a test counts.
+A stage calls `Progress.update`, rollouts call the more detailed `RolloutWatcher.update_rollouts`.
 """
 
 from collections import Counter, deque
@@ -22,12 +21,12 @@ class Progress(Protocol):
             stage: name shown to a person, for instance `rollouts`.
             done: items finished.
             total: items in all; None when not known.
-            facts: what a person wants to see beside the bar, for instance `tokens_per_s=512.0`.
+            facts: details shown next to the bar, for instance `tokens_per_s=512.0`.
         """
 
 
 class UsdRange(NamedTuple):
-    """What something is going to cost in USD: the expectation and an interval around it."""
+    """Projected cost in USD: the expectation and an interval around it."""
 
     low: float
     mean: float
@@ -36,24 +35,24 @@ class UsdRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolloutProgress:
-    """How a collection of rollouts stands. Rates are those of the last half minute or so, not since the start."""
+    """State of a collection of rollouts. Rates are those of about the last half minute, not since the start."""
 
     done: int
-    """Rollouts finished, failed and replayed ones included."""
+    """Finished rollouts, including failed and replayed ones."""
     total: int | None
     """Rollouts in all; None when not known."""
     failed: int = 0
     num_replayed: int = 0
-    """Rollouts of `done` that the journal held whole, so that they cost nothing."""
+    """Rollouts of `done` that were complete in the journal and cost nothing."""
     rows_per_s: float = 0.0
     tokens_per_s: float = 0.0
     """Tokens sampled a second."""
     in_flight: int = 0
-    """Requests in flight to the endpoint, those of other collections in this process included."""
+    """Requests in flight to the endpoint, including other collections of this process."""
     limit: int = 0
-    """Requests that may be in flight now."""
+    """Current limit of requests in flight."""
     limit_reason: str = ""
-    """What the limit learnt follows from, in words for a person."""
+    """Reason for the learnt limit, in words."""
     requests_per_minute: float | None = None
     """Limit of requests a minute, learnt or set; None while nothing binds."""
     tokens_per_minute: float | None = None
@@ -61,15 +60,15 @@ class RolloutProgress:
     num_rate_limited: int = 0
     """Requests refused with 429."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """Failed tries by class of failure, rate limiting apart."""
+    """Failed attempts by class of failure, without rate limiting."""
     usd: float | None = None
-    """Money that this collection spent; None when the price is unknown."""
+    """Money spent; None if the price is unknown."""
     usd_projected: UsdRange | None = None
-    """What all `total` rollouts of this collection are going to cost; None while nobody can say."""
+    """Projected cost of all `total` rollouts; None while unknown."""
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the last rollout is done at the present rate; None where nobody can say."""
+        """Estimated seconds until the last rollout is done; None if unknown."""
         if self.total is None or self.rows_per_s <= 0.0:
             return None
         return max(self.total - self.done, 0) / self.rows_per_s
@@ -79,7 +78,7 @@ class RolloutWatcher(Protocol):
     """Receives the state of a collection of rollouts. Calls are cheap; a watcher thins them out."""
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
-        """Reports how the collection shown as `stage` stands."""
+        """Reports the state of the collection shown as `stage`."""
 
 
 class NoProgress:
@@ -93,10 +92,10 @@ class NoProgress:
 
 
 class RecentRate:
-    """How fast a count has grown of late.
+    """Rate of growth of a count over a recent window.
 
     Args:
-        window_s: seconds looked back; shorter as long as fewer have passed.
+        window_s: length of the window, at most the time since the start.
     """
 
     def __init__(self, window_s: float = 30.0) -> None:
@@ -104,9 +103,9 @@ class RecentRate:
         self._points: deque[tuple[float, float]] = deque()
 
     def per_second(self, count: float, now: float) -> float:
-        """The rate up to `now`, when the count stands at `count`; 0 at the first call."""
+        """Rate up to `now` given the current `count`; 0 at the first call."""
         self._points.append((now, count))
-        # The newest point at or before the window's start stays: the window is never shorter than asked for.
+        # Keep the newest point at or before the start of the window, so that it is never too short.
         while len(self._points) > 2 and self._points[1][0] <= now - self._window_s:
             self._points.popleft()
         started, first = self._points[0]
@@ -114,16 +113,15 @@ class RecentRate:
 
 
 def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newest: RolloutProgress) -> RolloutProgress:
-    """The state of several collections that ask the same endpoint at once.
+    """Sum of concurrent collections at the same endpoint.
 
-    Counts, rates and money add up. The limits and what is in flight are the endpoint's and not a collection's: they are
-    those of `newest`. Money is unknown as soon as one part's is. The projection of the parts that have one is scaled to
-    all rollouts.
+    Counts, rates and money add up; money is unknown if it is unknown for one part. Limits and requests in flight belong
+    to the endpoint and are those of `newest`. Projections are scaled to all rollouts.
 
     Args:
         parts: at least one.
-        total: rollouts in all, those of parts that have not started included; None when not known.
-        newest: the part heard of last.
+        total: rollouts in all, including parts that have not started; None if unknown.
+        newest: the part updated last.
     """
     retries: Counter[str] = Counter()
     for part in parts:
@@ -149,10 +147,10 @@ def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newe
 
 
 def _project(parts: Sequence[RolloutProgress], total: int | None) -> UsdRange | None:
-    told = [(part.usd_projected, part.total) for part in parts if part.usd_projected is not None and part.total]
-    if not told or total is None:
+    projections = [(part.usd_projected, part.total) for part in parts if part.usd_projected is not None and part.total]
+    if not projections or total is None:
         return None
-    # One price and one kind of prompt: the parts err in the same direction, so the ends of their intervals add up.
-    scale = total / sum(num_rollouts for _, num_rollouts in told)
-    low, mean, high = (sum(usd[end] for usd, _ in told) * scale for end in range(3))
+    # Equal prices and prompts: errors of the parts are correlated, so the bounds of their intervals add up.
+    scale = total / sum(num_rollouts for _, num_rollouts in projections)
+    low, mean, high = (sum(usd[end] for usd, _ in projections) * scale for end in range(3))
     return UsdRange(low, mean, high)

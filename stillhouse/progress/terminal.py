@@ -1,7 +1,4 @@
-"""What a person at a terminal sees: a bar for each stage while it runs, a line in a log, a table at the end.
-
-Rollouts and training have more to say than fits beside a bar: it stands below it while they run.
-"""
+"""Progress on a terminal: a bar for each running stage with details below it; plain lines in a log; tables."""
 
 import logging
 import sys
@@ -35,7 +32,7 @@ _LINE_EVERY_S = 5.0
 _WARNINGS_OF_A_KIND = 3
 _STYLES = {"reason": "dim", "trouble": "yellow"}
 _CLOSING = {"trouble", "cost"}
-"""What is still worth knowing of rollouts once they are done."""
+"""Lines still shown once rollouts are done."""
 
 
 class _Bars(Progress):
@@ -47,7 +44,7 @@ class _Bars(Progress):
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
-        # Drawn in a thread of its own, while stages come and go.
+        # A copy, since rich renders in another thread while stages come and go.
         for details in list(self.details.values()):
             yield Padding(details, (0, 0, 0, 2))
 
@@ -71,7 +68,7 @@ class TerminalProgress:
             BarColumn(bar_width=20, table_column=Column(min_width=20)),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
-            # What does not fit is cut, never the bar.
+            # Facts are cut to fit, never the bar.
             TextColumn("[dim]{task.fields[facts]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             expand=True,
@@ -84,7 +81,7 @@ class TerminalProgress:
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bars.start()
-            # Servers of Prefect and MLflow take seconds until the first stage has something to say.
+            # Servers of Prefect and MLflow take seconds to start before the first stage reports.
             self._starting = self._bars.add_task("starting", total=None, facts="")
         return self
 
@@ -111,16 +108,16 @@ class TerminalProgress:
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.state.RolloutWatcher`."""
-        told = lines_of(state)
+        lines = lines_of(state)
         if not self._console.is_terminal:
             if self._is_due(stage, state.done, state.total):
-                facts = "; ".join(f"{name} {text}" for name, text in told)
+                facts = "; ".join(f"{name} {text}" for name, text in lines)
                 self._write(f"{stage:<18} {counted(state)}  {facts}")
             return
         closing = ""
         if state.done == state.total:
             self._bars.details.pop(stage, None)
-            closing = ", ".join(text for name, text in told if name in _CLOSING and text != "none")
+            closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
         else:
             self._bars.details[stage] = _details(state)
         self._draw(stage, state.done, state.total, closing)
@@ -137,7 +134,7 @@ class TerminalProgress:
         self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
 
     def _is_due(self, stage: str, done: int, total: int | None) -> bool:
-        """Every few seconds, and once for each end: a stage in parts may come to one and go on."""
+        """True every few seconds and once at each end; a stage in parts may reach several ends."""
         now = time.monotonic()
         if done == total:
             due = self._closed.get(stage) != done
@@ -153,7 +150,7 @@ class TerminalProgress:
 
 
 class _WarningLines(logging.Handler):
-    """Warnings as lines above the bars; the first few of each kind, since one cause can concern thousands of items."""
+    """Shows the first few warnings of each kind above the bars; one cause can concern thousands of items."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
@@ -171,7 +168,7 @@ class _WarningLines(logging.Handler):
 
 @contextmanager
 def show_warnings(console: Console) -> Iterator[None]:
-    """While entered, what Stillhouse itself warns of appears on `console`."""
+    """Shows Stillhouse's warnings on `console` inside the block."""
     logger = logging.getLogger("stillhouse")
     handler = _WarningLines(console)
     logger.addHandler(handler)
@@ -182,18 +179,18 @@ def show_warnings(console: Console) -> Iterator[None]:
 
 
 def error_console() -> Console:
-    """Where progress and errors go, so that standard output holds results only."""
+    """Console on standard error; standard output is for results."""
     return Console(file=sys.stderr)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table; columns that hold figures are aligned to the right, those that hold nothing are left out."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    """Plain table: numeric columns are right-aligned, empty ones left out."""
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     filled = [index for index in range(len(columns)) if any(row[index] for row in rows)]
     for index in filled:
         figures = all(not row[index] or row[index].replace(",", "").replace(".", "").isdigit() for row in rows)
-        shown.add_column(columns[index], justify="right" if figures else "left", no_wrap=True)
+        result.add_column(columns[index], justify="right" if figures else "left", no_wrap=True)
     for row in rows:
-        # As text: what a person wrote may look like markup.
-        shown.add_row(*(Text(row[index]) for index in filled))
-    return shown
+        # As Text, since user input may look like markup.
+        result.add_row(*(Text(row[index]) for index in filled))
+    return result

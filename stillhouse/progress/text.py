@@ -1,4 +1,4 @@
-"""How a stage stands in words, the same on a terminal, in a log and on the flow run's page."""
+"""Progress in words, equal on a terminal, in a log and on the flow run's page."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from stillhouse.progress.state import Fact, RolloutProgress
 
 
 class Line(NamedTuple):
-    """One thing to know."""
+    """A labelled line."""
 
     name: str
     text: str
 
 
 def lines_of(state: RolloutProgress) -> list[Line]:
-    """Speed, limit and why, trouble, cost; each fits a line of 80 columns but for the reason, which is not ours."""
+    """Speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
     return [
         Line("speed", ", ".join(_speed(state))),
         Line("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
@@ -25,20 +25,19 @@ def lines_of(state: RolloutProgress) -> list[Line]:
 
 
 def facts_text(facts: Mapping[str, Fact]) -> str:
-    """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: what `Progress.update` is told beside the count."""
+    """`loss 0.812, lr 1.0e-04, 12.3k tokens/s, 6 min left`: the facts of `Progress.update`."""
     return ", ".join(_fact(name, value) for name, value in facts.items())
 
 
 def counted(state: RolloutProgress) -> str:
-    """`312/2,000`, or `312/?` where nobody knows how many there are."""
+    """`312/2,000`, or `312/?` if the total is unknown."""
     return f"{state.done:,}/{'?' if state.total is None else format(state.total, ',')}"
 
 
 def duration(seconds: float) -> str:
     """`45 s`, `6 min`, `2 h 07 min`, `3 d 04 h`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
+    if round(seconds) < 60:
+        return f"{round(seconds)} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"

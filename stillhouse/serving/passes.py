@@ -126,13 +126,13 @@ class SlotPasses:
         self._last_tokens[first_slot : first_slot + len(draws)] = picks[0]
         return picks
 
-    def swap_slots(self, one: int, other: int, num_columns: int) -> None:
+    def swap_slots(self, first: int, second: int, num_columns: int) -> None:
         """Exchanges what two slots hold in their first columns, and their last tokens."""
-        self.cache.swap_slots(one, other, num_columns)
+        self.cache.swap_slots(first, second, num_columns)
         # Indexing by a list would synchronise with the device.
-        kept = self._last_tokens[one].clone()
-        self._last_tokens[one] = self._last_tokens[other]
-        self._last_tokens[other] = kept
+        token = self._last_tokens[first].clone()
+        self._last_tokens[first] = self._last_tokens[second]
+        self._last_tokens[second] = token
 
     def close(self) -> None:
         """Frees the memory; nothing can be fed afterwards."""

@@ -92,10 +92,10 @@ def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
         cumulative_BV = probs_BV.cumsum(-1, dtype=torch.float64)
         return _first_above(cumulative_BV, uniforms_B1 * cumulative_BV[:, -1:])
     size = probs_BV.shape[1]
-    whole = size - size % _CHUNK
-    masses = [probs_BV[:, :whole].unflatten(1, (-1, _CHUNK)).sum(-1, dtype=torch.float64)]
-    if whole < size:
-        masses.append(probs_BV[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
+    full = size - size % _CHUNK
+    masses = [probs_BV[:, :full].unflatten(1, (-1, _CHUNK)).sum(-1, dtype=torch.float64)]
+    if full < size:
+        masses.append(probs_BV[:, full:].sum(-1, keepdim=True, dtype=torch.float64))
     edges_BC = torch.cat(masses, dim=1).cumsum(-1)
     level_B1 = uniforms_B1 * edges_BC[:, -1:]
     chunk_B1 = _first_above(edges_BC, level_B1)

@@ -164,13 +164,13 @@ class SlotCache(Cache):
             for buffer in (layer.keys, layer.values):
                 buffer[rows[1], :num_columns] = buffer[rows[0], :num_columns]
 
-    def swap_slots(self, one: int, other: int, num_columns: int) -> None:
+    def swap_slots(self, first: int, second: int, num_columns: int) -> None:
         """Exchanges the first columns of two slots."""
         for layer in self.layers:
             for buffer in (layer.keys, layer.values):
-                kept = buffer[one, :num_columns].clone()
-                buffer[one, :num_columns] = buffer[other, :num_columns]
-                buffer[other, :num_columns] = kept
+                states = buffer[first, :num_columns].clone()
+                buffer[first, :num_columns] = buffer[second, :num_columns]
+                buffer[second, :num_columns] = states
 
 
 def computed_type(states: torch.Tensor) -> torch.dtype:

@@ -58,12 +58,12 @@ class Engine:
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
         self._model = AdaptedModel(model)
         self._max_batch = max_batch
-        own = Generator(model, max_batch=max_batch)
-        self.context_length = own.context_length
+        generator = Generator(model, max_batch=max_batch)
+        self.context_length = generator.context_length
         """Most tokens of prompt and completion together."""
         self.adapters: dict[str, str] = {}
         """Folders of the adapters that can be asked for, by name; replaced as a whole when it changes."""
-        self._generators: dict[str | None, Generator] = {None: own}
+        self._generators: dict[str | None, Generator] = {None: generator}
         """By adapter; None is the model itself."""
         self._inbox: SimpleQueue[_Sample | _Score | _Change | Future[Any] | None] = SimpleQueue()
         self._running: dict[tuple[str | None, int], Future[Generation]] = {}
