@@ -1,4 +1,4 @@
-"""Answers in the OpenAI API's form, made of token ids and log-probabilities."""
+"""Responses of the OpenAI API from token ids and log-probabilities."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def envelope(kind: str, model: str, choices: list[JsonObject], usage: dict[str, int]) -> JsonObject:
-    """What surrounds the choices; `kind` is `chat.completion` or `text_completion`."""
+    """The response around the choices; `kind` is `chat.completion` or `text_completion`."""
     prefix = "chatcmpl" if kind == "chat.completion" else "cmpl"
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -38,14 +38,8 @@ def chat_choice(
 ) -> JsonObject:
     """One choice of a chat completion.
 
-    `token_ids` and `logprobs` keep the end-of-turn token, as vLLM's do: it was sampled. The message does not.
-
-    Args:
-        index: Place among the choices.
-        body: The request.
-        generation: What was sampled.
-        ranked: The sampled tokens with alternatives, where they were asked for.
-        tokenizer: The model's.
+    As in vLLM, `token_ids` and `logprobs` include the end-of-turn token, the message does not. `ranked` are the sampled
+    tokens with alternatives, if requested.
     """
     message = parse_completion(
         completion_text(generation, tokenizer), first_call_index(body), with_calls=bool(body.offered_tools())
@@ -73,14 +67,8 @@ def text_choice(
 ) -> JsonObject:
     """One choice of a text completion.
 
-    Args:
-        index: Place among the choices.
-        body: The request.
-        prompt: The prompt's text, where it was given as text.
-        prompt_ids: Its tokens.
-        generation: What was sampled; empty where nothing was asked for.
-        ranked: Tokens 1, 2, ... of prompt and completion with alternatives, where any were asked for.
-        tokenizer: The model's.
+    `prompt` is None if the prompt was given as tokens; `ranked` are tokens 1, 2, ... of prompt and completion with
+    alternatives, if requested.
     """
     text = completion_text(generation, tokenizer)
     if body.echo:
@@ -102,13 +90,13 @@ def text_choice(
 
 
 def completion_text(generation: Generation, tokenizer: "PreTrainedTokenizerBase") -> str:
-    """The completion without special tokens, its end-of-turn token included."""
+    """Text of the completion without special tokens."""
     ids = generation.completion_ids
     return tokenizer.decode(ids[:-1] if generation.finish_reason == "stop" else ids, skip_special_tokens=True)
 
 
 def first_call_index(body: ChatRequest) -> int:
-    """A number n such that no tool call of the conversation is named `call_n` or `call_<more>`."""
+    """A number n such that no tool call of the conversation is named `call_n` or higher."""
     messages: list[Message] = body.conversation()
     names = [call["id"] for message in messages for call in message.get("tool_calls") or []]
     numbers = [int(name.removeprefix("call_")) for name in names if name.removeprefix("call_").isdecimal()]
@@ -134,7 +122,7 @@ def _chat_logprobs(
 
 def _chat_token(token_id: int, logprob: float, tokenizer: "PreTrainedTokenizerBase") -> JsonObject:
     text = tokenizer.decode([token_id])
-    # A token may be a part of a character; its text then shows the replacement sign and its bytes are not known.
+    # For part of a character the text is a replacement sign, and the bytes are unknown.
     return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
 
@@ -147,7 +135,7 @@ def _text_logprobs(
 ) -> JsonObject:
     """The lists `tokens`, `token_logprobs`, `top_logprobs`, `text_offset`; echoed ones start with None.
 
-    An alternative list holds the actual token too, so that it may have one entry more than asked for.
+    Alternatives include the actual token, so that there may be one more than requested.
     """
 
     def name(token_id: int) -> str:
@@ -177,7 +165,7 @@ def _text_logprobs(
 def _vllm_entry(
     token_id: int, entry: RankedToken, num_top: int, tokenizer: "PreTrainedTokenizerBase"
 ) -> dict[str, Any]:
-    """VLLM's form of one prompt token: the actual token first, then the alternatives it is not among."""
+    """One prompt token in vLLM's form: the actual token first, then the other alternatives."""
     ranked = {token_id: (entry.logprob, entry.rank)}
     for rank, (other, logprob) in enumerate(entry.top[:num_top], start=1):
         ranked.setdefault(other, (logprob, rank))

@@ -15,7 +15,7 @@ P places of all slots.
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ TOLERANCE: Final = 3e-2
 """Outputs near 1 rounded to bfloat16, from weights rounded to it, differ by some 1e-2."""
 
 
-class Places(NamedTuple):
+class PackedLayout(NamedTuple):
     """Where the rows of a packed pass lie in the cache, all int32."""
 
     query_starts: Tensor
@@ -53,7 +53,9 @@ class Places(NamedTuple):
     max_keys: int
 
     @classmethod
-    def of_rows(cls, first_slot: int, starts: Sequence[int], lengths: Sequence[int], num_columns: int) -> "Places":
+    def of_rows(
+        cls, first_slot: int, starts: Sequence[int], lengths: Sequence[int], num_columns: int
+    ) -> "PackedLayout":
         """For `lengths[i]` new tokens of slot `first_slot + i`, which holds `starts[i]` before; on the host."""
         ends = [start + length for start, length in zip(starts, lengths, strict=True)]
         return cls(
@@ -65,14 +67,14 @@ class Places(NamedTuple):
         )
 
     @classmethod
-    def of_decoding(cls, positions_B: Tensor, num_columns: int) -> "Places":
+    def of_decoding(cls, positions_B: Tensor, num_columns: int) -> Self:
         """For one new token of each of the first slots, at `positions_B`; on their device."""
         starts = torch.arange(len(positions_B) + 1, dtype=torch.int32, device=positions_B.device)
         return cls(starts, starts * num_columns, (positions_B + 1).int(), 1, num_columns)
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Places, float | None], Tensor]
-"""From queries [T, H, D], keys and values [P, G, D], places and scale to outputs [T, H, D].
+Kernel = Callable[[Tensor, Tensor, Tensor, PackedLayout, float | None], Tensor]
+"""From queries [T, H, D], keys and values [P, G, D], layout and scale to outputs [T, H, D].
 
 A row's last token sees all that its slot holds, and each earlier one a token less than the next.
 """
@@ -117,9 +119,9 @@ def _triton_kernel() -> Kernel | None:
         logger.warning("decoding takes FlashAttention's kernel, which is slower, as Triton does not work: %s", error)
         return None
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, scale: float | None) -> Tensor:
-        chosen = decode_kernel.decode_kernel if decode_kernel.serves(query, key, places) else flash_kernel
-        return chosen(query, key, value, places, scale)
+    def kernel(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scale: float | None) -> Tensor:
+        chosen = decode_kernel.decode_kernel if decode_kernel.serves(query, key, layout) else flash_kernel
+        return chosen(query, key, value, layout, scale)
 
     return kernel
 
@@ -132,46 +134,46 @@ def deviation(kernel: Kernel, device: torch.device) -> float:
         torch.randn(size, heads, width, generator=generator).to(device, torch.bfloat16)
         for size, heads in ((rows, groups * shared), (rows * columns, groups), (rows * columns, groups))
     )
-    places = Places.of_decoding(torch.tensor([0, 65, columns - 1], device=device), columns)
-    seen = kernel(query, key, value, places, None).float()
+    layout = PackedLayout.of_decoding(torch.tensor([0, 65, columns - 1], device=device), columns)
+    seen = kernel(query, key, value, layout, None).float()
     keys, values = (
         states.float().unflatten(0, (rows, columns)).repeat_interleave(shared, dim=2) for states in (key, value)
     )
     scores = torch.einsum("bhd,bthd->bht", query.float(), keys) * width**-0.5
-    hidden = torch.arange(columns, device=device) >= places.key_lengths[:, None]
+    hidden = torch.arange(columns, device=device) >= layout.key_lengths[:, None]
     weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
     return float((seen - torch.einsum("bht,bthd->bhd", weights, values)).abs().max())
 
 
-def flash_kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, scale: float | None) -> Tensor:
+def flash_kernel(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scale: float | None) -> Tensor:
     """FlashAttention 2 as PyTorch carries it (see `Kernel`)."""
     # `varlen_attn`, the public function, takes the filled length of each slot only from PyTorch 2.12 on.
     output, *_ = torch.ops.aten._flash_attention_forward(
         query,
         key,
         value,
-        places.query_starts,
-        places.key_starts,
-        places.max_queries,
-        places.max_keys,
+        layout.query_starts,
+        layout.key_starts,
+        layout.max_queries,
+        layout.max_keys,
         0.0,
         True,
         False,
         scale=scale,
-        seqused_k=places.key_lengths,
+        seqused_k=layout.key_lengths,
     )
     return output
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, places: Places, kernel: Kernel, options: dict[str, Any]
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, kernel: Kernel, options: dict[str, Any]
 ) -> Tensor:
     """Outputs [1, T, H, D] of a packed row: queries [1, H, T, D], keys and values [1, G, P, D]."""
     refused = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if refused:
         raise ValueError(f"attention to slots has no {', '.join(refused)}; load the model with eager attention")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    return kernel(query.to(key.dtype), key, value, places, options.get("scaling"))[None]
+    return kernel(query.to(key.dtype), key, value, layout, options.get("scaling"))[None]
 
 
 def slot_attention(
@@ -181,7 +183,7 @@ def slot_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    places: Places | None = None,
+    layout: PackedLayout | None = None,
     kernel: Kernel | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -193,7 +195,7 @@ def slot_attention(
         key: [B, G, T, D]; [1, G, P, D], the places of all slots, for a packed row.
         value: As `key`.
         attention_mask: As `slot_masks` makes it; a placeholder for a packed row.
-        places: Where the tokens of a packed row stand.
+        layout: Where the tokens of a packed row stand.
         kernel: By which a packed row attends.
         options: What the layer asks for: `scaling`, `sliding_window` and more.
 
@@ -203,8 +205,8 @@ def slot_attention(
     Raises:
         ValueError: If a layer asks a kernel for more than a softmax over the tokens before each.
     """
-    if places is not None and kernel is not None:
-        return attend(query, key, value, places, kernel, options), None
+    if layout is not None and kernel is not None:
+        return attend(query, key, value, layout, kernel, options), None
     groups = query.shape[1] // key.shape[1]
     folds = query.shape[2] == 1 and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
     if not folds or options.get("dropout") or any(options.get(name) is not None for name in _UNFOLDED):

@@ -13,22 +13,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stillhouse.serving.attention import Places
+from stillhouse.serving.attention import PackedLayout
 
 _LEAST_TILE = 16
 
 
-def serves(query: Tensor, key: Tensor, places: Places) -> bool:
+def serves(query: Tensor, key: Tensor, layout: PackedLayout) -> bool:
     """Whether the pass is one of decoding with a program for each multiprocessor at least."""
-    num_programs = (len(places.query_starts) - 1) * key.shape[1]
+    num_programs = (len(layout.query_starts) - 1) * key.shape[1]
     return (
-        places.max_queries == 1
+        layout.max_queries == 1
         and query.shape[-1] in (32, 64, 128, 256)
         and num_programs >= torch.cuda.get_device_properties(query.device).multi_processor_count
     )
 
 
-def decode_kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, scale: float | None) -> Tensor:
+def decode_kernel(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scale: float | None) -> Tensor:
     """See `Kernel`; every row has one token."""
     num_rows, num_heads, width = query.shape
     groups = num_heads // key.shape[1]
@@ -40,8 +40,8 @@ def decode_kernel(query: Tensor, key: Tensor, value: Tensor, places: Places, sca
             key,
             value,
             output,
-            places.key_starts,
-            places.key_lengths,
+            layout.key_starts,
+            layout.key_lengths,
             (width**-0.5 if scale is None else scale) * math.log2(math.e),
             *query.stride()[:2],
             *key.stride()[:2],

@@ -1,8 +1,8 @@
-"""Decode passes recorded once and replayed, without the processor's part in launching them.
+"""Decode passes recorded once as CUDA graphs and replayed.
 
 A decode step of a small model is hundreds of kernels of a few microseconds each, which a GPU finishes faster than
-Python launches them. Recorded as a CUDA graph they are launched by one call. A graph has fixed shapes and addresses:
-rows are padded, and what a pass reads and gives lies in fixed places.
+Python launches them; a graph is launched by one call. Shapes and addresses of a graph are fixed: rows are padded, and
+inputs and outputs lie in fixed buffers.
 """
 
 import logging
@@ -17,21 +17,21 @@ from stillhouse.serving.sampling import PickSteps
 logger = logging.getLogger(__name__)
 
 Pass = Callable[[], torch.Tensor]
-"""Computes picks [2, R] from inputs that lie in fixed places, and changes none of them."""
+"""Computes picks [2, R] from fixed input buffers without changing them."""
 Recorder = Callable[[Pass], Pass]
-"""Turns a pass into one that computes the same from the same places."""
+"""Turns a pass into a replayable one with equal buffers."""
 
 _MOST_SPARE: Final = 4
-"""A recorded pass serves fewer rows than it was recorded for, down to this part of the next power of two: recording
-another one costs what a hundred of its steps may save."""
+"""A recorded pass also serves up to this factor fewer rows: recording costs what a hundred steps of a smaller pass may
+save."""
 
 
 class Shape(NamedTuple):
-    """What a recorded pass is fixed to."""
+    """Key of a recorded pass."""
 
     rows: int
     columns: int
-    """That attention sees; all where it is told how many are filled."""
+    """Columns visible to attention; all of the buffer with a kernel, which knows the lengths."""
     steps: PickSteps
 
 
@@ -39,7 +39,7 @@ class RecordedPasses:
     """Decode passes by their shape, each recorded when it is first needed.
 
     Args:
-        record: How a pass is recorded.
+        record: records a pass.
     """
 
     def __init__(self, record: Recorder) -> None:
@@ -53,13 +53,13 @@ class RecordedPasses:
         return min(recorded, default=least)
 
     def get(self, shape: Shape, make: Callable[[], Pass]) -> Pass:
-        """The recorded pass of this shape, made and recorded where there is none yet."""
+        """The pass of this shape, recorded at first use."""
         if shape not in self._passes:
             self._passes[shape] = self._recorded(make())
         return self._passes[shape]
 
     def clear(self) -> None:
-        """Forgets all: what they read and write is elsewhere now."""
+        """Drops all passes, since their buffers have moved."""
         self._passes.clear()
 
     def _recorded(self, run: Pass) -> Pass:
@@ -68,7 +68,7 @@ class RecordedPasses:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            # Such as a layer that asks the processor how many tokens each expert has.
+            # Such as a layer that reads the number of tokens of each expert on the host.
             logger.warning("decode passes of this model cannot be recorded and are launched one by one: %s", error)
             self._record = lambda plain: plain
             return run
@@ -80,20 +80,20 @@ def padded_rows(count: int) -> int:
 
 
 def cuda_recorder() -> Recorder:
-    """Records passes as CUDA graphs, which share their memory as only one runs at a time."""
+    """Records passes as CUDA graphs that share memory, since only one runs at a time."""
     living: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def record(run: Pass) -> Pass:
-        # What libraries allocate at first use must not become part of a graph.
+        # Warm up: allocations at first use must not become part of the graph.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             run()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # torch refuses a pool whose graphs are gone while a tensor of it is still in use: then a new one is made.
+        # torch refuses the pool of a deleted graph whose tensors are in use, so share one of a living graph.
         pool = next((other.pool() for other in living), None)
-        # What other threads do meanwhile, such as a teacher that scores, is no part of the graph and breaks nothing.
+        # Other threads, such as a scoring teacher, must not break the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             picks = run()
         living.add(graph)

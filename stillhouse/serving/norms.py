@@ -1,7 +1,7 @@
 """RMS normalisation in one kernel instead of eight.
 
-transformers writes it out in elementary operations. In a recorded decode pass of a small model, where each kernel takes
-a few microseconds whatever it computes, these are half of all kernels.
+The elementary operations of transformers are half of all kernels in a recorded decode pass of a small model, where each
+kernel takes a few microseconds whatever it computes.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,25 +16,25 @@ _TOLERANCE: Final = 1e-5
 
 
 class FusedNorms:
-    """The normalisations of a model that `torch.nn.functional.rms_norm` computes too.
+    """Replaces the RMS norms of a model by `torch.nn.functional.rms_norm`.
 
-    They are known by their results on random numbers, since families of models call and vary them differently.
+    They are recognised by their results on random numbers, since model families name and vary them differently.
 
     Args:
-        model: Frozen, or used without gradients while they are fused.
-        device_type: Where they are worth it; those of weights elsewhere are left alone.
+        model: frozen, or used without gradients while norms are fused.
+        device_type: norms with weights on other devices are left alone.
     """
 
     def __init__(self, model: nn.Module, device_type: str = "cuda") -> None:
         candidates = [module for module in model.modules() if _may_be_rms_norm(module, device_type)]
-        # Those of a class have a formula in common, so that one of them is tried out.
+        # Modules of one class share a formula, so one of them is tested.
         by_class = {type(module): module for module in candidates}
         known = {kind for kind, module in by_class.items() if _computes_rms_norm(module)}
         self._fused = [(module, _fused(module)) for module in candidates if type(module) in known]
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Has the model compute them by one kernel each inside the block."""
+        """Uses the fused norms inside the block."""
         try:
             for module, forward in self._fused:
                 module.forward = forward
@@ -55,7 +55,7 @@ def _fused(module: nn.Module) -> Callable[[Tensor], Tensor]:
     def forward(states: Tensor) -> Tensor:
         weight = module.weight
         assert isinstance(weight, Tensor)
-        # PyTorch has a kernel for states and weights of one type only.
+        # PyTorch's kernel needs states and weights of one type.
         dtype = torch.promote_types(states.dtype, weight.dtype)
         return rms_norm(states.to(dtype), weight.shape, weight.to(dtype), epsilon)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from stillhouse.serving.attention import Kernel, Places, kernel_for, slot_masks
+from stillhouse.serving.attention import Kernel, PackedLayout, kernel_for, slot_masks
 from stillhouse.serving.graphs import Pass, RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
 from stillhouse.serving.norms import FusedNorms
 from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
@@ -151,19 +151,19 @@ class SlotPasses:
 
     def _feed_packed(self, first_slot: int, tokens: Sequence[list[int]], spans: Sequence[tuple[int, int]]) -> Tensor:
         starts, lengths = zip(*spans, strict=True)
-        places = Places.of_rows(first_slot, starts, lengths, self.cache.num_columns)
+        layout = PackedLayout.of_rows(first_slot, starts, lengths, self.cache.num_columns)
         positions = [position for start, length in spans for position in range(start, start + length)]
         slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
         fed = torch.tensor([[token for row in tokens for token in row], positions])
         fed = self._to_device(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
-        places = places._replace(
-            query_starts=self._to_device(places.query_starts),
-            key_starts=self._to_device(places.key_starts),
-            key_lengths=self._to_device(places.key_lengths),
+        layout = layout._replace(
+            query_starts=self._to_device(layout.query_starts),
+            key_starts=self._to_device(layout.key_starts),
+            key_lengths=self._to_device(layout.key_lengths),
         )
         self.cache.target_all_slots(fed[2])
-        hidden_1TH = self._hidden(fed[:1], fed[1:2], places)
-        return self._logits(hidden_1TH[0].index_select(0, places.query_starts[1:] - 1))
+        hidden_1TH = self._hidden(fed[:1], fed[1:2], layout)
+        return self._logits(hidden_1TH[0].index_select(0, layout.query_starts[1:] - 1))
 
     def _pass(self, shape: Shape) -> Pass:
         inputs = self._inputs[:, : shape.rows]
@@ -182,19 +182,19 @@ class SlotPasses:
             hidden_RH = self._hidden(tokens_R[:, None], positions_R[:, None])[:, -1]
         else:
             self.cache.target_all_slots(targets_R)
-            places = Places.of_decoding(positions_R, self.cache.num_columns)
-            hidden_RH = self._hidden(tokens_R[None], positions_R[None], places)[0]
+            layout = PackedLayout.of_decoding(positions_R, self.cache.num_columns)
+            hidden_RH = self._hidden(tokens_R[None], positions_R[None], layout)[0]
         return pick_tokens(self._logits(hidden_RH), inputs[1:], steps)
 
-    def _hidden(self, input_ids: Tensor, positions: Tensor, places: Places | None = None) -> Tensor:
-        """Last hidden states of [B, S] tokens; of [1, T] tokens of a packed row, where `places` are given."""
+    def _hidden(self, input_ids: Tensor, positions: Tensor, layout: PackedLayout | None = None) -> Tensor:
+        """Last hidden states of [B, S] tokens; of [1, T] tokens of a packed row, if `layout` is given."""
         arguments: dict[str, Any] = {}
-        if places is None:
+        if layout is None:
             mask = slot_masks(self._config, positions, self.cache.columns_in_use, self._model.dtype)
         else:
             # Given a four-dimensional placeholder, transformers builds no mask.
             mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device)
-            arguments = {"places": places, "kernel": self._kernel}
+            arguments = {"layout": layout, "kernel": self._kernel}
         with self._norms.in_use():
             return self._model.get_decoder()(
                 input_ids=input_ids,

@@ -1,7 +1,7 @@
-"""The requests of the OpenAI API that this server answers, and the errors it gives.
+"""Requests and errors of the OpenAI API as this server supports them.
 
-Fields that are not listed are ignored, as other servers do. Listed ones that would change the result and are not
-supported are refused: an ignored `stop` or `response_format` would be a wrong answer.
+Unknown fields are ignored, as by other servers. Known but unsupported fields that would change the result are refused:
+an ignored `stop` or `response_format` would give a wrong answer.
 """
 
 from typing import Annotated, Any, Final, Literal, cast
@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, Field, model_validator
 from stillhouse.types import Message, ToolSchema
 
 MAX_TOP_LOGPROBS: Final = 20
-"""Alternatives per token at most; vLLM's default of `--max-logprobs`."""
+"""Most alternatives of a token; vLLM's default of `--max-logprobs`."""
 
 Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Temperature = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -46,15 +46,15 @@ class _SamplingRequest(BaseModel):
     seed: int | None = None
     """None takes a fresh one."""
     return_token_ids: bool = False
-    """vLLM's extension: the prompt's and the completions' token ids beside their text."""
+    """vLLM's extension: return token ids of prompt and completions."""
     ignore_eos: bool = False
-    """vLLM's extension: goes on after an end-of-turn token until `max_tokens`."""
+    """vLLM's extension: continue after an end-of-turn token until `max_tokens`."""
     stop_token_ids: list[int] = []
     """vLLM's extension: further tokens that end a completion, whatever `ignore_eos` says."""
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_would_be_ignored(cls, data: Any) -> Any:
+    def _refuse_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if value is not None}
             for field, neutral in cls._neutral_values().items():
@@ -64,7 +64,7 @@ class _SamplingRequest(BaseModel):
 
     @classmethod
     def _neutral_values(cls) -> dict[str, list[Any]]:
-        """Fields that are refused, with the values that change nothing."""
+        """Unsupported fields with their accepted, neutral values."""
         return {
             "stream": [False],
             "stop": [[]],
@@ -88,7 +88,7 @@ class ChatRequest(_SamplingRequest):
     max_tokens: int | None = Field(default=None, ge=1)
     """None samples until the context ends."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """The newer name of `max_tokens`; wins where both are given."""
+    """Newer name of `max_tokens`; wins over it."""
     logprobs: bool = False
     top_logprobs: Count = 0
 
@@ -102,10 +102,10 @@ class ChatRequest(_SamplingRequest):
         }
 
     def conversation(self) -> list[Message]:
-        """The messages with text parts joined and `developer` called `system`.
+        """Messages with text parts joined and role `developer` replaced by `system`.
 
         Raises:
-            ApiError: For a role or a content part that a text model cannot take.
+            ApiError: unsupported role or content part.
         """
         return [_message(index, message) for index, message in enumerate(self.messages)]
 
@@ -119,9 +119,9 @@ class CompletionRequest(_SamplingRequest):
 
     prompt: str | list[int] | list[str] | list[list[int]]
     max_tokens: int = Field(default=16, ge=0)
-    """0 is allowed with `echo` or `prompt_logprobs`: nothing is sampled, the prompt is scored."""
+    """With `echo` or `prompt_logprobs` 0 scores the prompt without sampling."""
     echo: bool = False
-    """Puts the prompt in front of the completion, in its text and in its log-probabilities."""
+    """Prepend the prompt to text and log-probabilities."""
     logprobs: Count | None = None
     prompt_logprobs: Count | None = None
     """vLLM's extension: log-probabilities of the prompt's tokens with so many alternatives."""

@@ -1,6 +1,6 @@
-"""Picking the next token of every row at once, on the device where the logits are.
+"""Samples the next token of every row on the device of the logits.
 
-Nothing here waits for the device, so that a pick can be part of a recorded pass, and the host may read it later.
+Nothing synchronises with the device, so that sampling can be part of a recorded pass and be read later.
 Dimensions: B rows, V vocabulary, C chunks of it, W tokens of a chunk.
 """
 
@@ -16,20 +16,20 @@ _CHUNK: Final = 4096
 
 
 class Draw(NamedTuple):
-    """How the next token of one row is picked."""
+    """Random number and sampling parameters of the next token of one row."""
 
     uniform: float
-    """Of [0, 1): where the cumulative distribution is inverted."""
+    """In [0, 1): where the cumulative distribution is inverted."""
     temperature: float = 1.0
     """0 takes the most likely token."""
     top_p: float = 1.0
     """1 cuts nothing off."""
     processed_logprobs: bool = False
-    """Whether the log-probability is that of the distribution as `top_p` leaves it, which sums to one."""
+    """Whether the log-probability is that of the distribution renormalised after `top_p`."""
 
 
 class PickSteps(NamedTuple):
-    """Which steps a batch of draws needs; part of what identifies a recorded pass."""
+    """Sampling steps that a batch needs; part of the key of a recorded pass."""
 
     are_tempered: bool
     are_cut: bool
@@ -54,9 +54,9 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
     tokens.
 
     Args:
-        logits_BV: The next token's, of each row.
-        draws_4B: The fields of a `Draw` of each row, float64.
-        steps: What the draws need.
+        logits_BV: logits of the next token of each row.
+        draws_4B: fields of each row's `Draw`, float64.
+        steps: steps that the draws need.
 
     Returns:
         Token id and log-probability of each row, float64 [2, B]. The log-probability is under
@@ -109,14 +109,14 @@ def _invert(probs_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
 def _first_above(cumulative: Tensor, level_B1: Tensor) -> Tensor:
     """Place of the first sum above the level, [B, 1]."""
     total_B1 = cumulative[:, -1:]
-    # Rounding may lift the level to the total itself, behind the last token.
+    # Rounding may lift the level to the total, beyond the last token.
     level_B1 = level_B1.minimum(total_B1.nextafter(torch.zeros_like(total_B1)))
-    # Among sums that are no numbers there is none above; the place then found would end a CUDA process.
+    # With NaN no sum is above, and an index out of range would kill a CUDA process.
     return torch.searchsorted(cumulative, level_B1, right=True).clamp_max(cumulative.shape[1] - 1)
 
 
 def _processed(logprobs_BV: Tensor, kept_BV: Tensor, are_processed_B: Tensor) -> Tensor:
-    """`logprobs_BV` less the log of the mass kept, in rows that are processed; what was cut off is never picked."""
+    """`logprobs_BV` minus the log of the kept mass in rows with `processed_logprobs`."""
     mass_B1 = kept_BV.sum(-1, keepdim=True, dtype=torch.float64).log().to(logprobs_BV.dtype)
     return logprobs_BV - torch.where(are_processed_B[:, None], mass_B1, torch.zeros_like(mass_B1))
 
@@ -130,20 +130,20 @@ def _nucleus(probs_BV: Tensor, top_p_B: Tensor) -> Tensor:
 
 
 class HostPicks:
-    """Picks [2, B] on their way to the host, which copies them once the device has made them."""
+    """Asynchronous copy of picks [2, B] to the host."""
 
     def __init__(self, picks_2B: Tensor) -> None:
-        # What is not contiguous would be rearranged on the host, before it has arrived.
+        # A non-contiguous tensor would be rearranged on the host before it has arrived.
         self._picks = picks_2B.contiguous().to("cpu", non_blocking=True)
         self._copied = torch.cuda.Event() if picks_2B.is_cuda else None
         if self._copied is not None:
             self._copied.record()
 
     def read(self) -> tuple[list[int], list[float]]:
-        """Token and log-probability of each row; waits for the device.
+        """Tokens and log-probabilities of the rows; waits for the device.
 
         Raises:
-            FloatingPointError: If a log-probability is no number, as the logits of the model were not.
+            FloatingPointError: the model's logits are NaN.
         """
         if self._copied is not None:
             self._copied.synchronize()

@@ -1,4 +1,4 @@
-"""Running the server in this process until it is told to stop."""
+"""Runs the server in this process until a signal."""
 
 import json
 import os
@@ -40,25 +40,24 @@ def serve(
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
     Args:
-        model: Model ref.
-        host: Address to listen on; only this machine by default.
+        model: model ref.
+        host: address to listen on.
         port: 0 takes a free one.
-        name: What clients call the model; None takes the ref.
-        device: Where the model runs.
-        dtype: Weights' type.
+        name: name of the model for clients; None takes the ref.
+        device: as `load_model`.
+        dtype: as `load_model`.
         num_threads: CPU threads; None leaves it to torch.
-        max_batch: Sequences sampled at once.
-        max_pending: Sequences that may wait beyond those before requests are refused with 429.
-        api_key_env: Environment variable holding the key that clients must send; None asks for none.
-        allowed_hosts: Names by which clients call the server, besides IP addresses, `localhost` and, where it listens
-            beyond loopback, this machine's name.
-        allow_updates: Clients may have adapters and weights loaded from folders of this machine.
+        max_batch: sequences sampled at once.
+        max_pending: sequences that may wait before requests are refused with 429.
+        api_key_env: environment variable with the key that clients must send; None asks for none.
+        allowed_hosts: host names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's.
+        allow_updates: lets clients load adapters and weights from folders of this machine.
 
     Raises:
-        ConfigError: If the model cannot be loaded or the variable is not set.
-        EndpointError: If the address cannot be listened on.
+        ConfigError: the model cannot be loaded or the variable is not set.
+        EndpointError: the address cannot be listened on.
     """
-    # What fails without the model fails before torch is imported, which takes seconds.
+    # Cheap checks first: importing torch takes seconds.
     api_key = _api_key(api_key_env)
     path = resolve_model(model)
     listener = _listen(host, port)
@@ -80,11 +79,11 @@ def serve(
         engine = Engine(loaded, max_batch=max_batch)
     except ValueError as error:
         raise ConfigError(f"model {model!r} cannot be served: {error}") from error
-    ends = loaded.generation_config.eos_token_id
+    eos = loaded.generation_config.eos_token_id
     served = ServedModel(
         name=name or model,
         tokenizer=tokenizer,
-        stop_ids=stop_token_ids(tokenizer) | frozenset(ends if isinstance(ends, list) else [ends] if ends else []),
+        stop_ids=stop_token_ids(tokenizer) | frozenset(eos if isinstance(eos, list) else [eos] if eos else []),
         vocab_size=loaded.config.get_text_config().vocab_size,
         context_length=engine.context_length,
     )
@@ -101,7 +100,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Announces itself once it listens, and ends unfinished completions when told to stop."""
+    """Prints its address once it listens, and ends unfinished completions on a signal."""
 
     def __init__(self, app: "FastAPI", engine: "Engine", name: str) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))

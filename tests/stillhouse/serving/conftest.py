@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from stillhouse.processes.guarded_process import GuardedProcess
-from stillhouse.serving.attention import Kernel, Places
+from stillhouse.serving.attention import Kernel, PackedLayout
 from stillhouse.serving.models import load_model
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def plain_kernel() -> Kernel:
     """Attention to slots written out row by row: what a CUDA kernel computes, on any device."""
 
     def kernel(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: float | None
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: float | None
     ) -> torch.Tensor:
         outputs = []
         bounds = places.query_starts.tolist()

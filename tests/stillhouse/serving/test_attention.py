@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from stillhouse.serving.attention import (
     TOLERANCE,
     Kernel,
-    Places,
+    PackedLayout,
     deviation,
     flash_kernel,
     kernel_for,
@@ -110,9 +110,9 @@ def test_packed_rows_of_slots_sample_as_one_forward_pass_does(
 
 def test_a_kernel_is_not_given_what_it_does_not_compute(plain_kernel: Kernel) -> None:
     states = torch.zeros(1, 2, 1, 8)
-    places = Places.of_decoding(torch.zeros(1, dtype=torch.long), 1)
+    places = PackedLayout.of_decoding(torch.zeros(1, dtype=torch.long), 1)
     with pytest.raises(ValueError, match="softcap"):
-        slot_attention(torch.nn.Module(), states, states, states, None, places=places, kernel=plain_kernel, softcap=5.0)
+        slot_attention(torch.nn.Module(), states, states, states, None, layout=places, kernel=plain_kernel, softcap=5.0)
 
 
 class Operations(TorchDispatchMode):
@@ -150,12 +150,14 @@ def test_a_recorded_step_copies_no_keys_and_waits_for_nothing(is_packed: bool) -
     assert operations.largest < keys, "a tensor as large as a layer's keys is made at every step"
 
 
-def _no_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: Any) -> torch.Tensor:
+def _no_kernel(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: Any
+) -> torch.Tensor:
     return query
 
 
 def test_places_of_rows_say_where_tokens_and_slots_begin() -> None:
-    places = Places.of_rows(2, [0, 5], [3, 1], 100)
+    places = PackedLayout.of_rows(2, [0, 5], [3, 1], 100)
     assert places.query_starts.tolist() == [0, 3, 4]
     assert places.key_starts.tolist()[:2] == [200, 300]
     assert places.key_lengths.tolist() == [3, 6]
@@ -164,7 +166,10 @@ def test_places_of_rows_say_where_tokens_and_slots_begin() -> None:
 
 
 def test_places_of_decoding_are_those_of_rows_of_one_token() -> None:
-    seen, expected = Places.of_decoding(torch.tensor([4, 0, 99]), 100), Places.of_rows(0, [4, 0, 99], [1, 1, 1], 100)
+    seen, expected = (
+        PackedLayout.of_decoding(torch.tensor([4, 0, 99]), 100),
+        PackedLayout.of_rows(0, [4, 0, 99], [1, 1, 1], 100),
+    )
     assert all(torch.equal(one, other) for one, other in zip(seen[:3], expected[:3], strict=True))
 
 
@@ -184,11 +189,11 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
     rows, columns, heads = 90, 300, 2
     key, value = torch.randn(2, (rows + 1) * columns, heads, width, device="cuda", dtype=dtype)
     query = torch.randn(1, heads * groups, rows, width, device="cuda", dtype=dtype)[0].transpose(0, 1)
-    decoding = Places.of_decoding(torch.randint(0, columns, (rows,), device="cuda"), columns)
+    decoding = PackedLayout.of_decoding(torch.randint(0, columns, (rows,), device="cuda"), columns)
     expected = plain_kernel(query, key, value, decoding, 0.1)
     for kernel in (flash_kernel, decode_kernel):
         assert torch.allclose(kernel(query, key, value, decoding, 0.1), expected, atol=2e-2), kernel.__name__
-    on_host = Places.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
+    on_host = PackedLayout.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
     prefill = on_host._replace(
         query_starts=on_host.query_starts.cuda(),
         key_starts=on_host.key_starts.cuda(),
@@ -201,7 +206,7 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
 
 def test_a_kernel_that_misses_a_token_is_told_from_one_that_is_right(plain_kernel: Kernel) -> None:
     def sees_too_little(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places, scale: float | None
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: float | None
     ) -> torch.Tensor:
         return plain_kernel(
             query, key, value, places._replace(key_lengths=(places.key_lengths - 1).clamp(min=1)), scale
