@@ -6,21 +6,21 @@ from typing import NamedTuple
 from stillhouse.progress.state import Fact, RolloutProgress
 
 
-class Line(NamedTuple):
+class StatusLine(NamedTuple):
     """A labelled line."""
 
     name: str
     text: str
 
 
-def lines_of(state: RolloutProgress) -> list[Line]:
+def lines_of(state: RolloutProgress) -> list[StatusLine]:
     """Speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
     return [
-        Line("speed", ", ".join(_speed(state))),
-        Line("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
-        Line("reason", state.limit_reason or "nothing refused yet"),
-        Line("trouble", ", ".join(_trouble(state)) or "none"),
-        Line("cost", _cost(state)),
+        StatusLine("speed", ", ".join(_speed(state))),
+        StatusLine("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
+        StatusLine("reason", state.limit_reason or "nothing refused yet"),
+        StatusLine("trouble", ", ".join(_trouble(state)) or "none"),
+        StatusLine("cost", _cost(state)),
     ]
 
 

@@ -142,7 +142,7 @@ def _check_database(uri: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class RunPages:
     """Addresses of MLflow's pages of one run; for a database they need `ui_command` to run."""
 
     uri: str | None

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from stillhouse.tracking.client import Pages, connect
+from stillhouse.tracking.client import RunPages, connect
 from stillhouse.tracking.fallback import Answer, fallback_in
 from stillhouse.tracking.lifecycle import end_orphaned_runs, end_suspended_runs, take_over
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, dataset_input, flatten, origin_tags, shorten
@@ -57,7 +57,7 @@ class TrackedRun:
         self.run_id = run_id
         """Id in MLflow; None when tracking is off or the run could not be started."""
         self.name = name
-        self.pages = Pages(uri, run_id, experiment)
+        self.pages = RunPages(uri, run_id, experiment)
         """Addresses in MLflow's UI."""
         self._experiment = experiment
         self._owned = owned

@@ -8,7 +8,7 @@ import pytest
 
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
-from stillhouse.tracking.client import Pages, connect, default_uri
+from stillhouse.tracking.client import RunPages, connect, default_uri
 
 _CHILD = """
 import sys
@@ -68,16 +68,16 @@ def test_the_page_of_a_database_run_comes_with_the_command_that_serves_it(
     ("pages", "run", "file"),
     [
         (
-            Pages(f"{SERVER}/", "r1", "7"),
+            RunPages(f"{SERVER}/", "r1", "7"),
             f"{SERVER}/#/experiments/7/runs/r1",
             f"{SERVER}/#/experiments/7/runs/r1/artifacts/report/report.html",
         ),
-        (Pages(SERVER, "r1", None), SERVER, None),
-        (Pages(SERVER, None, "7"), None, None),
-        (Pages(None, None, None), None, None),
+        (RunPages(SERVER, "r1", None), SERVER, None),
+        (RunPages(SERVER, None, "7"), None, None),
+        (RunPages(None, None, None), None, None),
     ],
     ids=["of a server", "of another process", "never started", "without tracking"],
 )
-def test_a_run_has_the_pages_that_are_known_of_it(pages: Pages, run: str | None, file: str | None) -> None:
+def test_a_run_has_the_pages_that_are_known_of_it(pages: RunPages, run: str | None, file: str | None) -> None:
     assert (pages.run, pages.file("report/report.html")) == (run, file)
     assert pages.ui_command is None
