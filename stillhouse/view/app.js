@@ -8,7 +8,7 @@ const help = document.getElementById("help");
 const SEARCH_AFTER_MS = 120;
 
 class Page {
-  #found = null;
+  #matching = null;
   #progress = 1;
   #timer = 0;
   #open = null;
@@ -30,13 +30,13 @@ class Page {
 
   // The address after #: `t` is the trajectory that is open, the others are filters, order and query.
   readAddress() {
-    const told = new URLSearchParams(location.hash.slice(1));
-    this.state = { q: "", min: "", max: "", sort: "sampled", ...Object.fromEntries(told) };
+    const address = new URLSearchParams(location.hash.slice(1));
+    this.state = { q: "", min: "", max: "", sort: "sampled", ...Object.fromEntries(address) };
     this.#showControls();
     this.#find();
-    const row = this.byId.get(told.get("t"));
+    const row = this.byId.get(address.get("t"));
     if (row) this.open(row);
-    else if (told.has("t")) this.#say(`No trajectory ${told.get("t")} on this page.`);
+    else if (address.has("t")) this.#say(`No trajectory ${address.get("t")} on this page.`);
     else this.close();
   }
 
@@ -112,8 +112,8 @@ class Page {
       this.#progress = 0;
       this.#filter();
     }
-    this.search.run(terms, (found, progress) => {
-      this.#found = found;
+    this.search.run(terms, (matching, progress) => {
+      this.#matching = matching;
       this.#progress = progress;
       this.#filter();
       this.#highlight();
@@ -121,7 +121,7 @@ class Page {
   }
 
   #filter() {
-    const rows = this.rows.filter((row) => (this.#found === null || this.#found.has(row.number)) && matches(row, this.state));
+    const rows = this.rows.filter((row) => (this.#matching === null || this.#matching.has(row.number)) && matches(row, this.state));
     const order = ORDERS[this.state.sort] ?? ORDERS.sampled;
     this.list.show(rows.sort(order.compare));
     if (this.#open !== null) this.list.mark(this.#open);
@@ -142,8 +142,8 @@ class Page {
   }
 
   #writeAddress() {
-    const told = Object.entries(this.state).filter(([name, value]) => value && !(name === "sort" && value === "sampled"));
-    const hash = new URLSearchParams(told).toString();
+    const entries = Object.entries(this.state).filter(([name, value]) => value && !(name === "sort" && value === "sampled"));
+    const hash = new URLSearchParams(entries).toString();
     history.replaceState(null, "", `#${hash}`);
   }
 

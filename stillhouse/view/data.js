@@ -99,22 +99,22 @@ class Search {
 
   async run(terms, onProgress) {
     const mine = ++this.#latest;
-    const found = new Set();
+    const matching = new Set();
     if (terms.length === 0) return onProgress(null, 1);
-    let told = performance.now();
+    let reportedAt = performance.now();
     for (const [chunk, first] of this.firstOfChunk.entries()) {
       const texts = await this.bodies.texts(chunk);
       if (mine !== this.#latest) return;
       texts.forEach((text, place) => {
-        if (terms.every((term) => text.includes(term))) found.add(first + place);
+        if (terms.every((term) => text.includes(term))) matching.add(first + place);
       });
-      if (performance.now() - told > 100) {
-        onProgress(found, chunk / this.firstOfChunk.length);
+      if (performance.now() - reportedAt > 100) {
+        onProgress(matching, chunk / this.firstOfChunk.length);
         await new Promise((resolve) => setTimeout(resolve));
         if (mine !== this.#latest) return;
-        told = performance.now();
+        reportedAt = performance.now();
       }
     }
-    onProgress(found, 1);
+    onProgress(matching, 1);
   }
 }

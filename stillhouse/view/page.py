@@ -1,60 +1,63 @@
-"""One HTML file of trajectories that needs nothing beside it.
+"""One HTML file of trajectories without external resources.
 
-Trajectories are compressed in chunks, which the page unpacks when it needs them; an index with a line for each comes
-first, so that a list of thousands is there at once. Chunks wait in a temporary file until the index is complete: memory
-holds one of them, whatever the number of rows.
+Trajectories are compressed in chunks, which the page unpacks on demand; an index with one line for each comes first, so
+that a list of thousands appears at once. Chunks are buffered in a temporary file until the index is complete, so that
+memory holds one of them, whatever the number of rows.
 """
 
 import base64
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import orjson
 
 from stillhouse.report.conversation import question
 from stillhouse.report.environment import CONVERSATION_CSS, page_environment, style_sheet
+from stillhouse.store.artifacts import require_whole
 from stillhouse.store.atomic import replaced_atomically
 from stillhouse.types import Message
-from stillhouse.view.rows import ViewRow
+from stillhouse.view.rows import ViewRow, read_view_rows
+from stillhouse.view.sources import find_source
 
 _FOLDER: Final = Path(__file__).parent
 _SCRIPTS: Final = ("words.js", "data.js", "filters.js", "list.js", "reader.js", "app.js")
 _CHUNK_BYTES: Final = 256 << 10
-"""Uncompressed: small enough to be unpacked between two frames, large enough to compress well."""
+"""Uncompressed size: unpacks between two frames and still compresses well."""
 _BASE64_BYTES: Final = 3 << 14
-"""Read at once; a multiple of 3, so that pieces of base64 join up."""
+"""Read at once; a multiple of 3, so that base64 pieces can be joined."""
 _QUESTION_CHARS: Final = 160
 
 COLUMNS: Final = (
     "id", "stage", "question", "outcome", "kept", "stop_reason", "tools", "score", "turns", "tool_calls", "tool_errors",
     "completion_tokens", "chars", "usd", "latency_s", "model", "tag", "chunk", "place",
 )  # fmt: skip
-"""What the index knows of each trajectory; `chunk` and `place` say where its body is."""
+"""Columns of the index; `chunk` and `place` locate the body."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What came onto a page."""
+class PageSummary:
+    """Rows on a page."""
 
     num_rows: int
-    is_whole: bool
-    """Whether the source held no more rows."""
+    is_complete: bool
+    """Whether all rows of the source are on the page."""
 
 
-def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> Written:
-    """Writes the page, whole or not at all.
+def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_rows: int) -> PageSummary:
+    """Writes the page atomically.
 
     Args:
         path: the file.
-        title: names the run.
-        place: where it lies.
-        rows: drawn one at a time.
-        max_rows: rows shown; the page says where there are more.
+        title: name of the run.
+        place: its location.
+        rows: trajectories, consumed one at a time.
+        max_rows: most rows shown; the page says if there are more.
 
     Raises:
         StoreError: it cannot be written.
@@ -66,7 +69,7 @@ def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_
         for row in islice(remaining, max_rows):
             packed.add(row)
         packed.close()
-        written = Written(packed.num_rows, next(remaining, None) is None)
+        written = PageSummary(packed.num_rows, next(remaining, None) is None)
         with work.open("w", encoding="utf-8") as file:
             file.writelines(_render(title, place, packed, written))
     return written
@@ -74,7 +77,7 @@ def write_page(path: Path, title: str, place: str, rows: Iterable[ViewRow], max_
 
 @dataclass(slots=True)
 class _Packed:
-    """Index and chunks as they grow, compressed."""
+    """Compressed index and chunks as they grow."""
 
     index_file: IO[bytes]
     chunk_file: IO[bytes]
@@ -87,7 +90,7 @@ class _Packed:
 
     def add(self, row: ViewRow) -> None:
         figures = {**row.figures, "num_turns": row.figures["turns"], "score": row.score}
-        # Both know `turns`: the body's are the facts of each, where there are any.
+        # Both have `turns`: the number in the figures, the facts of each turn in the body.
         body = orjson.dumps({**figures, **row.body})
         line = orjson.dumps(_index_line(row, len(body), self._num_chunks, len(self._bodies)))
         self.index_file.write(self._gzip.compress((b",\n" if self.num_rows else b"[") + line))
@@ -124,7 +127,7 @@ class _Packed:
 
 def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[Any]:
     body, figures = row.body, row.figures
-    told = {
+    values = {
         **figures,
         "id": body["id"],
         "stage": row.stage,
@@ -140,7 +143,7 @@ def _index_line(row: ViewRow, num_bytes: int, chunk: int, place: int) -> list[An
         "chunk": chunk,
         "place": place,
     }
-    return [told[column] for column in COLUMNS]
+    return [values[column] for column in COLUMNS]
 
 
 def _tools_used(messages: list[Message]) -> list[str]:
@@ -154,7 +157,7 @@ def _tools_used(messages: list[Message]) -> list[str]:
     return list(names)
 
 
-def _render(title: str, place: str, packed: _Packed, written: Written) -> Iterator[str]:
+def _render(title: str, place: str, packed: _Packed, written: PageSummary) -> Iterator[str]:
     style = style_sheet(CONVERSATION_CSS, _FOLDER / "view.css")
     script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     template = page_environment(_FOLDER).get_template("view.html.j2")
@@ -168,3 +171,31 @@ def _render(title: str, place: str, packed: _Packed, written: Written) -> Iterat
         index=packed.index(),
         chunks=packed.chunks(),
     )
+
+
+class WrittenPage(NamedTuple):
+    """A page's path and summary."""
+
+    page: Path
+    summary: PageSummary
+
+
+def view_run(name: str, store_root: Path, output: Path | None, max_rows: int) -> WrittenPage:
+    """Writes the page of a run, an artifact's folder or a file.
+
+    Args:
+        name: what `find_source` takes.
+        store_root: where runs are looked up.
+        output: the page; None makes it `views/TITLE.html` in the store.
+        max_rows: most trajectories on the page.
+
+    Raises:
+        InputError: `name` means nothing, or what it means cannot be read.
+        StoreError: the page cannot be written, or an artifact that it is made of is damaged.
+    """
+    source = find_source(name, store_root)
+    for folder in {path.parent: None for path in (*(part.path for part in source.parts), *source.labels)}:
+        require_whole(folder)
+    file_name = re.sub(r"[^\w.-]+", "-", source.title).strip("-.") or "trajectories"
+    page = output or store_root / "views" / f"{file_name}.html"
+    return WrittenPage(page, write_page(page, source.title, source.place, read_view_rows(source), max_rows))

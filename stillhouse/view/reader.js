@@ -78,8 +78,8 @@ function isLong(text) {
 }
 
 function reasoningOf(message) {
-  const told = message.reasoning_content ?? message.reasoning;
-  if (told) return [folded(`Reasoning, ${count(asText(told).length)} characters`, textBlock(asText(told)))];
+  const reasoning = message.reasoning_content ?? message.reasoning;
+  if (reasoning) return [folded(`Reasoning, ${count(asText(reasoning).length)} characters`, textBlock(asText(reasoning)))];
   return message.reasoning_details ? [folded("Reasoning, opaque", jsonBlock(message.reasoning_details))] : [];
 }
 

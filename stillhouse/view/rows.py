@@ -1,4 +1,4 @@
-"""Trajectories in one form for the page, whatever they were read from.
+"""Trajectories in one form, whatever file they come from.
 
 Three forms are known: the record of a rollout (`trajectories.jsonl`), a row of a dataset (`.parquet`), and a chat line
 that `stillhouse generate -o` wrote (`.jsonl`). Only the first has the facts of each turn.
@@ -14,7 +14,7 @@ from stillhouse.errors import InputError
 from stillhouse.store.records import read_jsonl, read_metadata, trajectory_from_json
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory, Turn
 from stillhouse.verification import verify_trajectory
-from stillhouse.view.sources import Source
+from stillhouse.view.sources import ViewSource
 
 Outcome = Literal["right", "wrong", "unverified", "failed"]
 
@@ -25,37 +25,35 @@ _OUTCOMES: Final[dict[bool | None, Outcome]] = {True: "right", False: "wrong", N
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """One trajectory as the page takes it."""
+    """One trajectory of the page."""
 
     stage: str
     outcome: Outcome
     kept: bool | None
-    """None where no dataset says."""
+    """None if unknown."""
     score: float | None
-    """What a row itself says, else 1 for right and 0 for wrong; None where nobody knows."""
+    """Score of the row, else 1 for right and 0 for wrong; None if unknown."""
     figures: JsonObject
     """Turns, tool calls, tool errors, tokens, cost in USD, seconds of waiting; None for what is unknown."""
     body: JsonObject
-    """What is read when the trajectory is opened: messages, tools, turns, facts."""
+    """Data of the opened trajectory: messages, tools, turns, facts."""
 
 
-def read_view_rows(source: Source) -> Iterator[ViewRow]:
-    """Every trajectory of a source, one at a time.
-
-    Memory holds the labels and the expected answers, not the trajectories.
+def read_view_rows(source: ViewSource) -> Iterator[ViewRow]:
+    """Yields the trajectories of a source; only labels and expected answers are held in memory.
 
     Raises:
         InputError: a file cannot be read or a row holds no messages.
     """
     labels = {row["id"]: row for path in source.labels for row in read_file(path, _LABELS)}
-    about: dict[str, PromptMetadata] = {}
+    metadata: dict[str, PromptMetadata] = {}
     for path in source.metadata:
-        about.update(read_metadata(path))
+        metadata.update(read_metadata(path))
     for part in source.parts:
         rows = read_file(part.path) if part.path.suffix == ".parquet" else read_jsonl(part.path)
         for number, row in enumerate(rows, start=1):
             try:
-                yield _view_row(row, part.stage, labels, about, number)
+                yield _view_row(row, part.stage, labels, metadata, number)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise InputError(
                     f"{part.path}, row {number}: no trajectory: {type(error).__name__}: {error}; expected a rollout's "
@@ -64,17 +62,17 @@ def read_view_rows(source: Source) -> Iterator[ViewRow]:
 
 
 def _view_row(
-    row: JsonObject, stage: str, labels: Mapping[str, JsonObject], about: Mapping[str, PromptMetadata], number: int
+    row: JsonObject, stage: str, labels: Mapping[str, JsonObject], metadata: Mapping[str, PromptMetadata], number: int
 ) -> ViewRow:
     if "rollout_key" in row:
         trajectory = trajectory_from_json(row)
         label = labels.get(trajectory.rollout_key, _NO_ROW)
-        return _of_trajectory(trajectory, stage, label, about.get(trajectory.prompt_id))
+        return _of_trajectory(trajectory, stage, label, metadata.get(trajectory.prompt_id))
     return _of_row(row, stage, number)
 
 
-def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, about: PromptMetadata | None) -> ViewRow:
-    verified = label["verified"] if label else verify_trajectory(trajectory, about)
+def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, prompt: PromptMetadata | None) -> ViewRow:
+    verified = label["verified"] if label else verify_trajectory(trajectory, prompt)
     totals = totals_of(trajectory)
     failed = trajectory.stop_reason is StopReason.ERROR
     body = {
@@ -88,9 +86,9 @@ def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, about:
         "model": trajectory.model,
         "providers": totals.providers,
         "error": trajectory.error,
-        "expected_answer": about.expected_answer if about else None,
-        "tag": about.tag if about else None,
-        "metadata": about.metadata if about else None,
+        "expected_answer": prompt.expected_answer if prompt else None,
+        "tag": prompt.tag if prompt else None,
+        "metadata": prompt.metadata if prompt else None,
         "drop_reasons": label.get("drop_reasons"),
         "split": label.get("split"),
         "num_tokens": label.get("num_tokens"),
@@ -115,7 +113,7 @@ def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, about:
 
 
 def _turn(turn: Turn) -> JsonObject:
-    """The facts of a turn that a person reads; token ids and log-probabilities are left out."""
+    """Facts of a turn without token ids and log-probabilities."""
     return {
         "finish_reason": turn.finish_reason,
         "usage": turn.usage,
@@ -132,9 +130,9 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
     messages = row["messages"]
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TypeError("messages is no list of objects")
-    # A chat line keeps among its prompt's metadata what a dataset's row has in columns of its own.
-    beside = row.get("metadata")
-    known = row if "stop_reason" in row or not isinstance(beside, dict) else {**beside, **row}
+    # A chat line keeps in its metadata what a dataset's row has in columns.
+    extra = row.get("metadata")
+    known = row if "stop_reason" in row or not isinstance(extra, dict) else {**extra, **row}
     verified = known.get("verified")
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     return ViewRow(
@@ -178,7 +176,7 @@ def _outcome(verified: bool | None) -> Outcome:
 
 
 def _score(row: JsonObject, verified: bool | None) -> float | None:
-    told = row.get("score")
-    if isinstance(told, int | float):
-        return float(told)
+    score = row.get("score")
+    if isinstance(score, int | float):
+        return float(score)
     return None if verified is None else float(verified)

@@ -1,6 +1,5 @@
 """Trajectories as rollouts leave them, and a browser to read them with."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,6 @@ from stillhouse.view.sources import find_source
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-_BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 @pytest.fixture(scope="session")
@@ -65,18 +60,6 @@ def make_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return folder / "page.html"
 
     return make
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    """Ends with its module: Playwright keeps an event loop running in this thread, where others start theirs."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-    if _BROWSER is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=_BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def _blocks(html: str) -> dict[str, Any]:
 def test_every_row_is_in_the_index_and_where_the_index_says(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     written = write_page(path, "t", "p", (_row(index, "word " * 4000) for index in range(200)), 1000)
-    assert (written.num_rows, written.is_whole) == (200, True)
+    assert (written.num_rows, written.is_complete) == (200, True)
     blocks = _blocks(path.read_text(encoding="utf-8"))
     index = [dict(zip(COLUMNS, line, strict=True)) for line in blocks.pop("index")]
     assert len(blocks) > 10
@@ -58,10 +58,10 @@ def test_every_row_is_in_the_index_and_where_the_index_says(tmp_path: Path) -> N
 def test_rows_beyond_the_most_asked_for_are_left_out_and_said_so(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     written = write_page(path, "t", "p", map(_row, range(6)), 5)
-    assert (written.num_rows, written.is_whole) == (5, False)
+    assert (written.num_rows, written.is_complete) == (5, False)
     assert "The first 5 only; raise --max-rows" in path.read_text(encoding="utf-8")
     written = write_page(path, "t", "p", map(_row, range(5)), 5)
-    assert written.is_whole
+    assert written.is_complete
     assert "--max-rows" not in path.read_text(encoding="utf-8")
 
 

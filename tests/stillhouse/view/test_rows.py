@@ -12,13 +12,13 @@ from stillhouse.errors import InputError
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import PromptMetadata, StopReason, Trajectory
 from stillhouse.view.rows import read_view_rows
-from stillhouse.view.sources import Part, Source
+from stillhouse.view.sources import TrajectoryFile, ViewSource
 
 Make = Callable[..., Trajectory]
 
 
-def _source(*parts: Path, labels: tuple[Path, ...] = (), metadata: tuple[Path, ...] = ()) -> Source:
-    return Source("title", "place", tuple(Part("rollouts", path) for path in parts), labels, metadata)
+def _source(*parts: Path, labels: tuple[Path, ...] = (), metadata: tuple[Path, ...] = ()) -> ViewSource:
+    return ViewSource("title", "place", tuple(TrajectoryFile("rollouts", path) for path in parts), labels, metadata)
 
 
 @pytest.fixture

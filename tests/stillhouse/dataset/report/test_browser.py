@@ -1,36 +1,18 @@
 """The page in a real browser, on a wide screen and on a telephone."""
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.page import REPORT_FILE, write_report
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.report.write import REPORT_FILE, write_report
 
-_BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(_BROWSER is None, reason="no Chromium on this machine: apt-get install chromium"),
-]
+pytestmark = pytest.mark.slow
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=_BROWSER, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()
 
 
 def opened(browser: Any, folder: Path, width: int, scheme: str) -> tuple[Any, list[str]]:
