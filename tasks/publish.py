@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from stillhouse.config import DistillConfig
-from stillhouse.dataset.report.write import REPORT_FILE
+from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
 from stillhouse.evaluation.comparison import Compared
 from stillhouse.inference.budget import forget_budgets

@@ -9,8 +9,8 @@ from stillhouse.chat.refs import model_identity
 from stillhouse.config import DatasetConfig, ToolsConfig
 from stillhouse.dataset.labelling.label import Labelling, label_shard
 from stillhouse.dataset.report.origin import Origin
+from stillhouse.dataset.report.page import write_report
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.report.write import write_report
 from stillhouse.dataset.schema import CANDIDATES_FILE, SIGNATURES_FILE, CandidateShard
 from stillhouse.dataset.select.select import select_rows
 from stillhouse.dataset.write import write_rows

@@ -1,4 +1,4 @@
-"""The report page: one HTML file that needs nothing beside it."""
+"""The report of a run, one HTML file without external resources, and what all pages share."""
 
 from stillhouse.report.data import Command, ReportData, SampleTrajectory, StageSummary
 from stillhouse.report.page import write_report

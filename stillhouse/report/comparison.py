@@ -1,4 +1,4 @@
-"""Lines of a comparison as the report's tables show them."""
+"""Rows of a comparison for the report's tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _SHARES: Final = frozenset({"accuracy", "truncated_share", "valid_tool_call_shar
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One model's metric beside the reference's, in words."""
+class ComparisonRow:
+    """Metric of one model and of the reference, as text."""
 
     group: str
-    """The metric's or the tag's name; empty where it is that of the line above."""
+    """Name of the metric or tag; empty if equal to the line above."""
     model: str
     value: str
     reference: str
@@ -31,22 +31,22 @@ class Line:
     p: str
     num_prompts: int
     sign: str
-    """`right` or `wrong` where the interval leaves no doubt that the model is better or worse; else empty."""
+    """`right` or `wrong` if the interval shows that the model is better or worse; else empty."""
 
 
-def overall_lines(rows: Sequence[JsonObject]) -> list[Line]:
-    """Lines over all prompts, metric by metric; a metric on which no prompt tells any model apart is left out."""
+def overall_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
+    """Lines over all prompts by metric, without metrics on which the models are equal for every prompt."""
     overall = [row for row in rows if row["tag"] is None]
-    telling = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
+    differing = {row["metric"] for row in overall if (row["low"], row["high"]) != (0.0, 0.0)}
     named = [
-        (_LABELS[row["metric"]], row) for row in overall if row["metric"] in telling or row["metric"] == "accuracy"
+        (_LABELS[row["metric"]], row) for row in overall if row["metric"] in differing or row["metric"] == "accuracy"
     ]
     order = list(_LABELS.values())
     return _lines(sorted(named, key=lambda item: order.index(item[0])))
 
 
-def tag_lines(rows: Sequence[JsonObject]) -> list[Line]:
-    """Lines of accuracy, or of rewards where nothing is verified, tag by tag; empty for fewer than two tags."""
+def tag_lines(rows: Sequence[JsonObject]) -> list[ComparisonRow]:
+    """Lines of accuracy, or of rewards if nothing is verified, by tag; empty for fewer than two tags."""
     tagged = [row for row in rows if row["tag"] is not None]
     metric = "accuracy" if any(row["metric"] == "accuracy" for row in tagged) else "reward"
     named = [(row["tag"], row) for row in tagged if row["metric"] == metric]
@@ -55,12 +55,12 @@ def tag_lines(rows: Sequence[JsonObject]) -> list[Line]:
     return _lines(sorted(named, key=lambda item: item[0]))
 
 
-def _lines(named: Sequence[tuple[str, JsonObject]]) -> list[Line]:
-    before = ["", *(name for name, _ in named)]
-    return [_line("" if name == last else name, row) for last, (name, row) in zip(before, named, strict=False)]
+def _lines(named: Sequence[tuple[str, JsonObject]]) -> list[ComparisonRow]:
+    previous = ["", *(name for name, _ in named)]
+    return [_line("" if name == last else name, row) for last, (name, row) in zip(previous, named, strict=False)]
 
 
-def _line(group: str, row: JsonObject) -> Line:
+def _line(group: str, row: JsonObject) -> ComparisonRow:
     is_share = row["metric"] in _SHARES
     places = 2 if row["metric"] == "reward" else 1
     scale = 100.0 if is_share else 1.0
@@ -70,10 +70,10 @@ def _line(group: str, row: JsonObject) -> Line:
 
     def signed(value: Any) -> str:
         rounded = round(scale * value, places)
-        # A minus as wide as the plus; zero has neither.
+        # A minus sign as wide as the plus; zero has no sign.
         return f"{rounded:+.{places}f}".replace("-", "\u2212") if rounded else f"{0.0:.{places}f}"
 
-    return Line(
+    return ComparisonRow(
         group=group,
         model=row["model"],
         value=shown(row["value"]),

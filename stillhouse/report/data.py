@@ -1,4 +1,4 @@
-"""What a report shows. All but the title may be missing: a run of one stage, or one that failed, has a report."""
+"""Contents of a run's report. All but the title is optional, for runs of one stage and failed runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ class StageSummary:
     """Folder of its artifact."""
     fingerprint: str
     cached: bool
-    """Whether an earlier run's result was used; its tokens are then not counted as this run's."""
+    """Whether an earlier run's result was used; its tokens do not count for this run."""
     seconds: float
     """Wall time in this run."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost_usd: float | None = None
-    """None when the price is unknown."""
+    """None if the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,14 @@ class SampleTrajectory:
     messages: Sequence[Message]
     stop_reason: str
     verified: bool | None
-    """Whether its answer is right; None when there is nothing to compare with."""
+    """Whether its answer is right; None if unverified."""
     stage: str
-    """Who sampled it: teacher, base, sft, on_policy."""
+    """Model that sampled it: teacher, base, sft, on_policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Something to type."""
+    """A shell command."""
 
     purpose: str
     line: str
@@ -52,17 +52,17 @@ class ReportData:
     title: str
     created_at: datetime | None = None
     failure: str | None = None
-    """Why the run ended early; None when it did not."""
+    """Why the run ended early; None if it did not."""
     config: JsonObject = field(default_factory=dict)
     stages: Sequence[StageSummary] = ()
     evaluations: Sequence[JsonObject] = ()
     """Facts of `stillhouse.evaluation`, each with `name` (base, champion, sft, on_policy, teacher) and `teacher_kl`."""
     comparison: Sequence[JsonObject] = ()
-    """Rows of `stillhouse.evaluation.comparison`: each model beside the reference, by metric and by tag."""
+    """Rows of `stillhouse.evaluation.comparison`: models against the reference, by metric and tag."""
     reference: str | None = None
-    """The model that the others were compared with; None where there is no comparison."""
+    """The model that others are compared with; None without a comparison."""
     decision: str | None = None
-    """Who is the champion, and why; None where that was not asked."""
+    """Outcome of the promotion; None if it is disabled."""
     training: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     """Rows of `metrics.jsonl` by method (sft, on_policy): `step` and metrics."""
     dataset: JsonObject = field(default_factory=dict)

@@ -33,10 +33,10 @@ def seconds(value: float | None) -> str:
         return DASH
     if value < 60:
         return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    total = round(value)
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    return f"{total // 3600} h {total % 3600 // 60:02d} min"
 
 
 def dollars(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Markdown of cards and other pages: tables, code, and the words of others that must stay words."""
+"""Markdown of cards: tables, code, and escaped text."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of others as plain text on one line: Markdown would let HTML through."""
-    return re.sub(r"([\\`*_{}\[\]<>#&])", r"\\\1", " ".join(_showable(text).split()))
+    """Escapes untrusted text to plain text on one line; Markdown would let HTML through."""
+    return re.sub(r"([\\`*_{}\[\]<>#&])", r"\\\1", " ".join(_encodable(text).split()))
 
 
 def code(text: str) -> str:
-    """Text of others as code on one line."""
+    """Untrusted text as inline code."""
     fence = _fence(text, 1)
-    inner = " ".join(_showable(text).split())
+    inner = " ".join(_encodable(text).split())
     return f"{fence} {inner} {fence}" if "`" in inner else f"{fence}{inner}{fence}"
 
 
@@ -41,5 +41,5 @@ def _fence(text: str, least: int) -> str:
     return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
-def _showable(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()

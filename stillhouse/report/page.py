@@ -1,4 +1,4 @@
-"""Renders a report: gathers what the template shows; all text is escaped there, pictures are of `bars` and `curves`."""
+"""Renders the report of a run. The template escapes all text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ _DATASET_FACTS = ("kept", "dropped", "right", "wrong", "unverified", "train", "v
 
 
 def write_report(folder: Path, report: ReportData) -> Path:
-    """The path of `report.html` in `folder`, written whole or not at all.
+    """Writes `report.html` into `folder` atomically and returns its path.
 
     Raises:
         StoreError: it cannot be written.
@@ -39,7 +39,7 @@ def write_report(folder: Path, report: ReportData) -> Path:
 
 
 def render(report: ReportData) -> str:
-    """The page as HTML: equal data, equal bytes."""
+    """HTML of the page; equal data gives equal bytes."""
     environment = page_environment(_FOLDER)
     environment.filters["label"] = stage_label
     return environment.get_template("report.html.j2").render(
@@ -48,7 +48,7 @@ def render(report: ReportData) -> str:
         report=report,
         links=_links(report),
         created=report.created_at.strftime("%d %B %Y, %H:%M %Z").strip() if report.created_at else None,
-        evaluations=[_evaluation(facts) for facts in report.evaluations],
+        evaluations=[{key: facts.get(key) for key in _EVALUATION_FACTS} for facts in report.evaluations],
         tags=_tags(report.evaluations),
         compared=overall_lines(report.comparison),
         compared_tags=tag_lines(report.comparison),
@@ -63,23 +63,24 @@ def render(report: ReportData) -> str:
 
 
 def _links(report: ReportData) -> list[tuple[str, str]]:
-    """Text and address; escaping does not stop an address from being a script, so only web addresses are links."""
+    """Text and address of each link; only web addresses, since escaping does not disarm `javascript:`."""
     links = [("MLflow run", report.mlflow_url), ("Prefect run", report.prefect_url)]
     return [(text, url) for text, url in links if url is not None and url.startswith(("http://", "https://"))]
 
 
 def _plots(report: ReportData) -> dict[str, str]:
-    made = {
+    plots = {
         "accuracy": accuracy_plot(report.evaluations),
         "teacher_kl": teacher_kl_plot(report.evaluations),
         "sft": sft_plot(report.training.get("sft", ())),
         "on_policy": on_policy_plot(report.training.get("on_policy", ())),
         "funnel": funnel_plot(report.dataset.get("funnel") or ()),
     }
-    return {name: picture for name, picture in made.items() if picture is not None}
+    return {name: svg for name, svg in plots.items() if svg is not None}
 
 
 _EVALUATION_FACTS = (
+    "name",
     "num_prompts",
     "num_trajectories",
     "accuracy",
@@ -94,19 +95,15 @@ _EVALUATION_FACTS = (
 )
 
 
-def _evaluation(facts: JsonObject) -> JsonObject:
-    return {"name": facts["name"], **{key: facts.get(key) for key in _EVALUATION_FACTS}}
-
-
 def _tags(evaluations: Sequence[JsonObject]) -> list[tuple[str, list[float | None]]]:
-    """Accuracy by tag, one row a tag and one column a model; empty when there are not at least two tags."""
+    """Accuracy with a row for each tag and a column for each model; empty for fewer than two tags."""
     by_model: list[dict[str, Any]] = [facts.get("accuracy_by_tag") or {} for facts in evaluations]
     names = sorted({tag for tags in by_model for tag in tags})
     return [(name, [tags.get(name) for tags in by_model]) for name in names] if len(names) > 1 else []
 
 
 def _totals(stages: Sequence[StageSummary]) -> JsonObject:
-    """What this run cost: a cached stage's tokens were paid by an earlier one."""
+    """Time and usage of this run; tokens of cached stages were paid for by an earlier one."""
     computed = [stage for stage in stages if not stage.cached]
 
     def total(values: list[float | None]) -> float | None:
@@ -122,7 +119,7 @@ def _totals(stages: Sequence[StageSummary]) -> JsonObject:
 
 
 def _last_values(rows: Sequence[JsonObject]) -> list[tuple[str, int, float]]:
-    """The last finite value of each metric and the step it belongs to, by metric name."""
+    """Last finite value of each metric with its step, sorted by name."""
     names = sorted({key for row in rows for key, value in row.items() if _is_metric(key, value)})
     curves = ((name, series(rows, name)) for name in names)
     return [(name, points[-1].step, points[-1].value) for name, points in curves if points]

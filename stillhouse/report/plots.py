@@ -20,30 +20,30 @@ STAGE_LABELS = {
 _ROW_IN = 0.42
 _CURVES_IN = 3.3
 _SMOOTH_FROM = 40
-"""Curves with fewer points are drawn as they are."""
+"""Curves with fewer points are not smoothed."""
 _DIGIT_POINTS = 6.8
 """Width of a bold digit."""
 
 
 def stage_label(name: str) -> str:
-    """What a reader is shown for a stage's name."""
+    """Label of a stage."""
     return STAGE_LABELS.get(name, name.replace("_", " "))
 
 
 def accuracy_plot(evaluations: Sequence[JsonObject]) -> str | None:
-    """Accuracy of each model with its confidence interval, on the whole scale from 0 to 100 %."""
+    """Accuracy of each model with its confidence interval, on a scale from 0 to 100 %."""
     rows = [facts for facts in evaluations if facts.get("accuracy") is not None]
     if not rows:
         return None
     with drawing():
         figure, (axis,) = panels(0.55 + _ROW_IN * len(rows), used_width=0.86)
-        for place, facts in enumerate(rows):
+        for row, facts in enumerate(rows):
             ink, accuracy = stage_ink(facts["name"]), 100 * facts["accuracy"]
             low, high = (100 * (facts.get(key) or 0.0) for key in ("accuracy_low", "accuracy_high"))
             if facts.get("accuracy_low") is not None and facts.get("accuracy_high") is not None:
-                axis.plot([low, high], [place, place], color=ink, linewidth=5, alpha=0.35)
-            axis.plot([accuracy], [place], "o", color=ink, markersize=8, markeredgecolor=PAPER, markeredgewidth=1.2)
-            _beside(axis, f"{accuracy:.1f} %", (1.21, 0.0), place, bold=True)
+                axis.plot([low, high], [row, row], color=ink, linewidth=5, alpha=0.35)
+            axis.plot([accuracy], [row], "o", color=ink, markersize=8, markeredgecolor=PAPER, markeredgewidth=1.2)
+            _note(axis, f"{accuracy:.1f} %", (1.21, 0.0), row, bold=True)
         _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
         axis.set_xlim(0, 101)
         axis.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
@@ -60,10 +60,10 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
         figure, (axis,) = panels(0.55 + _ROW_IN * len(rows))
         values = [facts["teacher_kl"] for facts in rows]
         axis.barh(range(len(rows)), values, height=0.42, color=[stage_ink(facts["name"]) for facts in rows])
-        for place, value in enumerate(values):
+        for row, value in enumerate(values):
             axis.annotate(
                 f"{value:.3f}",
-                (max(value, 0.0), place),
+                (max(value, 0.0), row),
                 xytext=(6, 0),
                 textcoords="offset points",
                 va="center",
@@ -71,7 +71,7 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
                 fontweight="bold",
             )
         _name_rows(axis, [stage_label(facts["name"]) for facts in rows])
-        axis.set_xlim(min(0.0, *values, 0.0), max(*values, 1e-3, 1e-3) * 1.16)
+        axis.set_xlim(min(0.0, *values), max(1e-3, *values) * 1.16)
         axis.locator_params(axis="x", nbins=5)
         axis.grid(axis="x")
         axis.set_axisbelow(True)
@@ -79,29 +79,29 @@ def teacher_kl_plot(evaluations: Sequence[JsonObject]) -> str | None:
 
 
 def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = ()) -> str | None:
-    """How many rollouts each step of the dataset let through; steps in the middle that drop none are left out.
+    """Rollouts left after each step of the dataset, without inner steps that drop none.
 
     Args:
-        funnel: Name of each step and the rollouts left after it.
-        tokens: Tokens left after each step, shown as thin bars below; none to show rollouts alone.
+        funnel: name of each step and the rollouts left after it.
+        tokens: tokens left after each step, drawn as thin bars; may be empty.
     """
     if not funnel:
         return None
     counts = [int(count) for _, count in funnel]
     last = len(counts) - 1
-    places = [at for at, count in enumerate(counts) if at in (0, last) or count < counts[at - 1]]
-    labels = [str(funnel[at][0]).replace("_", " ") for at in places]
-    # In points, as the panel is the narrower the longer its row names are.
+    steps = [step for step, count in enumerate(counts) if step in (0, last) or count < counts[step - 1]]
+    labels = [str(funnel[step][0]).replace("_", " ") for step in steps]
+    # In points, since the panel's width depends on the row names.
     counts_end = max(38.0, 8 + _DIGIT_POINTS * max(len(f"{count:,}") for count in counts))
     shares_end = counts_end + 40
     with drawing():
-        figure, (axis,) = panels(0.25 + 0.38 * len(places), used_width=1 - (shares_end + 8) / (72 * WIDTH_IN))
-        _shares(axis, [counts[at] for at in places], height=0.56, shift=0.0, ink=stage_ink("teacher"))
+        figure, (axis,) = panels(0.25 + 0.38 * len(steps), used_width=1 - (shares_end + 8) / (72 * WIDTH_IN))
+        _shares(axis, [counts[step] for step in steps], height=0.56, shift=0.0, ink=stage_ink("teacher"))
         if tokens:
-            _shares(axis, [tokens[at] for at in places], height=0.1, shift=0.38, ink=stage_ink("sft"))
-        for row, at in enumerate(places):
-            _beside(axis, f"{counts[at]:,}", (1.0, counts_end), row, bold=True)
-            _beside(axis, f"{100 * counts[at] / max(counts[0], 1):.0f} %", (1.0, shares_end), row, bold=False)
+            _shares(axis, [tokens[step] for step in steps], height=0.1, shift=0.38, ink=stage_ink("sft"))
+        for row, step in enumerate(steps):
+            _note(axis, f"{counts[step]:,}", (1.0, counts_end), row, bold=True)
+            _note(axis, f"{100 * counts[step] / max(counts[0], 1):.0f} %", (1.0, shares_end), row, bold=False)
         _name_rows(axis, [label[:1].upper() + label[1:] for label in labels])
         axis.set_xlim(0, 1)
         axis.set_xticks([])
@@ -110,7 +110,7 @@ def funnel_plot(funnel: Sequence[Sequence[str | int]], tokens: Sequence[int] = (
 
 
 def _shares(axis: "Axes", counts: Sequence[int], *, height: float, shift: float, ink: str) -> None:
-    """Bars of each count's share of the first one."""
+    """Bars of each count relative to the first."""
     rows = [row + shift for row in range(len(counts))]
     axis.barh(rows, [1] * len(counts), height=height, color=RULE, alpha=0.45)
     axis.barh(rows, [count / max(counts[0], 1) for count in counts], height=height, color=ink)
@@ -122,12 +122,12 @@ def _name_rows(axis: "Axes", labels: Sequence[str]) -> None:
     axis.set_ylim(len(labels) - 0.5, -0.5)
 
 
-def _beside(axis: "Axes", text: str, right_edge: tuple[float, float], place: int, *, bold: bool) -> None:
-    """Text right of the panel, ending at (panel widths, points more); the caller leaves room for it."""
+def _note(axis: "Axes", text: str, right_edge: tuple[float, float], row: int, *, bold: bool) -> None:
+    """Writes text right of the panel that ends at `right_edge` in (panel widths, points more)."""
     widths, points = right_edge
     note = axis.annotate(
         text,
-        (widths, place),
+        (widths, row),
         xytext=(points, 0.0),
         xycoords=axis.get_yaxis_transform(),
         textcoords="offset points",
@@ -148,16 +148,16 @@ class Point(NamedTuple):
 
 
 def series(rows: Sequence[JsonObject], metric: str) -> list[Point]:
-    """The finite values of one metric by step; rows without it are passed over."""
+    """Finite values of one metric by step; rows without it are skipped."""
     points = [Point(int(row["step"]), float(row[metric])) for row in rows if row.get(metric) is not None]
     return [point for point in points if math.isfinite(point.value)]
 
 
 def sft_plot(rows: Sequence[JsonObject]) -> str | None:
-    """Cross-entropy by step, of training and validation; below it the accuracy of sampled answers, if measured.
+    """Cross-entropy of training and validation by step, and the accuracy of sampled answers if measured.
 
-    It is drawn whatever was trained on, so that training and validation are of one kind; trainings whose loss is the
-    cross-entropy may log it as `loss` alone.
+    Cross-entropy is drawn whatever the loss, so that training and validation compare; trainings whose loss it is may
+    log it as `loss` only.
     """
     loss = series(rows, "sft/nll") or series(rows, "sft/loss")
     validation = series(rows, "sft/validation_nll") or series(rows, "sft/validation_loss")
@@ -204,7 +204,7 @@ def on_policy_plot(rows: Sequence[JsonObject]) -> str | None:
             axis.grid(axis="y")
             axis.locator_params(axis="y", nbins=4)
             lowest, highest = (extreme(point.value for point in points) for extreme in (min, max))
-            # A reward is a share: on the whole scale a small gain looks small.
+            # A reward in [0, 1] gets the full scale, on which a small gain looks small.
             is_share = title.startswith("Reward") and lowest >= 0 and highest <= 1
             axis.set_ylim(min(0.0, lowest), 1.0 if is_share else None)
         _steps(axes[-1])
@@ -223,25 +223,25 @@ def _curve(axis: "Axes", points: Sequence[Point], ink: str) -> None:
 
 
 def _marked(axis: "Axes", points: Sequence[Point]) -> None:
-    """Few measurements, each a dot."""
+    """A line with a marker for each measurement."""
     steps, values = zip(*points, strict=True)
     axis.plot(steps, values, "o-", color=INK, markersize=4.5, linewidth=1, markeredgecolor=PAPER)
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
-    """A centred moving mean over a twentieth of the curve; short curves stay as they are."""
+    """Centred moving mean over a twentieth of the curve; short curves are unchanged."""
     if len(points) < _SMOOTH_FROM:
         return list(points)
     reach = len(points) // 40
     smooth = []
-    for place, point in enumerate(points):
-        window = points[max(0, place - reach) : place + reach + 1]
+    for index, point in enumerate(points):
+        window = points[max(0, index - reach) : index + reach + 1]
         smooth.append(Point(point.step, sum(p.value for p in window) / len(window)))
     return smooth
 
 
 def _corner(axis: "Axes", text: str, ink: str, *, line: int) -> None:
-    """The last value of a curve, in the curve's colour, above the panel on the right; `line` 1 is the line below."""
+    """Writes the last value of a curve above the panel on the right; `line` 1 is one line lower."""
     note = axis.annotate(
         text,
         (1.0, 1.0),

@@ -1,7 +1,7 @@
-"""A matplotlib figure as inline SVG that takes its colours and its font from the page.
+"""Matplotlib figures as inline SVG with colours and font of the page.
 
-Figures are drawn in stand-in colours, each of which becomes a CSS variable in the SVG, so that one picture serves a
-light and a dark page. `pyplot` is not used: it keeps figures in a global list.
+Figures are drawn in placeholder colours that become CSS variables, so that one SVG serves light and dark pages.
+`pyplot` is avoided, since it keeps figures in a global list.
 """
 
 import io
@@ -23,7 +23,7 @@ _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", PAPER: "paper"} | {
 }
 
 WIDTH_IN = 6.0
-"""Width of every figure; 432 units of its SVG, so that 10 units of text stay readable on a telephone."""
+"""Width of every figure: 432 SVG units, so that text of 10 units stays readable on a phone."""
 
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: it takes the page's font and can be searched
@@ -52,28 +52,28 @@ _STYLE = {
 
 
 def stage_ink(name: str) -> str:
-    """The colour of a stage, the same in all plots; the muted ink for a name that has none."""
+    """Colour of a stage in all plots; the muted ink for other names."""
     return _STAGE_INKS.get(name, MUTED)
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw and save figures in here: the style applies to both."""
+    """Applies the plot style inside the block; figures must be drawn and saved there."""
     import matplotlib
 
-    # It announces that it builds its font cache, in a log line nobody can act upon.
+    # Silences the message about building its font cache.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with matplotlib.rc_context(_STYLE):
         yield
 
 
 def panels(height_in: float, count: int = 1, *, used_width: float = 1.0) -> tuple["Figure", list["Axes"]]:
-    """A figure of the common width with `count` panels, one above the other, sharing their x axis.
+    """A figure with `count` stacked panels that share their x axis.
 
     Args:
-        height_in: of the whole figure, in inches.
+        height_in: height of the figure in inches.
         count: number of panels.
-        used_width: share of the width that panels fill; the rest, on the right, is for text beside them.
+        used_width: share of the width for the panels; the rest, on the right, is for text.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -92,8 +92,8 @@ def to_svg(figure: "Figure", name: str, description: str) -> str:
 
     Args:
         figure: drawn within `drawing()`.
-        name: unique on the page; starts every id inside.
-        description: what the picture shows, for those who do not see it.
+        name: unique on the page; prefix of all ids.
+        description: text alternative.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))

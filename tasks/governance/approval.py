@@ -9,7 +9,7 @@ from typing import Final
 from prefect import Task, task
 from prefect.settings import PREFECT_API_URL
 
-from stillhouse.dataset.report.write import REPORT_FILE
+from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import NotApproved
 from stillhouse.store import digest
 from stillhouse.store.records import write_jsonl

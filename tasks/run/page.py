@@ -11,7 +11,7 @@ from uuid import UUID
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.settings import PREFECT_UI_URL
 
-from stillhouse.dataset.report.write import CARD_FILE, REPORT_FILE
+from stillhouse.dataset.report.page import CARD_FILE, REPORT_FILE
 from stillhouse.report.markdown import table
 from stillhouse.types import Artifact
 from tasks.run.run import Run

@@ -1,4 +1,4 @@
-"""How often the teacher is right: by tag, with intervals that allow for several trajectories of one prompt."""
+"""Accuracy of the teacher by tag, with intervals that account for several trajectories of one prompt."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
-"""Level of the intervals."""
+"""Confidence level of the intervals."""
 
 
 class Accuracy(NamedTuple):
-    """Right answers among verified ones."""
+    """Right and wrong answers, with an interval of their share."""
 
     right: int
     wrong: int
@@ -26,12 +26,12 @@ class Accuracy(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Right over verified."""
+        """Share of right answers among verified ones."""
         return self.right / (self.right + self.wrong)
 
 
-class Verdicts:
-    """Verified rows: 13 bytes for each."""
+class VerifiedRows:
+    """Collects verified rows, at 13 bytes each."""
 
     def __init__(self) -> None:
         self._tag_codes: dict[str | None, int] = {}
@@ -40,7 +40,7 @@ class Verdicts:
         self._right: list[NDArray[np.bool_]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Counts the rows of `batch` that are verified."""
+        """Adds the verified rows of `batch`."""
         verified = batch.column("verified")
         known = batch.filter(verified.is_valid())
         tags = known.column("tag").dictionary_encode(null_encoding="encode")
@@ -50,20 +50,20 @@ class Verdicts:
         self._right.append(pc.drop_null(verified).to_numpy(zero_copy_only=False))
 
     def overall(self) -> Accuracy | None:
-        """Over all verified rows; None if there are none."""
+        """Accuracy over all verified rows; None without any."""
         prompts, _, right = self._arrays()
         return _accuracy(prompts, right) if len(right) else None
 
     def by_tag(self) -> dict[str | None, Accuracy]:
-        """By tag, in the order of their names; None is for rows without one."""
+        """Accuracy by tag, sorted by name; None is for rows without a tag."""
         prompts, tags, right = self._arrays()
         order = np.argsort(tags, kind="stable")
         bounds = np.searchsorted(tags[order], np.arange(len(self._tag_codes) + 1))
-        found = {}
+        accuracies = {}
         for tag, code in sorted(self._tag_codes.items(), key=lambda item: (item[0] is None, item[0] or "")):
             rows = order[bounds[code] : bounds[code + 1]]
-            found[tag] = _accuracy(prompts[rows], right[rows])
-        return found
+            accuracies[tag] = _accuracy(prompts[rows], right[rows])
+        return accuracies
 
     def _arrays(self) -> "tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.bool_]]":
         return (

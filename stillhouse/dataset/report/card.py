@@ -1,15 +1,13 @@
-"""The dataset card: what is in the folder, how it came about, what was dropped and why.
+"""The dataset card: contents, origin, dropped rows and reasons.
 
-Front matter in the form the Hugging Face hub reads, so that the folder loads as a dataset. No dates: equal content
-gives an equal card.
+The front matter lets the Hugging Face hub load the folder as a dataset. No dates: equal content gives an equal card.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from stillhouse.dataset.report.lineage import lineage_rows
-from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.report.sections import interval_of, tag_accuracies, telling_steps
+from stillhouse.dataset.report.origin import Origin, lineage_rows
+from stillhouse.dataset.report.sections import effective_steps, interval_of, tag_accuracies
 from stillhouse.dataset.report.summary import KEPT_FILES, PREFERENCES_FILE, REJECTED_FILE, DatasetSummary
 from stillhouse.dataset.schema import COLUMNS, PREFERENCE_COLUMNS, Column
 from stillhouse.dataset.select.reasons import MEANINGS, DropReason
@@ -30,7 +28,7 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
     parts = [
         f"---\n{_front_matter(summary)}---\n",
         "# Teacher trajectories\n",
-        _account(summary),
+        _overview(summary),
         "The same with pictures, distributions and rows to read is in `report.html`.\n",
         fenced("python", _loading(summary)),
         "## Funnel\n",
@@ -58,28 +56,28 @@ def dataset_card(summary: DatasetSummary, origin: Origin) -> str:
 def _front_matter(summary: DatasetSummary) -> str:
     configs = [
         {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in paths.items()]}
-        for name, paths in _held(summary).items()
+        for name, paths in _splits(summary).items()
     ]
     return as_yaml({"configs": configs})
 
 
-def _held(summary: DatasetSummary) -> dict[str, dict[str, str]]:
-    """What can be loaded: `datasets` refuses a split whose file has no rows."""
+def _splits(summary: DatasetSummary) -> dict[str, dict[str, str]]:
+    """Loadable splits: `datasets` refuses files without rows."""
     with_rows = {name for name, file in summary.files.items() if file.num_rows}
-    held = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
-    return {name: paths for name, paths in held.items() if paths}
+    splits = {name: {s: path for s, path in paths.items() if path in with_rows} for name, paths in _CONFIGS.items()}
+    return {name: paths for name, paths in splits.items() if paths}
 
 
 def _loading(summary: DatasetSummary) -> str:
     lines = [
         "from datasets import load_dataset  # 4.7 or later\n\n",
         'folder = "."  # this folder, or the name of the dataset on the hub\n',
-        *(f'{name} = load_dataset(folder, "{name}")\n' for name in _held(summary)),
+        *(f'{name} = load_dataset(folder, "{name}")\n' for name in _splits(summary)),
     ]
     return "".join(lines)
 
 
-def _account(summary: DatasetSummary) -> str:
+def _overview(summary: DatasetSummary) -> str:
     facts, accuracy = summary.facts(), summary.verdicts.overall()
     share = "" if accuracy is None else f" ({percent(accuracy.share)} of those verified)"
     sentences = [
@@ -113,7 +111,7 @@ def _funnel_rows(summary: DatasetSummary) -> Iterable[Sequence[str]]:
     rendered = summary.tokens is not None
     sampled = summary.measurements.total("completion_tokens") is not None
     yield "rollouts", count(summary.num_rollouts), "", ""
-    for step, _ in telling_steps(summary.funnel):
+    for step, _ in effective_steps(summary.funnel):
         tokens = count(step.student_tokens if rendered else None), count(step.completion_tokens if sampled else None)
         yield step.name, count(step.num_rows), *tokens
 
@@ -132,7 +130,7 @@ def _accuracy(summary: DatasetSummary) -> list[str]:
     tags, num_more = tag_accuracies(summary)
     if not tags:
         return []
-    rows = [(plain(name), percent(one.share), interval_of(one), count(one.right + one.wrong)) for name, one in tags]
+    rows = [(plain(name), percent(tag.share), interval_of(tag), count(tag.right + tag.wrong)) for name, tag in tags]
     return [
         "## Accuracy of the teacher\n",
         table(("tag", "right", "95 % interval", "verified"), rows),

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stillhouse.config import DatasetConfig
+from stillhouse.dataset.report.summary import DatasetSummary
+from stillhouse.report.conversation import cut
+from stillhouse.store.fingerprint import digest
 
 if TYPE_CHECKING:
     from stillhouse.inference.endpoint import Price
@@ -11,16 +14,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a dataset was made from. No dates: equal content has an equal origin."""
+    """Inputs of a dataset. No dates: equal content has an equal origin."""
 
     config: DatasetConfig
     code_version: str
     """Version of Stillhouse. No commit: a folder whose rows are the same would get another fingerprint."""
     student: str | None
-    """Identity of the model whose chat template rendered the rows; None where none did."""
+    """Identity of the model whose chat template rendered the rows; None if they were not rendered."""
     max_tokens: int | None
-    """Longest row that may be kept, in the student's tokens; None where rows were not rendered."""
+    """Longest row kept, in student tokens; None if rows were not rendered."""
     price: "Price | None" = None
-    """What the teacher costs; None where it is unknown."""
+    """Price of the teacher; None if unknown."""
     lineage: dict[str, str] = field(default_factory=dict)
     """Names and fingerprints of the inputs."""
+
+
+def lineage_rows(summary: DatasetSummary, origin: Origin) -> list[tuple[str, str]]:
+    """Names and values for the lineage table, as plain text."""
+    return [
+        *_named(summary, "teacher"),
+        *_named(summary, "sampling"),
+        ("price of the teacher", _price(origin.price)),
+        ("student whose chat template was checked", origin.student or "none: dataset.labels.render is off"),
+        *([] if origin.max_tokens is None else [("longest row kept", f"{origin.max_tokens:,} student tokens")]),
+        ("config of the dataset", digest(origin.config.model_dump(mode="json"))),
+        ("Stillhouse", origin.code_version),
+        *sorted(origin.lineage.items()),
+    ]
+
+
+def _named(summary: DatasetSummary, column: str) -> list[tuple[str, str]]:
+    known = [(kind, split) for kind, split in summary.findings.categories[column].rows() if kind is not None]
+    return [(column, f"{cut(kind, 200)} ({split.total:,} rows)") for kind, split in known]
+
+
+def _price(price: "Price | None") -> str:
+    if price is None:
+        return "unknown"
+    parts = [(price.prompt, "prompt"), (price.completion, "completion"), (price.cached_prompt, "cached prompt"),
+             (price.reasoning, "reasoning")]  # fmt: skip
+    prices = ", ".join(f"${usd:g} {name}" for usd, name in parts if usd is not None) + " per million tokens"
+    return f"{prices}, ${price.request:g} a request" if price.request else prices

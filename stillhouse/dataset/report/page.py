@@ -1,7 +1,7 @@
-"""The report page: one HTML file that needs nothing beside it.
+"""The report page and the card of a dataset.
 
-Text of rows is escaped and cut, and characters that are none are replaced. Equal summaries, origins and samples give
-equal bytes.
+The page is one HTML file without external resources. Text of rows is escaped and cut, and control characters are
+replaced. Equal summaries, origins and samples give equal bytes.
 """
 
 import re
@@ -11,30 +11,31 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from stillhouse.dataset.report import sections
-from stillhouse.dataset.report.findings import Counts, Split
-from stillhouse.dataset.report.lineage import lineage_rows
-from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.report.plots import histogram, picture_of_funnel
+from stillhouse.dataset.report.card import dataset_card
+from stillhouse.dataset.report.counts import Counts, Split
+from stillhouse.dataset.report.origin import Origin, lineage_rows
+from stillhouse.dataset.report.plots import funnel_figure, histogram
 from stillhouse.dataset.report.row_view import view_row
-from stillhouse.dataset.report.samples import Samples
+from stillhouse.dataset.report.samples import SampleRows, draw_samples
 from stillhouse.dataset.report.summary import DatasetSummary
 from stillhouse.report.conversation import cut
 from stillhouse.report.environment import CONVERSATION_CSS, REPORT_CSS, page_environment, style_sheet
+from stillhouse.store.atomic import write_atomic
 
 _FOLDER: Final = Path(__file__).parent
-_MOST_PICTURES: Final = 24
-_NO_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_MAX_PLOTS: Final = 24
+_CONTROL_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-class Picture(NamedTuple):
-    """A histogram and what is said above it."""
+class Plot(NamedTuple):
+    """A histogram with title and caption."""
 
     title: str
     caption: str
     svg: str
 
 
-def render_page(summary: DatasetSummary, origin: Origin, samples: Samples) -> str:
+def render_page(summary: DatasetSummary, origin: Origin, samples: SampleRows) -> str:
     """The page as HTML, which encodes as UTF-8."""
     environment = page_environment(_FOLDER)
     environment.filters["compact"] = sections.compact
@@ -46,7 +47,7 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: Samples) -> st
         origin=origin,
         style=style_sheet(REPORT_CSS, CONVERSATION_CSS, _FOLDER / "report.css"),
         config=yaml.safe_dump(origin.config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
-        pictures=_pictures(summary),
+        plots=_plots(summary),
         **_tables(summary, origin),
         kept_rows=[view_row(row) for row in samples.kept],
         dropped_rows=[view_row(row) for row in samples.dropped],
@@ -56,7 +57,7 @@ def render_page(summary: DatasetSummary, origin: Origin, samples: Samples) -> st
         ],
         contaminated_rows=[view_row(row) for row in samples.contaminated],
     )
-    return _NO_CHARACTERS.sub("\ufffd", html)
+    return _CONTROL_CHARACTERS.sub("\ufffd", html)
 
 
 def _title(summary: DatasetSummary) -> str:
@@ -65,10 +66,10 @@ def _title(summary: DatasetSummary) -> str:
     return f"{summary.num_kept:,} row{'' if summary.num_kept == 1 else 's'} from {source}"
 
 
-def _pictures(summary: DatasetSummary) -> list[Picture]:
-    drawn = [(m, parts) for m, parts in summary.measurements.every() if m.is_drawn][:_MOST_PICTURES]
+def _plots(summary: DatasetSummary) -> list[Plot]:
+    drawn = [(m, parts) for m, parts in summary.measurements.present() if m.is_drawn][:_MAX_PLOTS]
     made = [(m, parts, histogram(m, parts, f"h{place}")) for place, (m, parts) in enumerate(drawn)]
-    return [Picture(m.label, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
+    return [Plot(m.label, sections.caption(m, parts), svg) for m, parts, svg in made if svg is not None]
 
 
 def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
@@ -77,8 +78,8 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
         "tiles": sections.tiles(summary),
         "has_student_tokens": summary.tokens is not None,
         "has_sampled_tokens": summary.measurements.total("completion_tokens") is not None,
-        "funnel_picture": picture_of_funnel(summary),
-        "steps": sections.telling_steps(summary.funnel),
+        "funnel_plot": funnel_figure(summary),
+        "steps": sections.effective_steps(summary.funnel),
         "reasons": sections.reason_bars(summary),
         "accuracy": summary.verdicts.overall(),
         "tags": tags,
@@ -86,7 +87,7 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
         "verifiers": sections.verifier_rows(summary),
         "duplicates": _by_name(summary.findings.duplicates),
         "overlaps": _by_name(summary.findings.overlaps),
-        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measurements.every()],
+        "measures": [(m.label, sections.measure_row(m, parts)) for m, parts in summary.measurements.present()],
         "categories": sections.categories(summary),
         "usage": sections.usage_rows(summary),
         "lineage": lineage_rows(summary, origin),
@@ -95,3 +96,24 @@ def _tables(summary: DatasetSummary, origin: Origin) -> dict[str, Any]:
 
 def _by_name(counts: Counts) -> list[tuple[Any, Split]]:
     return sorted(counts.rows(), key=lambda row: tuple(("" if part is None else part) for part in row[0]))
+
+
+CARD_FILE: Final = "README.md"
+REPORT_FILE: Final = "report.html"
+
+
+def write_report(folder: Path, summary: DatasetSummary, origin: Origin) -> None:
+    """Writes README.md and report.html into the folder of a dataset, each atomically.
+
+    Args:
+        folder: folder with the dataset's files.
+        summary: result of `summarise`.
+        origin: inputs of the dataset.
+
+    Raises:
+        InputError: a file is missing, damaged or not a dataset of Stillhouse.
+        StoreError: the folder cannot be written to.
+    """
+    page = render_page(summary, origin, draw_samples(folder))
+    write_atomic(folder / CARD_FILE, dataset_card(summary, origin).encode("utf-8"))
+    write_atomic(folder / REPORT_FILE, page.encode("utf-8"))

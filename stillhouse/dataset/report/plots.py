@@ -1,10 +1,10 @@
-"""The report's pictures: the funnel, and a histogram for each measure."""
+"""Plots of the dataset's report: the funnel, and a histogram for each measure."""
 
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stillhouse.dataset.report.measures import Measure, Parts
+from stillhouse.dataset.report.measures import KeptAndDropped, Measure
 from stillhouse.dataset.report.summary import DatasetSummary
 from stillhouse.report.plots import funnel_plot
 from stillhouse.report.svg import MUTED, drawing, panels, stage_ink, to_svg
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 _HEIGHT_IN: Final = 1.75
 _NUM_BINS: Final = 36
-_WIDEST: Final = 8
+_MAX_BAR_SHARE: Final = 8
 """Bars are no wider than this part of the axis."""
-_MOST_TICKS: Final = 8
+_MAX_TICKS: Final = 8
 _LOG_FROM: Final = 20.0
 """Ratio of the largest to the smallest value from which the axis is logarithmic."""
 
 
-def picture_of_funnel(summary: DatasetSummary) -> str | None:
+def funnel_figure(summary: DatasetSummary) -> str | None:
     """Rows and tokens left after each step that drops some."""
     steps = summary.funnel
     tokens = [step.student_tokens if summary.tokens is not None else step.completion_tokens for step in steps]
     return funnel_plot([(step.name, step.num_rows) for step in steps], tokens if any(tokens) else ())
 
 
-def histogram(measure: Measure, parts: Parts, name: str) -> str | None:
-    """Kept rows, and dropped ones on top of them, by value; None where all rows have the same.
+def histogram(measure: Measure, parts: KeptAndDropped, name: str) -> str | None:
+    """Histogram of kept rows with dropped ones stacked on top; None if all rows have the same value.
 
     Args:
-        measure: What is shown.
-        parts: Its distribution.
-        name: Unique on the page; starts every id inside the picture.
+        measure: what is shown.
+        parts: its distributions.
+        name: unique on the page; prefix of the ids in the SVG.
     """
     values = [part.values() for part in parts]
-    distinct = np.unique(np.concatenate([one for one, _ in values]))
+    distinct = np.unique(np.concatenate([distinct for distinct, _ in values]))
     if len(distinct) < 2:
         return None
     with drawing():
         figure, (axis,) = panels(_HEIGHT_IN)
         is_log = measure.unit != "number" and distinct[0] > 0 and distinct[-1] / distinct[0] >= _LOG_FROM
         edges = _edges(distinct, is_log=is_log)
-        kept, dropped = (np.histogram(one, bins=edges, weights=counts)[0] for one, counts in values)
-        widths = np.minimum(np.diff(edges) * 0.86, np.inf if is_log else (edges[-1] - edges[0]) / _WIDEST)
+        kept, dropped = (np.histogram(distinct, bins=edges, weights=counts)[0] for distinct, counts in values)
+        widths = np.minimum(np.diff(edges) * 0.86, np.inf if is_log else (edges[-1] - edges[0]) / _MAX_BAR_SHARE)
         lefts = edges[:-1] + (np.diff(edges) - widths) / 2
         axis.bar(lefts, kept, widths, align="edge", color=stage_ink("teacher"))
         axis.bar(lefts, dropped, widths, align="edge", bottom=kept, color=MUTED, alpha=0.4)
@@ -55,7 +55,7 @@ def histogram(measure: Measure, parts: Parts, name: str) -> str | None:
 
 
 def _edges(distinct: "NDArray[np.float64]", *, is_log: bool) -> "NDArray[np.float64]":
-    """Bounds of the bars: one for each value where few values lie on a grid, as grades and counts do."""
+    """Bin edges: one bin for each value if the values form a small grid, as grades and counts do."""
     low, high = float(distinct[0]), float(distinct[-1])
     gap = float(np.diff(distinct).min())
     if (distinct == distinct.round()).all():
@@ -79,7 +79,7 @@ def _axes(axis: "Axes", measure: Measure, distinct: "NDArray[np.float64]", *, is
         decades = np.log10(distinct[-1] / distinct[0])
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
         axis.xaxis.set_minor_locator(NullLocator())
-    elif len(distinct) <= _MOST_TICKS:
+    elif len(distinct) <= _MAX_TICKS:
         axis.set_xticks(distinct)
     else:
         axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=measure.unit == "count"))
@@ -89,5 +89,5 @@ def _axes(axis: "Axes", measure: Measure, distinct: "NDArray[np.float64]", *, is
 
 
 def _short(value: float) -> str:
-    """Without the exponent that `g` writes for small and large numbers."""
+    """A number without exponent."""
     return f"{value:,.10f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value / 1e6:,.10g}M"

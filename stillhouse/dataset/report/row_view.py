@@ -1,4 +1,4 @@
-"""A row as a person reads it: what it is about, what was found, the conversation."""
+"""A row of a dataset as the page shows it: labels, facts, conversation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ class RowView:
     tag: str
     reasons: list[str]
     facts: list[tuple[str, str]]
-    """Name and value of what is known of the row."""
+    """Names and values."""
     repeats: str
-    """Which row this one repeats; empty if none."""
+    """The row that this one duplicates; empty if none."""
     overlaps: str
-    """What it shares with evaluation sets; empty if nothing."""
+    """Overlaps with evaluation sets; empty if none."""
     trajectory: TrajectoryView
 
 
 def view_row(row: JsonObject) -> RowView:
-    """What the page shows of a row with its JSON columns as objects."""
-    known = ((name, tell(row)) for name, tell in _FACTS)
+    """View of a row whose JSON columns are parsed."""
+    facts = ((name, read(row)) for name, read in _FACTS)
     return RowView(
         id=row["id"],
         tag=cut(row["tag"] or "", 60),
         reasons=[reason.replace("_", " ") for reason in row["drop_reasons"] or ()],
-        facts=[(name, cut(text, _MAX_CHARS)) for name, text in known if text],
+        facts=[(name, cut(text, _MAX_CHARS)) for name, text in facts if text],
         repeats=_repeats(row),
         overlaps=cut(_overlaps(row), _MAX_CHARS),
         trajectory=view(
@@ -50,10 +50,6 @@ def _text(column: str) -> Callable[[JsonObject], str]:
     return lambda row: "" if row[column] is None else str(row[column])
 
 
-def _verification(row: JsonObject) -> str:
-    return ", ".join(text for text in (row["verifier"], row["verification"]) if text)
-
-
 def _tokens(row: JsonObject) -> str:
     if row["num_tokens"] is None:
         return ""
@@ -61,9 +57,9 @@ def _tokens(row: JsonObject) -> str:
 
 
 def _sampled(row: JsonObject) -> str:
-    known = [f"{count(row['completion_tokens'])} tokens"] if row["completion_tokens"] is not None else []
-    known += [dollars(row["cost_usd"])] if row["cost_usd"] is not None else []
-    return ", ".join([*known, f"{decimal(row['latency_s'])} s"] if row["latency_s"] is not None else known)
+    parts = [f"{count(row['completion_tokens'])} tokens"] if row["completion_tokens"] is not None else []
+    parts += [dollars(row["cost_usd"])] if row["cost_usd"] is not None else []
+    return ", ".join([*parts, f"{decimal(row['latency_s'])} s"] if row["latency_s"] is not None else parts)
 
 
 def _scores(row: JsonObject) -> str:
@@ -76,23 +72,19 @@ def _number(value: Any) -> str:
     return metric(value) if isinstance(value, int | float) else str(value)
 
 
-def _judge(row: JsonObject) -> str:
-    return str((row["judge"] or {}).get("explanation") or "")
-
-
 def _repeats(row: JsonObject) -> str:
     if row["duplicate_of"] is None:
         return ""
     source = "" if row["duplicate_source"] is None else f" of {row['duplicate_source']}"
     similarity = row["duplicate_similarity"]
-    alike = "" if similarity is None else f", similarity {similarity:.2f}"
-    return f"row {row['duplicate_of'][:12]}{source} ({row['duplicate_kind']}{alike})"
+    similarity_text = "" if similarity is None else f", similarity {similarity:.2f}"
+    return f"row {row['duplicate_of'][:12]}{source} ({row['duplicate_kind']}{similarity_text})"
 
 
 def _overlaps(row: JsonObject) -> str:
     return "; ".join(
-        f"{found['set']} row {found['row']}, {found['part']}: \u201c{found['text']}\u201d"
-        for found in row["contamination"] or ()
+        f"{overlap['set']} row {overlap['row']}, {overlap['part']}: \u201c{overlap['text']}\u201d"
+        for overlap in row["contamination"] or ()
     )
 
 
@@ -109,11 +101,11 @@ _FACTS: Final[tuple[tuple[str, Callable[[JsonObject], str]], ...]] = (
     ("row", lambda row: row["id"][:12]),
     ("error", _error),
     ("expected answer", _text("expected_answer")),
-    ("verified by", _verification),
+    ("verified by", lambda row: ", ".join(filter(None, (row["verifier"], row["verification"])))),
     ("student tokens", _tokens),
     ("sampled", _sampled),
     ("scores", _scores),
-    ("judge", _judge),
+    ("judge", lambda row: str((row["judge"] or {}).get("explanation") or "")),
     ("repeats", _repeats),
     ("overlaps", _overlaps),
     ("refusal", _text("refusal")),

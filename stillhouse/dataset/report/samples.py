@@ -1,7 +1,7 @@
-"""Rows to read: some kept, some dropped, and examples of duplicates and of overlaps with evaluation sets.
+"""Sample rows: kept ones, dropped ones, duplicates, overlaps with evaluation sets.
 
-Which ones is drawn from the rows' ids alone: the smallest hashes are chosen, so that neither the order of rows nor
-their number changes what is shown of those that stay.
+The rows with the smallest hashes of their ids are chosen, so that neither order nor number of rows changes the choice
+among those that stay.
 """
 
 import json
@@ -25,8 +25,10 @@ from stillhouse.types import JsonObject
 NUM_SAMPLES: Final = 20
 NUM_EXAMPLES: Final = 10
 _FILES: Final = (*KEPT_FILES, REJECTED_FILE)
-_LOCATING: Final = ("id", "duplicate_of", "duplicate_source", "contamination")
-_SHOWN: Final = tuple(column.name for column in COLUMNS if column.name not in ("tools", "arguments", "request_ids"))
+_ID_COLUMNS: Final = ("id", "duplicate_of", "duplicate_source", "contamination")
+_SHOWN_COLUMNS: Final = tuple(
+    column.name for column in COLUMNS if column.name not in ("tools", "arguments", "request_ids")
+)
 
 
 class _Place(NamedTuple):
@@ -35,15 +37,15 @@ class _Place(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A row, and the row of this dataset that it repeats; None if that one is in an earlier dataset."""
+    """A row and the row it duplicates; None if that is in an earlier dataset."""
 
     row: JsonObject
     original: JsonObject | None
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
-    """Rows with their JSON columns as objects."""
+class SampleRows:
+    """Rows with parsed JSON columns."""
 
     kept: list[JsonObject]
     dropped: list[JsonObject]
@@ -52,47 +54,47 @@ class Samples:
 
 
 class _Lowest:
-    """The places of the rows with the smallest hashes."""
+    """Locations of the rows with the smallest hashes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._found: list[tuple[int, _Place]] = []
+        self._entries: list[tuple[int, _Place]] = []
 
     def add(self, ranks: "np.ndarray[Any, np.dtype[np.uint64]]", rows: "np.ndarray[Any, Any]", file: str) -> None:
-        """Offers rows of a file: `ranks` are their hashes, `rows` their numbers in it."""
+        """Adds rows of a file: `ranks` are their hashes, `rows` their numbers."""
         order = np.argsort(ranks, kind="stable")[: self._most]
-        offered = [(int(ranks[at]), _Place(file, int(rows[at]))) for at in order]
-        self._found = sorted([*self._found, *offered])[: self._most]
+        candidates = [(int(ranks[at]), _Place(file, int(rows[at]))) for at in order]
+        self._entries = sorted([*self._entries, *candidates])[: self._most]
 
     @property
     def places(self) -> list[_Place]:
-        return [place for _, place in self._found]
+        return [place for _, place in self._entries]
 
 
-def draw_samples(folder: Path) -> Samples:
-    """Rows of the dataset in `folder`. Two passes over its ids, then only what is shown is read.
+def draw_samples(folder: Path) -> SampleRows:
+    """Draws sample rows of the dataset in `folder`: two passes over the ids, then reads only the chosen rows.
 
     Raises:
-        InputError: a file is missing, damaged, or no dataset of ours.
+        InputError: a file is missing, damaged or not a dataset of Stillhouse.
     """
     chosen = {name: _Lowest(NUM_SAMPLES) for name in ("kept", "dropped")}
     chosen |= {name: _Lowest(NUM_EXAMPLES) for name in ("duplicates", "contaminated")}
     for file in _FILES:
         start = 0
-        for batch in iter_columns(folder / file, _LOCATING):
+        for batch in iter_columns(folder / file, _ID_COLUMNS):
             ranks, rows = hashes(batch.column("id")), np.arange(start, start + len(batch))
             start += len(batch)
             chosen["dropped" if file == REJECTED_FILE else "kept"].add(ranks, rows, file)
             for name, mask in (("duplicates", _repeats(batch)), ("contaminated", _overlaps(batch))):
                 chosen[name].add(ranks[mask], rows[mask], file)
     rows_at = _read(folder, {place for lowest in chosen.values() for place in lowest.places})
-    found = {name: [rows_at[place] for place in lowest.places] for name, lowest in chosen.items()}
-    originals = _read_ids(folder, {row["duplicate_of"] for row in found["duplicates"] if not row["duplicate_source"]})
-    return Samples(
-        kept=found["kept"],
-        dropped=found["dropped"],
-        duplicates=[Duplicate(row, originals.get(row["duplicate_of"])) for row in found["duplicates"]],
-        contaminated=found["contaminated"],
+    samples = {name: [rows_at[place] for place in lowest.places] for name, lowest in chosen.items()}
+    originals = _read_ids(folder, {row["duplicate_of"] for row in samples["duplicates"] if not row["duplicate_source"]})
+    return SampleRows(
+        kept=samples["kept"],
+        dropped=samples["dropped"],
+        duplicates=[Duplicate(row, originals.get(row["duplicate_of"])) for row in samples["duplicates"]],
+        contaminated=samples["contaminated"],
     )
 
 
@@ -130,14 +132,14 @@ def _read(folder: Path, places: Iterable[_Place]) -> Mapping[_Place, JsonObject]
                 end = start + file.metadata.row_group(group).num_rows
                 wanted = [index for index in indices if start <= index < end]
                 if wanted:
-                    table = file.read_row_group(group, columns=_SHOWN).take([index - start for index in wanted])
+                    table = file.read_row_group(group, columns=_SHOWN_COLUMNS).take([index - start for index in wanted])
                     for index, row in zip(wanted, table.to_pylist(), strict=True):
-                        rows[_Place(name, index)] = {key: _opened(key, value) for key, value in row.items()}
+                        rows[_Place(name, index)] = {key: _parsed(key, value) for key, value in row.items()}
                 start = end
     return rows
 
 
-def _opened(name: str, value: Any) -> Any:
+def _parsed(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in JSON_LIST_COLUMNS:

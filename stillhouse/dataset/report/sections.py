@@ -1,27 +1,25 @@
-"""What the report's tables and tiles say."""
+"""Contents of the report's tiles and tables."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from stillhouse.dataset.report.accuracy import Accuracy
-from stillhouse.dataset.report.findings import Split
-from stillhouse.dataset.report.funnel import Step
-from stillhouse.dataset.report.measures import Measure, Parts, Unit
+from stillhouse.dataset.report.counts import USAGE_COLUMNS, Split, Step
+from stillhouse.dataset.report.measures import KeptAndDropped, Measure, Unit
 from stillhouse.dataset.report.summary import DatasetSummary
-from stillhouse.dataset.report.usage import USAGE_COLUMNS
 from stillhouse.dataset.select.reasons import MEANINGS, DropReason
 from stillhouse.report import format as formats
 from stillhouse.report.conversation import cut
 
-_MOST_KINDS: Final = 15
-_MOST_TAGS: Final = 40
+_MAX_CATEGORIES: Final = 15
+_MAX_TAGS: Final = 40
 _NAME_CHARS: Final = 80
 _UNKNOWN: Final = "some rows do not say"
 
 
 class Tile(NamedTuple):
-    """A figure at the head of the page."""
+    """A figure at the top of the page."""
 
     name: str
     figure: str
@@ -29,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Rows of one kind; the shares are of the largest kind."""
+    """Rows of one category; shares are relative to the largest category."""
 
     name: str
     split: Split
@@ -38,16 +36,16 @@ class Bar(NamedTuple):
 
 
 class Category(NamedTuple):
-    """A way to tell rows apart."""
+    """A table of rows by category."""
 
     title: str
     bars: list[Bar]
     num_others: int
-    """Kinds too rare to be listed."""
+    """Categories too rare to be listed."""
 
 
 def tiles(summary: DatasetSummary) -> list[Tile]:
-    """The figures that a reader looks for first."""
+    """The main figures."""
     shown = [
         Tile("Rows kept", formats.count(summary.num_kept), _of(summary.num_kept, summary.num_rollouts, "rollouts")),
         _accuracy_tile(summary.verdicts.overall()),
@@ -100,15 +98,15 @@ def in_unit(value: float | None, unit: Unit) -> str:
             return f"{value:.3g}"
 
 
-def telling_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
-    """The first step, those that drop rows, and the last; each with the rows it drops."""
+def effective_steps(funnel: Sequence[Step]) -> list[tuple[Step, int]]:
+    """First and last step and those that drop rows, each with the number it drops."""
     drops = [0, *(before.num_rows - step.num_rows for before, step in pairwise(funnel))]
     last = len(funnel) - 1
     return [(step, drops[at]) for at, step in enumerate(funnel) if drops[at] or at in (0, last)]
 
 
 def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
-    """Dropped rows by reason, the most frequent first, and what each means."""
+    """Dropped rows by reason, most frequent first, with the meaning of each."""
     rows = sorted(summary.drop_reasons.items(), key=lambda item: -item[1])
     most = max((count for _, count in rows), default=1)
     return [
@@ -118,11 +116,13 @@ def reason_bars(summary: DatasetSummary) -> list[tuple[Bar, str]]:
 
 
 def tag_accuracies(summary: DatasetSummary) -> tuple[list[tuple[str, Accuracy]], int]:
-    """The teacher's accuracy by tag, in alphabetical order, and how many rarer tags are not listed."""
+    """Accuracy by tag in alphabetical order, and the number of rarer tags that are not listed."""
     by_tag = summary.verdicts.by_tag()
-    common = sorted(by_tag, key=lambda tag: -by_tag[tag].right - by_tag[tag].wrong)[:_MOST_TAGS]
+    common = sorted(by_tag, key=lambda tag: -by_tag[tag].right - by_tag[tag].wrong)[:_MAX_TAGS]
     listed = [
-        ("(no tag)" if tag is None else cut(tag, _NAME_CHARS), one) for tag, one in by_tag.items() if tag in common
+        ("(no tag)" if tag is None else cut(tag, _NAME_CHARS), accuracy)
+        for tag, accuracy in by_tag.items()
+        if tag in common
     ]
     return listed, len(by_tag) - len(listed)
 
@@ -132,11 +132,14 @@ def verifier_rows(summary: DatasetSummary) -> list[tuple[str, int, int, int]]:
     counts: dict[str, dict[bool | None, int]] = {}
     for (verifier, verdict), split in summary.findings.verdicts.rows():
         counts.setdefault("(none)" if verifier is None else verifier, {})[verdict] = split.total
-    return [(name, its.get(True, 0), its.get(False, 0), its.get(None, 0)) for name, its in sorted(counts.items())]
+    return [
+        (name, verdicts.get(True, 0), verdicts.get(False, 0), verdicts.get(None, 0))
+        for name, verdicts in sorted(counts.items())
+    ]
 
 
 def categories(summary: DatasetSummary) -> list[Category]:
-    """Kinds of rows by what tells them apart, where that is known."""
+    """Tables of rows by category, without empty ones."""
     findings = summary.findings
     flaws = [(flaw.replace("_", " "), counts.total) for flaw, counts in findings.flaws.items() if counts.total.total]
     shown = [_category(title, findings.categories[name].rows(), missing) for title, name, missing in _CATEGORIES]
@@ -164,25 +167,25 @@ def _category(title: str, rows: Sequence[tuple[Any, Split]], missing: str) -> Ca
         Bar(missing if kind is None else cut(str(kind), _NAME_CHARS), split, split.kept / most, split.dropped / most)
         for kind, split in rows
     ]
-    return Category(title, bars[:_MOST_KINDS], max(0, len(bars) - _MOST_KINDS))
+    return Category(title, bars[:_MAX_CATEGORIES], max(0, len(bars) - _MAX_CATEGORIES))
 
 
-def measure_row(measure: Measure, parts: Parts) -> list[str]:
-    """Rows measured, then of kept rows quantiles and mean, and the mean of dropped ones."""
+def measure_row(measure: Measure, parts: KeptAndDropped) -> list[str]:
+    """Number of rows, then quantiles and mean of kept rows, and the mean of dropped rows."""
     figures = [parts.kept.quantile(share) for share in (0.0, 0.05, 0.5, 0.95, 1.0)]
     means = [parts.kept.mean, parts.dropped.mean]
     return [formats.count(parts.num_values), *(in_unit(figure, measure.unit) for figure in (*figures, *means))]
 
 
-def caption(measure: Measure, parts: Parts) -> str:
-    """The middle and the reach of the kept rows; of all where none is kept."""
+def caption(measure: Measure, parts: KeptAndDropped) -> str:
+    """Median and 90 % range of the kept rows, or of the dropped ones if none is kept."""
     part = parts.kept if parts.kept.num_values else parts.dropped
     low, middle, high = (in_unit(part.quantile(share), measure.unit) for share in (0.05, 0.5, 0.95))
     return f"median {middle}, 90\u202f% within {low} to {high}"
 
 
 def usage_rows(summary: DatasetSummary) -> list[list[str]]:
-    """What was used in all, by kept rows, by dropped ones, and in all for each kept row."""
+    """Usage in all, by kept rows, by dropped rows, and in all per kept row."""
     rows = []
     for column in USAGE_COLUMNS:
         form = formats.dollars if column == "cost_usd" else formats.count
@@ -198,5 +201,5 @@ def usage_rows(summary: DatasetSummary) -> list[list[str]]:
     return rows
 
 
-def _of(part: int, whole: int, name: str) -> str:
-    return f"{formats.percent(part / whole if whole else None)} of {formats.count(whole)} {name}"
+def _of(part: int, total: int, name: str) -> str:
+    return f"{formats.percent(part / total if total else None)} of {formats.count(total)} {name}"

@@ -1,7 +1,7 @@
-"""What a dataset's files hold, counted in one pass over their label columns.
+"""Summary of a dataset's files, computed in one pass over their label columns.
 
-Memory is that of a batch, some kilobytes for each measure, and 29 bytes a row: hashes of its prompt and cluster, and
-its verdict. A million rows take 7 s on one core, and 0.13 GB more than a few thousand.
+Needs memory for a batch, some kilobytes for each measure, and 29 bytes a row: hashes of prompt and cluster, and the
+verdict. A million rows take 7 s on one core, and 0.13 GB more than a few thousand.
 """
 
 from collections import Counter
@@ -13,12 +13,20 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from stillhouse.dataset.read import iter_columns
-from stillhouse.dataset.report.accuracy import Verdicts
+from stillhouse.dataset.report.accuracy import VerifiedRows
 from stillhouse.dataset.report.columns import hashes
-from stillhouse.dataset.report.findings import CATEGORIES, FLAWS, LISTS, Findings, Split
-from stillhouse.dataset.report.funnel import FunnelCounts, Step
+from stillhouse.dataset.report.counts import (
+    CATEGORIES,
+    FLAWS,
+    LISTS,
+    USAGE_COLUMNS,
+    Findings,
+    FunnelCounts,
+    Split,
+    Step,
+    Usage,
+)
 from stillhouse.dataset.report.measures import MEASURES, Measurements
-from stillhouse.dataset.report.usage import USAGE_COLUMNS, Usage
 from stillhouse.dataset.select.filters import STEPS
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import JsonObject
@@ -51,22 +59,22 @@ class DatasetSummary:
 
     files: dict[str, FileFacts]
     num_repeated: int
-    """Rollouts whose key came before; the first stands, the others are in no file."""
+    """Rollouts with the key of an earlier one; they are in no file."""
     funnel: list[Step]
-    """From the distinct trajectories on."""
+    """Starts with the distinct trajectories."""
     drop_reasons: dict[str, int]
-    verdicts: Verdicts
+    verdicts: VerifiedRows
     measurements: Measurements
     findings: Findings
     usage_kept: Usage
     usage_dropped: Usage
     num_prompts: int
     num_clusters: int | None
-    """Prompts of which no two are near-duplicates; None where that was not looked for."""
+    """Groups of near-duplicate prompts; None if they were not searched for."""
 
     @property
     def num_kept(self) -> int:
-        """Rows to train on and to validate with."""
+        """Rows for training and validation."""
         return sum(self.files[name].num_rows for name in KEPT_FILES)
 
     @property
@@ -81,7 +89,7 @@ class DatasetSummary:
 
     @property
     def usage(self) -> Usage:
-        """Of kept and dropped rows together: what the kept ones cost."""
+        """Usage of kept and dropped rows together, which is the price of the kept ones."""
         return self.usage_kept + self.usage_dropped
 
     @property
@@ -99,16 +107,16 @@ class DatasetSummary:
 
     @property
     def supervised_tokens(self) -> int | None:
-        """Those of them that are trained on; None likewise."""
+        """Student tokens that are trained on; None if no row was rendered."""
         return self.measurements.total("num_supervised_tokens")
 
     def per_kept_row(self, column: str) -> float | None:
-        """What all rows took of a column of `USAGE_COLUMNS`, for each kept row; None if unknown or if none is kept."""
+        """Usage of all rows per kept row; None if unknown or if no row is kept."""
         total = self.usage[column]
         return None if total is None or not self.num_kept else total / self.num_kept
 
     def facts(self) -> JsonObject:
-        """The figures as an artifact's facts; None where something was not measured or is unknown."""
+        """Figures as an artifact's facts; None if not measured or unknown."""
         duplicates: Counter[Any] = Counter()
         for (kind, _), split in self.findings.duplicates.rows():
             duplicates[kind] += split.total
@@ -129,7 +137,7 @@ class DatasetSummary:
             "validation": self.files[KEPT_FILES[1]].num_rows,
             "tokens": self.tokens,
             "supervised_tokens": self.supervised_tokens,
-            # Under names of their own: what the rollouts cost is theirs to tell, and to be counted once.
+            # Prefixed, since the rollouts artifact reports its own cost and nothing must count it twice.
             "candidate_completion_tokens": self.usage["completion_tokens"],
             "completion_tokens_kept": self.usage_kept["completion_tokens"],
             "completion_tokens_per_kept_row": self.per_kept_row("completion_tokens"),
@@ -142,17 +150,16 @@ _VERDICTS: Final = {"right": True, "wrong": False, "unverified": None}
 
 
 def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
-    """What the files of the dataset in `folder` hold.
+    """Summarises the dataset in `folder`.
 
     Args:
-        folder: Holds train.parquet, validation.parquet, rejected.parquet and, where pairs were asked for,
-            preferences.parquet.
-        num_repeated: Rollouts left out of all files, as their key came before.
+        folder: contains train.parquet, validation.parquet, rejected.parquet and optionally preferences.parquet.
+        num_repeated: rollouts with the key of an earlier one, which are in no file.
 
     Raises:
-        InputError: a file is missing or damaged, lacks a column, or has a reason this version does not know.
+        InputError: a file is missing or damaged, lacks a column, or has an unknown drop reason.
     """
-    funnel, verdicts, measurements, findings = FunnelCounts(STEPS), Verdicts(), Measurements(), Findings()
+    funnel, verdicts, measurements, findings = FunnelCounts(STEPS), VerifiedRows(), Measurements(), Findings()
     usage = {True: Usage(), False: Usage()}
     prompts, clusters = _Distinct(), _Distinct()
     for name in (*KEPT_FILES, REJECTED_FILE):
@@ -181,7 +188,7 @@ def summarise(folder: Path, *, num_repeated: int) -> DatasetSummary:
 
 
 class _Distinct:
-    """Distinct hashes; two texts share one with a chance of a millionth at millions of rows."""
+    """Counts distinct hashes; at millions of rows the chance of a collision is about a millionth."""
 
     def __init__(self) -> None:
         self._seen: list[NDArray[np.uint64]] = []

@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.dataset.report.write import CARD_FILE as DATASET_CARD
+from stillhouse.dataset.report.page import CARD_FILE as DATASET_CARD
 from stillhouse.embedded import embedded_path
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.training.job import TrainJob

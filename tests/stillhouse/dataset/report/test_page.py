@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from stillhouse.dataset.report.origin import Origin
-from stillhouse.dataset.report.page import render_page
+from stillhouse.dataset.report.page import render_page, write_report
 from stillhouse.dataset.report.samples import draw_samples
 from stillhouse.dataset.report.summary import summarise
-from stillhouse.dataset.report.write import write_report
 
 Row = dict[str, Any]
 MakeRow = Callable[..., Row]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stillhouse.dataset.report.funnel import FunnelCounts
+from stillhouse.dataset.report.counts import FunnelCounts
 from stillhouse.dataset.report.summary import summarise
 from stillhouse.dataset.schema import PREFERENCE_COLUMNS
 from stillhouse.dataset.table import TableWriter
@@ -134,7 +134,7 @@ def test_scores_of_functions_and_of_the_judge_have_distributions(
         kept(2, scores={"reward": 0.0, "odd": None}),
         rejected(3, "score_low", scores={"reward": 0.25}, judge={"scores": None}),
     ]
-    measured = summarise(write_dataset(tmp_path, rows), num_repeated=0).measurements.every()
+    measured = summarise(write_dataset(tmp_path, rows), num_repeated=0).measurements.present()
     scores = {measure.label: parts for measure, parts in measured if measure.unit == "number"}
     assert {name: (parts.kept.mean, parts.dropped.mean) for name, parts in scores.items()} == {
         "judge/clarity": (0.5, None),
