@@ -59,12 +59,6 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 @contextmanager
 def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[Call, int]]:
     """Where labels are made: on a cluster, in other processes where that pays, or here; and how many shards at once."""
-    if runtime.task_runner == "dask":
-        from tasks.remote.dask_cluster import dask_workers
-
-        with dask_workers(runtime) as call:
-            yield call, max(1, len(shards))
-        return
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 

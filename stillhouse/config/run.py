@@ -109,11 +109,9 @@ class RuntimeConfig(Section):
     label_processes: int | None = Field(default=None, ge=1)
     """Processes that label trajectories and render training rows; 1 does it in the run's own. None takes one for each
     CPU core, where there are rows enough to be worth it."""
-    task_runner: Literal["local", "dask", "ray"] = "local"
-    """Where labels are made: in processes of this machine, or on a Dask or Ray cluster (the extras `dask` and `ray`),
-    whose workers see the store under the same path. On Ray also rollouts are sampled there."""
-    dask_address: str | None = None
-    """Address of the Dask scheduler, such as `tcp://10.0.0.5:8786`; None starts a cluster on this machine."""
+    task_runner: Literal["local", "ray"] = "local"
+    """Where labels are made: in processes of this machine, or on a Ray cluster (the extra `ray`), whose workers see
+    the store under the same path. On Ray rollouts are sampled there too."""
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""

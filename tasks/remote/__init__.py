@@ -1,1 +1,1 @@
-"""Work handed to other machines: flow runs of other pools, Ray and Dask workers."""
+"""Work handed to other machines: flow runs of other pools and Ray workers."""

@@ -14,12 +14,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from prefect import Task
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, StillhouseError
 from tasks.cache.caching import Call
-from tasks.remote.dask_cluster import known_server
 
 _TRIES: Final = 3
 """Of a task whose worker was killed; what it had paid for is in the journal."""
@@ -46,7 +47,7 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
         _ask_for_secret()
     prefect_ray = _installed()
     with ExitStack() as opened:
-        opened.enter_context(known_server(is_local=runtime.ray_address is None))
+        opened.enter_context(_server_url_for_workers(is_local=runtime.ray_address is None))
         runner: Any = None
 
         async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
@@ -57,6 +58,24 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
             return await _state_of(task, future.wrapped_future)
 
         yield call
+
+
+@contextmanager
+def _server_url_for_workers(*, is_local: bool) -> Iterator[None]:
+    """Gives workers of a cluster on this machine the URL of this process's Prefect server, which may be temporary.
+
+    Each worker would start a server of its own otherwise, which takes 20 seconds.
+
+    Args:
+        is_local: whether the cluster is on this machine; workers elsewhere take the URL from their own environment.
+    """
+    if not is_local:
+        yield
+        return
+    with get_client(sync_client=True) as client:
+        url = str(client.api_url)
+    with temporary_settings({PREFECT_API_URL: url}):
+        yield
 
 
 def _ask_for_secret() -> None:

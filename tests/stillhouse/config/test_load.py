@@ -105,6 +105,8 @@ def test_an_override_can_be_none_or_a_list(tmp_path: Path) -> None:
         ("sft: {loss: dft, label_smoothing: 0.1}", [], ["sft", "has no effect with sft.loss `dft`"]),
         ("sft: {learning_rate: 0.1, min_learning_rate: 0.2}", [], ["sft", "at most the peak"]),
         ("runtime: {num_processes: 2}", [], ["runtime", "need runtime.launcher `torchrun`"]),
+        ("runtime: {task_runner: dask}", [], ["runtime.task_runner = 'dask'", "'local' or 'ray'"]),
+        ("runtime: {dask_address: 'tcp://x:8786'}", [], ["runtime.dask_address", "did you mean 'ray_address'?"]),
         ("runtime: {num_hosts: 2, launcher: torchrun}", [], ["runtime", "needs runtime.rendezvous"]),
         ("[1, 2]", [], ["expected sections", "list"]),
         ("a: [", [], ["not valid YAML"]),
