@@ -21,7 +21,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from tasks.run.events import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
+from tasks.run.prefect_api import DATASET_CREATED, STUDENT_KEPT, STUDENT_PROMOTED
 
 FLOWS: Final = ("distill", "evaluate-models", "generate", "train-on-policy", "train-sft")
 """Others that share the server may beat slower or wait longer, and are not touched."""

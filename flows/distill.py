@@ -3,10 +3,10 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.comparison import compare
 from tasks.generation import generate_dataset
 from tasks.governance.approval import require_approval
 from tasks.governance.champion import find_champion, start_of_training
+from tasks.governance.comparison import compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import load_prompts

@@ -3,8 +3,8 @@
 from prefect import flow
 
 from stillhouse.config import DEMO, DistillConfig
-from tasks.comparison import compare
 from tasks.governance.champion import candidates, find_champion
+from tasks.governance.comparison import compare
 from tasks.governance.promotion import promote
 from tasks.models import base_student
 from tasks.prompts import load_prompts

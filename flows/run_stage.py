@@ -3,7 +3,7 @@
 from prefect import flow
 
 from stillhouse.types import JsonObject
-from tasks.remote.dispatched import perform
+from tasks.run_stage import perform
 
 
 @flow(name="run-stage", validate_parameters=False)

@@ -26,14 +26,14 @@ from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.version import code_version
-from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.labels import label
 from tasks.prompts import PromptSets
 from tasks.rollouts import Rollouts
-from tasks.run.run import Run, RunContext
+from tasks.run.context import Run, RunContext
 
 DUPLICATES = Stage("duplicates", version=1)
 DATASET = Stage("dataset", version=2)

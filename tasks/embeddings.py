@@ -14,13 +14,13 @@ from stillhouse.inference.rate_limit import controller_of
 from stillhouse.store import digest
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import Artifact, Model
-from tasks.cache.caching import CACHED_STAGE, Stage, recall_shards
 from tasks.cache.journal import journal_of
+from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
 from tasks.models import endpoint_of, teacher_model
 from tasks.rollouts import Rollouts
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
-from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 

@@ -19,13 +19,13 @@ from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
-from tasks.cache.caching import CACHED_STAGE, Stage
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, scoring_teacher
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.remote.dispatch import call_stage_in
+from tasks.remote.flow_run_stage import call_stage_in
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress
-from tasks.run.run import Run, RunContext
 from tasks.run.summary import EVALUATION_OF
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 

@@ -16,14 +16,14 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
-from tasks.imports import import_trajectories
 from tasks.prompts import PromptSets
 from tasks.rollout_shard import Wanted
 from tasks.rollouts import sample_teacher
-from tasks.run.events import DATASET_CREATED, emit
-from tasks.run.page import show_dataset
-from tasks.run.run import Run
+from tasks.run.context import Run
+from tasks.run.flow_run_page import show_dataset
+from tasks.run.prefect_api import DATASET_CREATED, emit
 from tasks.shard_quotas import ShardQuotas
+from tasks.trajectory_import import import_trajectories
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:

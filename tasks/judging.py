@@ -16,13 +16,13 @@ from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import Artifact, Model, Trajectory
-from tasks.cache.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
 from tasks.models import endpoint_of, teacher_model
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
-from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
 from tasks.shards import note_shards
 

@@ -14,12 +14,12 @@ from stillhouse.config import DistillConfig, RuntimeConfig
 from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.caching import CACHED_STAGE, Call, Stage, call_here, recall_shards
+from tasks.cache.stage import CACHED_STAGE, Call, Stage, call_here, recall_shards
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
-from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 from tasks.shards import note_shards
 

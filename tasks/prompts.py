@@ -13,8 +13,8 @@ from stillhouse.prompts.sources import source_fingerprint
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, JsonObject, Prompt, PromptMetadata
-from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
-from tasks.run.run import Run, RunContext
+from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
+from tasks.run.context import Run, RunContext
 
 _logger = logging.getLogger("stillhouse.prompts")
 

@@ -25,13 +25,12 @@ from stillhouse.store.runs import RunRecord, write_run_record
 from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.cache.results import artifacts_in
-from tasks.comparison import COMPARISON, read_lines
+from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.registry import register
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
-from tasks.run.page import show_result, show_tracking
-from tasks.run.pages import near, pages_of
-from tasks.run.run import Run, StageOutcome, start
+from tasks.run.context import Run, StageOutcome, start
+from tasks.run.flow_run_page import near, pages_of, show_result, show_tracking
 from tasks.run.summary import EVALUATION_OF, summary_rows
 from tasks.sampling import TRAJECTORIES_FILE
 

@@ -14,11 +14,11 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, Model, Prompt, PromptMetadata
-from tasks.cache.caching import CACHED_STAGE, Stage
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of
 from tasks.prompts import metadata_file, prompts_file
+from tasks.run.context import RunContext
 from tasks.run.progress import PartProgress
-from tasks.run.run import RunContext
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 ROLLOUTS = Stage("rollouts", version=1)

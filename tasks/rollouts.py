@@ -15,15 +15,15 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata_rows, read_prompts
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.caching import at_hand, call_here, recall_shards
+from tasks.cache.stage import at_hand, call_here, recall_shards
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
-from tasks.remote.remote_shards import rollout_workers
+from tasks.remote.rollout_workers import rollout_workers
 from tasks.rollout_shard import ROLLOUTS, Wanted, keys_of_shard, rollouts_task
+from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
-from tasks.run.live import LivePage
 from tasks.run.progress import PartProgress, rollout_stage
-from tasks.run.run import Run
+from tasks.run.progress_artifact import LivePage
 
 
 class Rollouts(BaseModel):

@@ -21,7 +21,7 @@ from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
 from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 

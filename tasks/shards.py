@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 from stillhouse.rollouts.summary import add_up
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.caching import Stage
-from tasks.run.run import Run
+from tasks.cache.stage import Stage
+from tasks.run.context import Run
 
 
 class Shards(BaseModel):

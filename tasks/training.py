@@ -17,12 +17,12 @@ from stillhouse.training.launch.launch import train
 from stillhouse.training.sft.sources import source_fingerprint
 from stillhouse.training.workdir import exclusive, mirrored
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.caching import CACHED_STAGE, Stage
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import trained_student
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.remote.dispatch import call_stage_in
+from tasks.remote.flow_run_stage import call_stage_in
+from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
-from tasks.run.run import Run, RunContext
 
 SFT = Stage("sft", version=2)
 ON_POLICY = Stage("on_policy", version=4)

@@ -11,7 +11,7 @@ from typing import Final
 from stillhouse.inference.journal import Journal, open_journal
 from stillhouse.inference.journal.copies import INTERVAL_S, Copier, JournalCopies
 from stillhouse.store import ArtifactStore
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 
 @dataclass(slots=True)

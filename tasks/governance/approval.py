@@ -14,10 +14,10 @@ from stillhouse.errors import NotApproved
 from stillhouse.store import digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
-from tasks.cache.caching import CACHED_STAGE, Stage, at_hand, recall
+from tasks.cache.stage import CACHED_STAGE, Stage, at_hand, recall
 from tasks.governance.human_input import ask, is_over
-from tasks.run.pages import near
-from tasks.run.run import Run, RunContext
+from tasks.run.context import Run, RunContext
+from tasks.run.flow_run_page import near
 
 APPROVAL: Final = Stage("approval", version=1)
 _logger = logging.getLogger("stillhouse.approval")

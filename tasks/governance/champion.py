@@ -17,7 +17,7 @@ from stillhouse.store.manifest import DamagedManifest, parse_manifest
 from stillhouse.tracking.registry import RegisteredStudent, download, find_registered
 from stillhouse.training.results.adapter import ADAPTER_FILE
 from stillhouse.types import Artifact, Model
-from tasks.run.run import Run
+from tasks.run.context import Run
 
 CHAMPION: Final = "champion"
 """The champion's part in a run."""

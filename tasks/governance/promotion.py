@@ -13,10 +13,10 @@ from stillhouse.store.artifacts import artifact_in
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
 from stillhouse.tracking.registry import move_alias
 from stillhouse.types import Artifact
-from tasks.comparison import Comparison
+from tasks.governance.comparison import Comparison
 from tasks.governance.registry import register
-from tasks.run.events import STUDENT_KEPT, STUDENT_PROMOTED, emit
-from tasks.run.run import Run
+from tasks.run.context import Run
+from tasks.run.prefect_api import STUDENT_KEPT, STUDENT_PROMOTED, emit
 
 _TAG: Final = "promotion"
 """Of the MLflow run and of each version: whether it was promoted, and why."""

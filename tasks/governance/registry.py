@@ -9,7 +9,7 @@ from stillhouse.tracking.registry import StudentVersion
 from stillhouse.training.results.record import StudentRecord, read_record
 from stillhouse.training.results.sections import METHODS, public_name
 from stillhouse.types import Artifact, JsonObject
-from tasks.run.run import Run
+from tasks.run.context import Run
 
 _SHOWN_DIGITS: Final = 16
 """Of a fingerprint: as many as a line of the page has room for."""

@@ -20,7 +20,7 @@ from prefect.states import State
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, StillhouseError
-from tasks.cache.caching import Call
+from tasks.cache.stage import Call
 
 _TRIES: Final = 3
 """Of a task whose worker was killed; what it had paid for is in the journal."""

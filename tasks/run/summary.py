@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from stillhouse.types import JsonObject
-from tasks.run.run import StageOutcome
+from tasks.run.context import StageOutcome
 
 EVALUATION_OF = "evaluation of "
 """Start of the name under which a run lists the evaluation of a model."""

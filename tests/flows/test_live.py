@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from stillhouse.config import TrackingConfig
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.tracking import start_run
-from tasks.run.live import LivePage
+from tasks.run.progress_artifact import LivePage
 
 
 def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from stillhouse.tracking.client import connect, default_uri
 from stillhouse.tracking.registry import StudentVersion
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.types import JsonObject, Model
-from tasks.comparison import Comparison
+from tasks.governance.comparison import Comparison
 from tasks.governance.promotion import promote
-from tasks.run.run import Run, RunContext
+from tasks.run.context import Run, RunContext
 
 BASE = Model(name="base", ref="embedded:student", fingerprint="base@0")
 BETTER = Compared("sft", "accuracy", None, Difference(200, 0.7, 0.6, 0.1, 0.05, 0.15, 0.001, 0.999, "mcnemar"))

@@ -6,7 +6,7 @@ import pytest
 from prefect import flow, task
 
 from stillhouse.errors import FailureBudgetExceeded, StillhouseError, TrainingKilled
-from tasks.cache.caching import CACHED_STAGE
+from tasks.cache.stage import CACHED_STAGE
 
 AT_ONCE = {**CACHED_STAGE, "retry_delay_seconds": 0, "persist_result": False}
 

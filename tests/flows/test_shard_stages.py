@@ -15,13 +15,13 @@ from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FI
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
-from tasks.cache.caching import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
+from tasks.run.context import Run, RunContext, start
 from tasks.run.interruption import run_until_done
-from tasks.run.run import Run, RunContext, start
 from tasks.sampling import TRAJECTORIES_FILE
 
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"

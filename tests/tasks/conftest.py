@@ -10,7 +10,7 @@ from stillhouse.config import BudgetConfig, RuntimeConfig, TrackingConfig
 from stillhouse.store import digest, prompt_id
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, Message, PromptMetadata, StopReason, Trajectory, Turn
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 
 

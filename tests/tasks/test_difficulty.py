@@ -12,7 +12,7 @@ from stillhouse.dataset.schema import DIFFICULTY_FILE
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.difficulty import DIFFICULTY, _inputs, difficulty_task
 from tasks.models import base_student
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 MakeAnswered = Callable[..., Trajectory]
 Measure = Callable[..., tuple[Artifact, dict[str, list[Any]]]]

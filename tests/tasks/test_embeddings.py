@@ -13,7 +13,7 @@ from stillhouse.errors import AuthenticationError, BudgetReached
 from stillhouse.types import Artifact, Trajectory
 from tasks.embeddings import embeddings_task
 from tasks.models import teacher_model
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 MakeAnswered = Callable[..., Trajectory]
 Embed = Callable[..., tuple[Artifact, list[Any]]]

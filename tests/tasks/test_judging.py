@@ -14,7 +14,7 @@ from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetE
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.judging import judge_task
 from tasks.models import teacher_model
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 MakeAnswered = Callable[..., Trajectory]
 WriteShard = Callable[..., tuple[Artifact, Artifact]]

@@ -12,7 +12,7 @@ from stillhouse.inference.endpoint import Price
 from stillhouse.progress.state import NoProgress
 from stillhouse.store import prompt_id
 from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason, Trajectory
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 from tasks.sampling import Sampled, check_failures, sample
 
 

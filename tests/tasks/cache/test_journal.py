@@ -9,7 +9,7 @@ import pytest
 
 from stillhouse.store import digest
 from tasks.cache.journal import journal_of
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
 
 pytestmark = pytest.mark.usefixtures("s3")
 

@@ -16,7 +16,7 @@ from stillhouse.tracking.client import connect, default_uri
 from stillhouse.tracking.registry import StudentVersion
 from stillhouse.types import Artifact, Model
 from tasks.governance.champion import Registered, candidates, find_champion, start_of_training
-from tasks.run.run import Run, RunContext
+from tasks.run.context import Run, RunContext
 
 pytestmark = pytest.mark.slow
 BASE = Model(name="base", ref="embedded:student", fingerprint="b")

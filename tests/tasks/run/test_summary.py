@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tasks.run.run import StageOutcome
+from tasks.run.context import StageOutcome
 from tasks.run.summary import summary_rows
 
 

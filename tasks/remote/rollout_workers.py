@@ -26,9 +26,9 @@ from stillhouse.errors import BudgetReached, StillhouseError, TrainingError
 from stillhouse.inference.journal.parts import lend, take_back
 from stillhouse.store import digest
 from stillhouse.types import Artifact
-from tasks.cache.caching import Call, Stage, call_here
-from tasks.remote.dispatch import StageCall, Stopped, made_elsewhere, run_in
-from tasks.run.run import Run, RunContext
+from tasks.cache.stage import Call, Stage, call_here
+from tasks.remote.flow_run_stage import StageCall, Stopped, made_elsewhere, run_in
+from tasks.run.context import Run, RunContext
 
 RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
 """The keys of the rollouts of a shard, by the arguments of its task."""

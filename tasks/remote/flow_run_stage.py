@@ -2,7 +2,7 @@
 
 The parent passes the stage's inputs along, waits, and takes the result from the store that both share, by its cache
 key. While it waits it holds no GPU. A parent that ends for whatever reason cancels its child; where it cannot (kill -9,
-a lost machine) the child sees to it itself, in `tasks.remote.dispatched`.
+a lost machine) the child sees to it itself, in `tasks.run_stage`.
 """
 
 import logging
@@ -29,8 +29,8 @@ from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.caching import Stage, at_hand, call_stage
-from tasks.run.run import Run, RunContext
+from tasks.cache.stage import Stage, at_hand, call_stage
+from tasks.run.context import Run, RunContext
 
 RETRIES: Final = 2
 """Times a child that crashed (killed, preempted, its machine lost) is started again; training resumes."""

@@ -1,12 +1,16 @@
-"""Events by which Prefect's automations learn what a run made.
+"""What a run and Prefect's server tell each other: events for automations, and whether a flow run has ended.
 
 An event's related resources are added by Prefect: the flow run, its flow and its deployment, with their names. An
 automation that is to hear one flow alone matches the resource of role `flow` by its name.
 """
 
 from typing import Final, Literal
+from uuid import UUID
 
+from httpx import HTTPError
+from prefect.client.orchestration import get_client
 from prefect.events import emit_event
+from prefect.exceptions import ObjectNotFound
 
 from stillhouse.types import JsonObject
 
@@ -32,3 +36,13 @@ def emit(name: EventName, resource_id: str, payload: JsonObject) -> None:
         payload: JSON, for the templates of an automation's message or parameters.
     """
     emit_event(name, resource={"prefect.resource.id": resource_id}, payload=payload)
+
+
+def has_ended(flow_run_id: str) -> bool:
+    """Whether a flow run is known to have ended; one of another server is not."""
+    try:
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+    except (ObjectNotFound, HTTPError):
+        return False
+    return state is not None and state.is_final()

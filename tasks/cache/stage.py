@@ -28,7 +28,7 @@ from stillhouse.errors import StillhouseError, TrainingKilled
 from stillhouse.store import digest
 from stillhouse.types import Artifact, Model
 from tasks.cache.results import artifacts_in, fetch_record, here, results_folder, share
-from tasks.run.run import Run
+from tasks.run.context import Run
 
 SHARDS_AT_ONCE: Final = 4
 """Shards that ask a remote endpoint at the same time; they share its limits."""

@@ -13,10 +13,10 @@ from stillhouse.store import digest
 from stillhouse.store.fingerprint import file_sha256
 from stillhouse.store.records import read_metadata, write_jsonl
 from stillhouse.types import Artifact, Trajectory
-from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
 from tasks.prompts import PromptSets, metadata_file, write_metadata
 from tasks.rollouts import Rollouts
-from tasks.run.run import Run, RunContext
+from tasks.run.context import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 
 IMPORTS = Stage("rollouts", version=2)

@@ -22,10 +22,10 @@ from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.evaluation import EVALUATION
-from tasks.remote.dispatch import StageCall
-from tasks.remote.dispatched import STAGES, inputs_here, perform
+from tasks.remote.flow_run_stage import StageCall
 from tasks.rollout_shard import ROLLOUTS, Wanted
-from tasks.run.run import RunContext
+from tasks.run.context import RunContext
+from tasks.run_stage import STAGES, inputs_here, perform
 from tasks.training import SFT
 
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")

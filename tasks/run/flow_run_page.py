@@ -1,20 +1,24 @@
 """What the page of a flow run shows beside its log: where it is tracked, its dataset, what it found.
 
-Each is there as soon as it is known. How rollouts stand is the business of `tasks.run.live`.
+Each is there as soon as it is known. How rollouts stand is the business of `tasks.run.progress_artifact`.
 """
 
+import os
+import shlex
+import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
 from stillhouse.dataset.report.page import CARD_FILE, REPORT_FILE
 from stillhouse.report.markdown import table
 from stillhouse.types import Artifact
-from tasks.run.run import Run
+from tasks.run.context import Run
 from tasks.run.summary import SUMMARY_COLUMNS
 
 
@@ -77,3 +81,26 @@ def _as_link(purpose: str, line: str) -> str:
 def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
     # Typed as a coroutine as well, for callers inside an event loop: flows are none.
     return f"{PREFECT_UI_URL.value()}/artifacts/artifact/{artifact}"
+
+
+def pages_of(run: Run) -> dict[str, str]:
+    """The commands of this environment, as they can be pasted."""
+    scripts = Path(sys.executable).parent
+    store = shlex.quote(near(run.context.store.root))
+    pages = {"view": f"{near(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
+    if run.record.pages.ui_command is not None:
+        pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{near(scripts / 'mlflow')} ui")
+    if run.record.pages.run is not None:
+        pages["run in MLflow"] = run.record.pages.run
+    if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
+        pages["Prefect"] = str(flow_run.ui_url)
+    else:
+        home = os.environ.get("PREFECT_HOME")
+        setting = f"PREFECT_HOME={shlex.quote(near(Path(home)))} " if home else ""
+        pages["Prefect"] = f"{setting}{near(Path(sys.executable))} -m tasks.server.prefect_server"
+    return pages
+
+
+def near(path: Path) -> str:
+    """The path as a person in this folder would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -11,7 +11,7 @@ from stillhouse.config import TrackingConfig
 from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.tracking import start_run
 from stillhouse.tracking.client import connect
-from tasks.run.live import LivePage, metrics_of
+from tasks.run.progress_artifact import LivePage, metrics_of
 
 NOBODY = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
 BUSY = RolloutProgress(

@@ -6,8 +6,8 @@ import pytest
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from tasks.remote.remote_shards import part_of
-from tasks.run.run import RunContext
+from tasks.remote.rollout_workers import part_of
+from tasks.run.context import RunContext
 
 MakeContext = Callable[..., RunContext]
 

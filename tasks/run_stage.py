@@ -1,4 +1,4 @@
-"""The other side of `tasks.remote.dispatch`: runs a stage for as long as the flow run that waits for it lives."""
+"""The other side of `tasks.remote.flow_run_stage`: runs a stage for as long as the flow run that waits for it lives."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store.private import private_umask
 from stillhouse.tracking.run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.caching import Stage, recall, recall_shard
 from tasks.cache.results import artifacts_in, here
+from tasks.cache.stage import Stage, recall, recall_shard
 from tasks.evaluation import EVALUATION, evaluation_task
-from tasks.remote.dispatch import StageCall
+from tasks.remote.flow_run_stage import StageCall
 from tasks.rollout_shard import ROLLOUTS, rollouts_task
+from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
-from tasks.run.run import Run
 from tasks.training import ON_POLICY, SFT, on_policy_task, sft_task
 
 STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {

@@ -19,7 +19,7 @@ from stillhouse.store.atomic import write_atomic
 from stillhouse.tracking import TrackedRun, start_run
 from stillhouse.tracking.metadata import FLOW_RUN_TAG
 from stillhouse.types import JsonObject
-from tasks.remote.flow_runs import has_ended
+from tasks.run.prefect_api import has_ended
 
 
 class RunContext(BaseModel):

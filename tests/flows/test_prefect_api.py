@@ -5,7 +5,7 @@ from uuid import uuid4
 from prefect import flow
 from prefect.runtime import flow_run
 
-from tasks.remote.flow_runs import has_ended
+from tasks.run.prefect_api import has_ended
 
 
 def test_a_flow_run_has_ended_once_it_is_over_and_an_unknown_one_has_not() -> None:

@@ -15,13 +15,13 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.caching import CACHED_STAGE, Stage, call_stage
+from tasks.cache.stage import CACHED_STAGE, Stage, call_stage
 from tasks.evaluation import evaluate, rewards_digest
 from tasks.governance.champion import Registered
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
-from tasks.run.run import Run, RunContext
 from tasks.sampling import TRAJECTORIES_FILE
 
 COMPARISON = Stage("comparison", version=1)

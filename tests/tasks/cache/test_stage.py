@@ -7,8 +7,8 @@ from pydantic import BaseModel
 from stillhouse.config import RolloutsConfig, SftConfig
 from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
 from stillhouse.types import Artifact, Model
-from tasks.cache.caching import Stage, is_crash
 from tasks.cache.results import artifacts_in
+from tasks.cache.stage import Stage, is_crash
 
 ARTIFACT = Artifact(uri="/somewhere", fingerprint="f" * 64, num_rows=3, facts={"seconds": 1.0})
 STAGE = Stage("dataset", version=1)
