@@ -3,10 +3,10 @@
 from prefect import flow
 
 from stillhouse.types import JsonObject
-from tasks.run_stage import perform
+from tasks.run_stage import run_stage_call
 
 
 @flow(name="run-stage", validate_parameters=False)
 def run_stage(call: JsonObject) -> None:
     """Runs the stage that another flow run handed over; what it makes goes to the store that both share."""
-    perform(call)
+    run_stage_call(call)

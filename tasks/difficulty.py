@@ -19,7 +19,8 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject, Model, Trajectory
-from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.shards import map_shards, record_shards
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import base_student, endpoint_of
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
@@ -27,7 +28,6 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
 from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
-from tasks.shards import note_shards
 
 DIFFICULTY = Stage("difficulty", version=2)
 
@@ -46,19 +46,25 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
     started = time.monotonic()
     steps = labels.student_nll + labels.student_samples
 
-    def heard(artifact: Artifact, cached: bool) -> None:
+    def on_result(artifact: Artifact, cached: bool) -> None:
         if cached:
             PartProgress("difficulty", artifact.uri, artifact.num_rows * steps).skip()
 
-    def own_inputs(shard: Artifact) -> Mapping[str, Artifact | None]:
+    def shard_inputs(shard: Artifact) -> Mapping[str, Artifact | None]:
         return rollouts.metadata_of(shard) if labels.student_samples else {"metadata": None}
 
-    asked = recall_shards(
-        DIFFICULTY, difficulty_task, run, rollouts.shards, heard=heard, own_inputs=own_inputs, **_inputs(config)
+    asked = map_shards(
+        DIFFICULTY,
+        difficulty_task,
+        run,
+        rollouts.shards,
+        on_result=on_result,
+        shard_inputs=shard_inputs,
+        **_inputs(config),
     )
     with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in rollouts.shards)):
         results = run_until_done(asked)
-    return note_shards(DIFFICULTY, results, run, seconds=time.monotonic() - started)
+    return record_shards(DIFFICULTY, results, run, seconds=time.monotonic() - started)
 
 
 def _inputs(config: DistillConfig) -> JsonObject:

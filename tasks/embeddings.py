@@ -15,14 +15,14 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import Artifact, Model
 from tasks.cache.journal import journal_of
-from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.shards import map_shards, record_shards
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, teacher_model
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
 from tasks.sampling import TRAJECTORIES_FILE
-from tasks.shards import note_shards
 
 EMBEDDINGS = Stage("embeddings", version=1)
 
@@ -42,14 +42,14 @@ def embed(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     started = time.monotonic()
     inputs: dict[str, Any] = {"model": teacher_model(_as_teacher(section)), "embeddings": section}
 
-    def heard(artifact: Artifact, cached: bool) -> None:
+    def on_result(artifact: Artifact, cached: bool) -> None:
         if cached:
             PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
 
     with rollout_stage("embeddings", sum(shard.num_rows for shard in rollouts.shards)):
-        work = recall_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, heard=heard, **inputs)
+        work = map_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, on_result=on_result, **inputs)
         results = run_until_done(work)
-    return note_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
+    return record_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
 
 
 @task(name="embeddings", **CACHED_STAGE)

@@ -22,7 +22,7 @@ from stillhouse.types import Artifact, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, scoring_teacher
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.remote.flow_run_stage import call_stage_in
+from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress
@@ -45,7 +45,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
             "nothing to evaluate on. Raise it, give more prompts, or set evaluation.enabled to false"
         )
     is_behind_endpoint = model.name == "teacher" and config.teacher.base_url is not None
-    artifact: Artifact = call_stage_in(
+    artifact: Artifact = call_stage_on(
         # An endpoint needs no device of ours.
         None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,

@@ -16,7 +16,8 @@ from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_trajectories
 from stillhouse.types import Artifact, Model, Trajectory
-from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.shards import map_shards, record_shards
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, teacher_model
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
@@ -24,7 +25,6 @@ from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
 from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
-from tasks.shards import note_shards
 
 JUDGE = Stage("judge", version=1)
 
@@ -46,16 +46,16 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     started = time.monotonic()
     inputs: dict[str, Any] = {"judge": judging, "model": teacher_model(judging.model)}
 
-    def heard(artifact: Artifact, cached: bool) -> None:
+    def on_result(artifact: Artifact, cached: bool) -> None:
         if cached:
             PartProgress("judge", artifact.uri, artifact.num_rows * judging.num_samples).skip()
 
-    work = recall_shards(
-        JUDGE, judge_task, run, rollouts.shards, heard=heard, own_inputs=rollouts.metadata_of, **inputs
+    work = map_shards(
+        JUDGE, judge_task, run, rollouts.shards, on_result=on_result, shard_inputs=rollouts.metadata_of, **inputs
     )
     with rollout_stage("judge", judging.num_samples * sum(shard.num_rows for shard in rollouts.shards)):
         results = run_until_done(work)
-    return note_shards(JUDGE, results, run, seconds=time.monotonic() - started)
+    return record_shards(JUDGE, results, run, seconds=time.monotonic() - started)
 
 
 @task(name="judge", **CACHED_STAGE)

@@ -14,14 +14,14 @@ from stillhouse.config import DistillConfig, RuntimeConfig
 from stillhouse.dataset.labelling.label import Labelling, label_file, label_processes
 from stillhouse.store import digest
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.stage import CACHED_STAGE, Call, Stage, call_here, recall_shards
+from tasks.cache.shards import map_shards, record_shards
+from tasks.cache.stage import CACHED_STAGE, RunTask, Stage, run_in_process
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import progress
 from tasks.sampling import TRAJECTORIES_FILE
-from tasks.shards import note_shards
 
 LABELS = Stage("labels", version=4)
 
@@ -41,23 +41,23 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
     with _workers(run.context.runtime, rollouts.shards) as (call, at_once):
-        work = recall_shards(
+        work = map_shards(
             LABELS,
             label_task,
             run,
             rollouts.shards,
-            heard=_Shown(_num_rows(rollouts.shards)),
-            own_inputs=rollouts.metadata_of,
+            on_result=_Shown(_num_rows(rollouts.shards)),
+            shard_inputs=rollouts.metadata_of,
             at_once=at_once,
             call=call,
             labelling=labelling,
         )
         results = run_until_done(work)
-    return note_shards(LABELS, results, run, seconds=time.monotonic() - started)
+    return record_shards(LABELS, results, run, seconds=time.monotonic() - started)
 
 
 @contextmanager
-def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[Call, int]]:
+def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[RunTask, int]]:
     """Where labels are made: on a cluster, in other processes where that pays, or here; and how many shards at once."""
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
@@ -70,10 +70,10 @@ def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tup
     if num_processes is None:
         num_processes = (os.cpu_count() or 1) if _num_rows(shards) >= _WORTH_PROCESSES else 1
     if num_processes == 1:
-        yield call_here, 1
+        yield run_in_process, 1
         return
     with label_processes(num_processes):
-        yield call_here, num_processes + 1
+        yield run_in_process, num_processes + 1
 
 
 def _num_rows(shards: Sequence[Artifact]) -> int:

@@ -29,8 +29,8 @@ from tasks.governance.comparison import COMPARISON, read_lines
 from tasks.governance.registry import register
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
-from tasks.run.context import Run, StageOutcome, start
-from tasks.run.flow_run_page import near, pages_of, show_result, show_tracking
+from tasks.run.context import Run, StageOutcome, start_flow
+from tasks.run.flow_run_page import links_of, relative_path, show_result, show_tracking
 from tasks.run.summary import EVALUATION_OF, summary_rows
 from tasks.sampling import TRAJECTORIES_FILE
 
@@ -66,15 +66,15 @@ def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
     One that fails leaves a report of how far it came and why it ended. One that is suspended goes on later, and its
     MLflow run with it.
     """
-    with private_umask(), _tracked(start(config, name)) as run:
+    with private_umask(), _tracked(start_flow(config, name)) as run:
         yield run
 
 
 @contextmanager
 def _tracked(run: Run) -> Iterator[Run]:
-    run.noted = partial(_keep_record, run)
+    run.on_stage = partial(_keep_record, run)
     with run.record:
-        run.noted()
+        run.on_stage()
         show_tracking(run)
         try:
             yield run
@@ -84,7 +84,7 @@ def _tracked(run: Run) -> Iterator[Run]:
         except StillhouseError as error:
             # What ended the run may end the report too, a full disk for one; the first error is the one to tell.
             with suppress(StillhouseError):
-                report = _write_report(run, pages_of(run), failure=str(error))
+                report = _write_report(run, links_of(run), failure=str(error))
                 run.record.log_artifact(report, "report")
                 get_run_logger().error("%s The report is in %s", error, report)
                 run.context.store.share_folder(report.parent)
@@ -100,7 +100,7 @@ def publish(run: Run) -> Published:
     students = {name: results[name] for name in _TRAINING if name in results}
     if run.decision is None:
         register(run, students, evaluations)
-    pages = {**pages_of(run), **{name: run.pages[name] for name in ("model",) if name in run.pages}}
+    pages = {**links_of(run), **{name: run.pages[name] for name in ("model",) if name in run.pages}}
     report = _write_report(run, pages)
     run.context.store.share_folder(report.parent)
     published = Published(
@@ -111,7 +111,7 @@ def publish(run: Run) -> Published:
         promotion=None if run.decision is None else run.decision.verdict,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
-        pages={"report": near(report), **_dataset_page(results), **pages},
+        pages={"report": relative_path(report), **_dataset_page(results), **pages},
     )
     _to_mlflow(run, published, results)
     show_result(run, published.summary, published.pages)
@@ -119,7 +119,7 @@ def publish(run: Run) -> Published:
 
 
 def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
-    return {"dataset": near(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
+    return {"dataset": relative_path(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
 
 
 def _compared(results: dict[str, Any]) -> list[Compared]:

@@ -15,7 +15,8 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_metadata_rows, read_prompts
 from stillhouse.tools import Toolbox
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.stage import at_hand, call_here, recall_shards
+from tasks.cache.shards import map_shards
+from tasks.cache.stage import find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
@@ -23,7 +24,7 @@ from tasks.rollout_shard import ROLLOUTS, Wanted, keys_of_shard, rollouts_task
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
-from tasks.run.progress_artifact import LivePage
+from tasks.run.progress_artifact import ProgressArtifact
 
 
 class Rollouts(BaseModel):
@@ -84,7 +85,7 @@ def sample_teacher(
         shard.fingerprint: {"wanted": one, "metadata": about}
         for shard, one, about in zip(shards, owed, told, strict=True)
     }
-    with LivePage(run.record) as page, rollout_stage("rollouts", total, page):
+    with ProgressArtifact(run.record) as page, rollout_stage("rollouts", total, page):
         results = _sample_shards(shards, own, inputs, run)
     collected = Rollouts(
         shards=tuple(shard for shard, _ in results),
@@ -93,7 +94,7 @@ def sample_teacher(
         facts=add_up([shard.facts for shard, _ in results]),
     )
     cached = all(cached for _, cached in results)
-    run.note_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
+    run.record_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
     return collected
 
 
@@ -111,19 +112,19 @@ def _sample_shards(
 
     def owed() -> list[Artifact]:
         every = ((shard, {"shard": shard, **own[shard.fingerprint], **inputs}) for shard in shards)
-        return [shard for shard, needed in every if at_hand(ROLLOUTS, run, needed) is None]
+        return [shard for shard, needed in every if find_cached(ROLLOUTS, run, needed) is None]
 
     runtime = run.context.runtime
     is_served_here = inputs["teacher"].base_url is None
     gpus = 1 if is_served_here and runtime.device == "cuda" else 0
     with rollout_workers(ROLLOUTS, run, owed, keys_of_shard, gpus=gpus) as call:
-        work = recall_shards(
+        work = map_shards(
             ROLLOUTS,
             rollouts_task,
             run,
             shards,
-            heard=_hear if call is call_here else _hear_elsewhere,
-            own_inputs=lambda shard: own[shard.fingerprint],
+            on_result=_hear if call is run_in_process else _hear_elsewhere,
+            shard_inputs=lambda shard: own[shard.fingerprint],
             at_once=runtime.rollout_shards,
             call=call,
             **inputs,

@@ -1,4 +1,4 @@
-"""The other side of `tasks.remote.flow_run_stage`: runs a stage for as long as the flow run that waits for it lives."""
+"""The child's side of `tasks.remote.flow_run_stage`: runs one stage, and stops when the parent flow run ends."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.store.private import private_umask
 from stillhouse.tracking.run import TrackedRun
 from stillhouse.types import Artifact, JsonObject
-from tasks.cache.results import artifacts_in, here
-from tasks.cache.stage import Stage, recall, recall_shard
+from tasks.cache.results import artifacts_in, with_local_paths
+from tasks.cache.stage import Stage, load_or_run, load_or_run_async
 from tasks.evaluation import EVALUATION, evaluation_task
 from tasks.remote.flow_run_stage import StageCall
 from tasks.rollout_shard import ROLLOUTS, rollouts_task
@@ -36,69 +36,71 @@ STAGES: Final[dict[str, tuple[Stage, Task[..., Any]]]] = {
     EVALUATION.name: (EVALUATION, evaluation_task),
     ROLLOUTS.name: (ROLLOUTS, rollouts_task),
 }
-"""What can be run for another flow run, by the stage's name."""
-_LOOK_S: Final = 10.0
+"""Stages that can run for another flow run, by name."""
+_POLL_S: Final = 10.0
 _GRACE_S: Final = 60.0
 
 
-def perform(call: JsonObject) -> None:
-    """Runs the stage of a `StageCall`, whose result lands in the store.
+def run_stage_call(call: JsonObject) -> None:
+    """Runs the stage of a `StageCall`; the result goes to the store.
 
     Raises:
-        ConfigError: the code of this flow run is another version than its parent's.
-        StoreError: an input is in no store that this machine reaches.
+        ConfigError: parent and child run different versions of the code.
+        StoreError: this machine cannot reach an input.
         StillhouseError: as the stage.
     """
-    work = StageCall.model_validate(call)
-    if work.stage not in STAGES:
-        raise ConfigError(f"stage {work.stage!r} cannot run for another flow run; expected one of {', '.join(STAGES)}")
-    stage, task = STAGES[work.stage]
-    inputs = inputs_here(work)
-    if (key := stage.key(inputs)) != work.key:
+    stage_call = StageCall.model_validate(call)
+    if stage_call.stage not in STAGES:
         raise ConfigError(
-            f"stage {work.stage}: the parent asks for {work.key} and this worker would make {key}: they run different "
-            "versions of Stillhouse. Bring both to the same version"
+            f"stage {stage_call.stage!r} cannot run for another flow run; expected one of {', '.join(STAGES)}"
         )
-    unrecorded = TrackedRun(None, None, work.stage, work.context.store.root)
-    run = Run(name=work.stage, config=DistillConfig(), context=work.context, record=unrecorded)
-    with private_umask(), _no_longer_than_the_parent():
+    stage, task = STAGES[stage_call.stage]
+    inputs = local_inputs(stage_call)
+    if (key := stage.key(inputs)) != stage_call.key:
+        raise ConfigError(
+            f"stage {stage_call.stage}: the parent asks for {stage_call.key} and this worker would make {key}: they "
+            "run different versions of Stillhouse. Bring both to the same version"
+        )
+    unrecorded = TrackedRun(None, None, stage_call.stage, stage_call.context.store.root)
+    run = Run(name=stage_call.stage, config=DistillConfig(), context=stage_call.context, record=unrecorded)
+    with private_umask(), _cancelled_with_parent():
         if task.isasync:
-            run_until_done(recall_shard(stage, task, run, inputs))
+            run_until_done(load_or_run_async(stage, task, run, inputs))
         else:
-            recall(stage, task, run, **inputs)
+            load_or_run(stage, task, run, **inputs)
 
 
-def inputs_here(work: StageCall) -> dict[str, Any]:
-    """The task's arguments as the parent had them, their artifacts whole and where this machine has them.
+def local_inputs(stage_call: StageCall) -> dict[str, Any]:
+    """Returns the task's inputs with intact artifacts at their paths on this machine.
 
     Raises:
-        StoreError: an artifact is in no store that this machine reaches.
+        StoreError: this machine cannot reach an artifact.
     """
-    _, task = STAGES[work.stage]
-    store, types = work.context.store, get_type_hints(task.fn)
-    inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in work.inputs.items()}
-    for name, artifact in work.weights.items():
+    _, task = STAGES[stage_call.stage]
+    store, types = stage_call.context.store, get_type_hints(task.fn)
+    inputs = {name: TypeAdapter(types[name]).validate_python(value) for name, value in stage_call.inputs.items()}
+    for name, artifact in stage_call.weights.items():
         weights = store.here(artifact)
         inputs[name] = inputs[name].model_copy(update={"ref": weights.uri})
-        _obtain(weights, work)
+        _obtain(weights, stage_call)
     for name, value in inputs.items():
-        inputs[name] = here(value, store)
+        inputs[name] = with_local_paths(value, store)
         for artifact in artifacts_in(inputs[name]):
-            _obtain(artifact, work)
+            _obtain(artifact, stage_call)
     return inputs
 
 
-def _obtain(artifact: Artifact, work: StageCall) -> None:
-    if problem := work.context.store.obtain(artifact):
+def _obtain(artifact: Artifact, stage_call: StageCall) -> None:
+    if problem := stage_call.context.store.obtain(artifact):
         raise StoreError(
-            f"stage {work.stage}: an input cannot be used on this machine: {problem}. runtime.store "
-            f"({work.context.runtime.store}) has to be a folder that parent and worker share, or a URL"
+            f"stage {stage_call.stage}: an input cannot be used on this machine: {problem}. runtime.store "
+            f"({stage_call.context.runtime.store}) has to be a folder that parent and worker share, or a URL"
         )
 
 
 @contextmanager
-def _no_longer_than_the_parent() -> Iterator[None]:
-    """Cancels this flow run as soon as the one that waits for it has ended or is being cancelled."""
+def _cancelled_with_parent() -> Iterator[None]:
+    """Cancels this flow run as soon as its parent has ended or is being cancelled."""
     parent, done = flow_run.parent_flow_run_id, threading.Event()
     if parent is None:
         yield
@@ -113,18 +115,20 @@ def _no_longer_than_the_parent() -> Iterator[None]:
         done.set()
 
 
-def _watch(parent: UUID, own: UUID, done: threading.Event) -> None:
+def _watch(parent: UUID, child: UUID, done: threading.Event) -> None:
     with get_client(sync_client=True) as client:
-        while not done.wait(_LOOK_S):
+        while not done.wait(_POLL_S):
             try:
                 state = client.read_flow_run(parent).state
                 if state is None or not (state.is_final() or state.is_cancelling()):
                     continue
-                client.set_flow_run_state(own, Cancelling(message=f"The flow run that waited for it is {state.name}."))
+                client.set_flow_run_state(
+                    child, Cancelling(message=f"The flow run that waited for it is {state.name}.")
+                )
             except (httpx.HTTPError, PrefectHTTPStatusError):
                 # A server that is away says nothing about the parent.
                 continue
             break
-    # The worker ends a flow run that is being cancelled; one that has lost its worker ends itself.
+    # The worker kills a flow run that is being cancelled; one that has lost its worker ends itself.
     if not done.wait(_GRACE_S):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -20,7 +20,7 @@ from stillhouse.types import Artifact, JsonObject, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import trained_student
 from tasks.prompts import PromptSets, metadata_file, prompts_file
-from tasks.remote.flow_run_stage import call_stage_in
+from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
 
@@ -37,7 +37,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
         config: of the run.
         run: the flow run this belongs to.
     """
-    artifact = call_stage_in(
+    artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,
         sft_task,
@@ -57,7 +57,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
     settings = config.on_policy
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
-    artifact = call_stage_in(
+    artifact = call_stage_on(
         config.runtime.training_deployment,
         ON_POLICY,
         on_policy_task,

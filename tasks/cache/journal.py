@@ -1,4 +1,4 @@
-"""The journal that a task's answers go to, and what keeps it in step with those of other machines."""
+"""The journal of a task's answers, and its synchronization with the journals of other machines."""
 
 import asyncio
 import threading
@@ -15,48 +15,48 @@ from tasks.run.context import RunContext
 
 
 @dataclass(slots=True)
-class _Copied:
+class _Synced:
     copier: Copier
     num_users: int = 0
 
 
-_copied: Final[dict[Path, _Copied]] = {}
+_synced: Final[dict[Path, _Synced]] = {}
 _lock: Final = threading.Lock()
 
 
 @asynccontextmanager
 async def journal_of(context: RunContext) -> AsyncIterator[Journal]:
-    """The journal of a run's answers. With object storage it begins with the answers that other machines had.
+    """Opens the journal of a run's answers; with object storage it starts with the answers of other machines.
 
     Raises:
-        StoreError: it cannot be opened, or the storage cannot be reached at the start.
+        StoreError: it cannot be opened, or the storage cannot be reached.
     """
     store = context.store
-    # A part belongs to a process that takes it back, and hands on what it holds.
+    # The process that lent out a part merges it back, and copies it to the storage.
     if store.remote is None or context.journal_part is not None:
         with open_journal(context.journal) as journal:
             yield journal
         return
-    await asyncio.to_thread(_begin, JournalCopies(store.remote, store.root), store)
+    await asyncio.to_thread(_start_sync, JournalCopies(store.remote, store.root), store)
     try:
         with open_journal(context.journal) as journal:
             yield journal
     finally:
-        await asyncio.to_thread(_end, store)
+        await asyncio.to_thread(_stop_sync, store)
 
 
-def _begin(copies: JournalCopies, store: ArtifactStore) -> None:
+def _start_sync(copies: JournalCopies, store: ArtifactStore) -> None:
     with _lock:
-        if store.root not in _copied:
+        if store.root not in _synced:
             copies.take_over()
-            _copied[store.root] = _Copied(Copier(copies, INTERVAL_S))
-        _copied[store.root].num_users += 1
+            _synced[store.root] = _Synced(Copier(copies, INTERVAL_S))
+        _synced[store.root].num_users += 1
 
 
-def _end(store: ArtifactStore) -> None:
+def _stop_sync(store: ArtifactStore) -> None:
     with _lock:
-        shared = _copied[store.root]
-        shared.num_users -= 1
-        if shared.num_users == 0:
-            del _copied[store.root]
-            shared.copier.stop()
+        synced = _synced[store.root]
+        synced.num_users -= 1
+        if synced.num_users == 0:
+            del _synced[store.root]
+            synced.copier.stop()

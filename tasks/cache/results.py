@@ -1,7 +1,7 @@
-"""Prefect's records of results, in the store's folder and, where there is one, on the storage that machines share.
+"""Prefect's result records: files in the store's folder, copied to and from object storage where machines share one.
 
-Prefect reads and writes them in the folder. What is shared is moved around it: Prefect takes a storage that cannot be
-reached for one that is empty, and would run a day's training again.
+Prefect reads and writes the folder alone. It takes object storage that cannot be reached for empty storage, and would
+run a day's training again.
 """
 
 import json
@@ -19,36 +19,36 @@ _FOLDER: Final = "results"
 
 
 def results_folder(store: ArtifactStore) -> Path:
-    """Where Prefect keeps records on this machine, each under its cache key."""
+    """Folder of the records on this machine, each under its cache key."""
     return store.root / _FOLDER
 
 
-def fetch_record(store: ArtifactStore, key: str) -> bytes | None:
-    """Brings the shared record of a result to this machine, in the place of its own; the record as it is shared.
+def download_record(store: ArtifactStore, key: str) -> bytes | None:
+    """Replaces this machine's record of a result by that on object storage, and returns the latter.
 
-    None where none is shared: one that only this machine has stays, and is shared once it is used.
+    None if there is none: a record that only this machine has stays, and is uploaded once it is used.
 
     Raises:
         StoreError: the storage cannot be reached, or the folder cannot be written.
     """
     if store.remote is None:
         return None
-    shared = store.remote.read(f"{_FOLDER}/{key}")
+    uploaded = store.remote.read(f"{_FOLDER}/{key}")
     path = results_folder(store) / key
-    if shared is not None and shared != _as_shared(path, key):
-        record = json.loads(shared)
+    if uploaded is not None and uploaded != _portable(path, key):
+        record = json.loads(uploaded)
         record["metadata"]["storage_key"] = str(path)
         write_atomic(path, canonical_json(record))
-    return shared
+    return uploaded
 
 
-def share(result: Any, key: str, shared: bytes | None, store: ArtifactStore) -> None:
-    """Lets other machines have a result: its artifacts first, its record last.
+def upload_result(result: Any, key: str, uploaded: bytes | None, store: ArtifactStore) -> None:
+    """Uploads a result for other machines: its artifacts first, its record last.
 
     Args:
-        result: a stage's, as `here` gives it, whose artifacts are whole.
-        key: of the cache.
-        shared: the record that is shared so far and can be used; None for none.
+        result: of a stage, with local paths and intact artifacts.
+        key: its cache key.
+        uploaded: the usable record that is on object storage already; None for none.
         store: of the run.
 
     Raises:
@@ -56,24 +56,24 @@ def share(result: Any, key: str, shared: bytes | None, store: ArtifactStore) -> 
     """
     if store.remote is None:
         return
-    own = _as_shared(results_folder(store) / key, key)
-    if own is None or own == shared:
+    record = _portable(results_folder(store) / key, key)
+    if record is None or record == uploaded:
         return
     for artifact in artifacts_in(result):
         store.share(artifact)
-    store.remote.write(f"{_FOLDER}/{key}", own)
+    store.remote.write(f"{_FOLDER}/{key}", record)
 
 
-def here(result: Any, store: ArtifactStore) -> Any:
-    """The result with its artifacts where this machine has them, whichever wrote them."""
+def with_local_paths(result: Any, store: ArtifactStore) -> Any:
+    """The result with the paths of its artifacts on this machine, whichever machine wrote them."""
     if isinstance(result, Artifact):
         return store.here(result)
     if isinstance(result, BaseModel):
         return result.model_copy(
-            update={name: here(getattr(result, name), store) for name in type(result).model_fields}
+            update={name: with_local_paths(getattr(result, name), store) for name in type(result).model_fields}
         )
     if isinstance(result, list | tuple):
-        return type(result)(here(item, store) for item in result)
+        return type(result)(with_local_paths(item, store) for item in result)
     return result
 
 
@@ -89,8 +89,8 @@ def artifacts_in(result: Any) -> Iterator[Artifact]:
             yield from artifacts_in(item)
 
 
-def _as_shared(path: Path, key: str) -> bytes | None:
-    """A record as it reads on any machine: Prefect notes in it the path that it was written to."""
+def _portable(path: Path, key: str) -> bytes | None:
+    """A record without the path of this machine, which Prefect writes into it."""
     try:
         record = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

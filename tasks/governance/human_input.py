@@ -1,10 +1,10 @@
-"""A question to a person, on the flow run's page.
+"""Input from a person, on the flow run's page.
 
-A run of a deployment is suspended: its process ends, and the answer schedules the flow run anew, from the top and with
-every earlier stage from the cache. Nobody would start any other run again: it waits.
+A run of a deployment is suspended: its process ends, and the answer reschedules the flow run, which starts from the top
+with every earlier stage cached. A run without a deployment has nothing that would start it again, so it waits.
 
-Prefect fails a run that is not resumed in time. Here the time limit is an answer too: an automation of the run's own
-resumes it then, without input.
+Prefect fails a run that is not resumed in time. Here the time limit is an answer too: an automation of the run resumes
+it then, without input.
 """
 
 import logging
@@ -12,43 +12,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, Literal
-from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.events import AutomationCore, EventTrigger, Posture, ResourceSpecification
 from prefect.events.actions import ResumeFlowRun
-from prefect.exceptions import ObjectNotFound
 from prefect.flow_runs import pause_flow_run, suspend_flow_run
 from prefect.input import RunInput
 from prefect.runtime import flow_run as this_flow_run
 
+from tasks.run.prefect_api import is_gone_or_ended
+
 Decision = Literal["approve", "reject"]
 
-_LOOK_EVERY_S: Final = 2
+_POLL_S: Final = 2
 _GRACE_S: Final = 3600
-"""After the time limit, before Prefect itself fails a run that its automation did not resume."""
+"""Time between our limit and Prefect's own, which fails the run."""
 _TIME_LIMIT: Final = "time limit of flow run "
-"""How an automation is called, before the id of its flow run."""
+"""Prefix of an automation's name, before the id of its flow run."""
 _logger = logging.getLogger("stillhouse.approval")
 
 
 class Answer(RunInput):
-    """A decision, with a reason that the run's report and its record keep."""
+    """A decision and its reason."""
 
     decision: Decision
     reason: str = ""
 
 
 def ask(question: str, *, key: str, limit: timedelta, default: Decision) -> Answer | None:
-    """What a person answered; None when nobody did.
+    """Waits for a person's answer and returns it; None if nobody answered.
 
     Args:
         question: Markdown, shown above the form.
-        key: tells this question from others of the run; asked again after a resume, it gives the same answer.
+        key: identifies the question in the run; after a resume it returns the answer given.
         limit: how long to wait.
-        default: what the form shows before anybody touches it, and what resuming without input means.
+        default: decision that the form shows first, and that resuming without input means.
 
     Raises:
         prefect.exceptions.Pause: the run is suspended, and its process ends.
@@ -60,8 +60,8 @@ def ask(question: str, *, key: str, limit: timedelta, default: Decision) -> Answ
     form = Answer.with_initial_data(description=question, decision=default)
     timeout = round(limit.total_seconds()) + _GRACE_S
     with get_client(sync_client=True) as client:
-        _forget_others(client)
-        # A run that failed and is retried is asked anew; one that was resumed is not.
+        _remove_stale_automations(client)
+        # A retry of a failed run asks again; a resumed run does not.
         ends = sum(state.is_final() for state in client.read_flow_run_states(flow_run.id))
         key = f"{key[:16]}-{ends}"
         with _resumed_after(limit, flow_run, client):
@@ -75,13 +75,13 @@ def ask(question: str, *, key: str, limit: timedelta, default: Decision) -> Answ
                     limit.total_seconds() / 60,
                     default,
                 )
-                answer = pause_flow_run(form, timeout=timeout, poll_interval=_LOOK_EVERY_S, key=key)
+                answer = pause_flow_run(form, timeout=timeout, poll_interval=_POLL_S, key=key)
     return answer if answer.model_fields_set else None
 
 
 @contextmanager
 def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
-    """The run is resumed without input when it has waited so long, also when this process has ended by then."""
+    """Creates an automation that resumes the run without input after `limit`, also if this process has ended."""
     resource = f"prefect.flow-run.{flow_run.id}"
     client.delete_resource_owned_automations(resource)
     trigger = EventTrigger(
@@ -103,24 +103,14 @@ def _resumed_after(limit: timedelta, flow_run: FlowRun, client: SyncPrefectClien
             owner_resource=resource,
         )
     )
-    # Stays where the block does not end: a suspended run comes back here, a run that was ended is not resumed.
+    # Kept if the block raises: a suspended run comes back here, and a run that ended cannot be resumed.
     yield
     client.delete_resource_owned_automations(resource)
 
 
-def _forget_others(client: SyncPrefectClient) -> None:
-    """Removes what runs left behind that were cancelled while they waited."""
+def _remove_stale_automations(client: SyncPrefectClient) -> None:
+    """Removes automations of runs that were cancelled while they waited."""
     for automation in client.read_automations():
         _, is_ours, flow_run_id = automation.name.partition(_TIME_LIMIT)
-        if is_ours and is_over(flow_run_id):
+        if is_ours and is_gone_or_ended(flow_run_id):
             client.delete_automation(automation.id)
-
-
-def is_over(flow_run_id: str) -> bool:
-    """Whether a flow run has ended or is gone."""
-    with get_client(sync_client=True) as client:
-        try:
-            state = client.read_flow_run(UUID(flow_run_id)).state
-        except ObjectNotFound:
-            return True
-    return state is None or state.is_final()

@@ -1,1 +1,1 @@
-"""Work handed to other machines: flow runs of other pools and Ray workers."""
+"""Stages and shards on other machines: flow runs of other pools, Ray workers."""

@@ -1,8 +1,8 @@
-"""A stage that runs in another flow run, where its pool has what it needs: training on the GPU machines, for one.
+"""Stages that run in another flow run, on a pool with the hardware they need, such as training on GPU machines.
 
-The parent passes the stage's inputs along, waits, and takes the result from the store that both share, by its cache
-key. While it waits it holds no GPU. A parent that ends for whatever reason cancels its child; where it cannot (kill -9,
-a lost machine) the child sees to it itself, in `tasks.run_stage`.
+The parent passes the stage's inputs on, waits, and reads the result from the shared store by its cache key. It holds
+no GPU while it waits. A parent that ends cancels its child; if it cannot (kill -9, a lost machine), the child notices
+and cancels itself, in `tasks.run_stage`.
 """
 
 import logging
@@ -29,36 +29,36 @@ from stillhouse.config import StageName
 from stillhouse.errors import ConfigError, StoreError, TrainingError
 from stillhouse.store.artifacts import artifact_in
 from stillhouse.types import Artifact, JsonObject, Model
-from tasks.cache.stage import Stage, at_hand, call_stage
+from tasks.cache.stage import Stage, call_stage, find_cached
 from tasks.run.context import Run, RunContext
 
 RETRIES: Final = 2
-"""Times a child that crashed (killed, preempted, its machine lost) is started again; training resumes."""
-_LOOK_S: Final = 2.0
+"""Restarts of a child that crashed (killed, preempted, its machine lost); training resumes from its checkpoint."""
+_POLL_S: Final = 2.0
 _logger = logging.getLogger("stillhouse.dispatch")
 
 
 class Stopped(Exception):
-    """Nobody waits for the child any more."""
+    """The wait for the child was stopped."""
 
 
 class StageCall(BaseModel):
-    """What a flow run needs to know to run one stage of another."""
+    """Parameters of a flow run that runs one stage of another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stage: StageName
     key: str
-    """The stage's cache key as the parent computed it, by which the result is found."""
+    """The stage's cache key as the parent computed it."""
     inputs: JsonObject
     """The task's arguments."""
     weights: dict[str, Artifact]
-    """What the models among the inputs name in the store, by the input's name: the child's machine may lack it."""
+    """Artifacts of the models among the inputs, by input name: the child's machine may lack them."""
     context: RunContext
 
     @classmethod
     def of(cls, stage: Stage, inputs: JsonObject, context: RunContext) -> Self:
-        """The call of a stage with a task's arguments, which may hold artifacts, models and config sections."""
+        """The call of a stage with a task's inputs, which may hold artifacts, models and config sections."""
         if context.store.remote is None:
             # The child's working directory may be another.
             runtime = context.runtime.model_copy(update={"store": str(context.store.root)})
@@ -73,10 +73,10 @@ class StageCall(BaseModel):
         )
 
 
-def call_stage_in(
+def call_stage_on(
     deployment: str | None, stage: Stage, task: Task[..., Any], run: Run, *, label: str | None = None, **inputs: Any
 ) -> Any:
-    """As `call_stage`, in a flow run of `deployment` unless that is None or the result is at hand.
+    """As `call_stage`, in a flow run of `deployment` unless that is None or the result is in the cache.
 
     Raises:
         ConfigError: there is no such deployment, or no server that could know it.
@@ -86,25 +86,25 @@ def call_stage_in(
     if deployment is None:
         return call_stage(stage, task, run, label=label, **inputs)
     started = time.monotonic()
-    result = at_hand(stage, run, inputs)
+    result = find_cached(stage, run, inputs)
     cached = result is not None
     if result is None:
-        run_in(deployment, StageCall.of(stage, inputs, run.context))
-        result = made_elsewhere(deployment, stage, run, inputs)
-    run.note_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
+        run_stage_on(deployment, StageCall.of(stage, inputs, run.context))
+        result = load_result(deployment, stage, run, inputs)
+    run.record_stage(label or stage.name, result, cached=cached, seconds=time.monotonic() - started)
     return result
 
 
-def made_elsewhere(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
-    """The result of a stage that a flow run of `deployment` has finished.
+def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Any:
+    """Loads the result of a stage that a flow run of `deployment` has finished.
 
     Raises:
-        StoreError: it is not in this run's store.
+        StoreError: the result is not in this run's store.
     """
-    result = at_hand(stage, _without_refresh(run), inputs)
+    result = find_cached(stage, _without_refresh(run), inputs)
     if result is None:
         raise StoreError(
-            f"{deployment} finished the stage {stage.name}, but {run.context.runtime.store} holds no whole result "
+            f"{deployment} finished the stage {stage.name}, but {run.context.runtime.store} holds no intact result "
             f"under {stage.key(inputs)}: runtime.store has to be the same folder, or the same URL, for both"
         )
     return result
@@ -115,13 +115,13 @@ def _without_refresh(run: Run) -> Run:
     return replace(run, context=run.context.model_copy(update={"runtime": runtime}))
 
 
-def run_in(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
+def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
     """Runs a stage in a flow run of `deployment`, to its end.
 
     Args:
         deployment: of the flow `run-stage`.
-        call: of the stage.
-        stop: once it is set the child is cancelled; for a thread, which no signal reaches.
+        call: the stage and its inputs.
+        stop: cancels the child once it is set; for threads, which no signal reaches.
 
     Raises:
         ConfigError: there is no such deployment.
@@ -129,7 +129,7 @@ def run_in(deployment: str, call: StageCall, stop: threading.Event | None = None
         Stopped: `stop` was set.
     """
     stop = stop or threading.Event()
-    # An attempt of a flow run has one child, also where the request that makes it is sent twice.
+    # Makes sure that one attempt has one child, also if the request that creates it is sent twice.
     attempt = f"{call.key}/{flow_run.id}/{flow_run.run_count}"
     with get_client(sync_client=True) as client:
         for crashes in range(1 + RETRIES):
@@ -137,10 +137,10 @@ def run_in(deployment: str, call: StageCall, stop: threading.Event | None = None
             state = _wait(child, client, stop)
             if state.is_completed():
                 return
-            told = f"{deployment}: {child.name} ended as {state.name}: {state.message or 'no reason was given'}"
+            outcome = f"{deployment}: {child.name} ended as {state.name}: {state.message or 'no reason was given'}"
             if not state.is_crashed() or crashes == RETRIES:
-                raise TrainingError(f"{told} {_page(child)}")
-            _logger.warning("%s; starting it again", told)
+                raise TrainingError(f"{outcome} {_url(child)}")
+            _logger.warning("%s; starting it again", outcome)
 
 
 def _start(deployment: str, call: StageCall, idempotency_key: str) -> FlowRun:
@@ -159,27 +159,27 @@ def _start(deployment: str, call: StageCall, idempotency_key: str) -> FlowRun:
             f"runtime.{setting} = {deployment!r}: no such deployment on {server}. Deploy it by `make deploy` "
             "and start this run there, or leave the field out to work here"
         ) from error
-    _logger.info("%s: %s waits for a worker %s", deployment, child.name, _page(child))
+    _logger.info("%s: %s waits for a worker %s", deployment, child.name, _url(child))
     return child
 
 
-def _page(child: FlowRun) -> str:
+def _url(child: FlowRun) -> str:
     base = PREFECT_UI_URL.value()
     return "" if base is None else f"({base}/runs/flow-run/{child.id})"
 
 
 def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> State[Any]:
-    """The child's final state. Whatever ends the wait cancels the child."""
-    seen = child.state
+    """Waits for the child's final state. Any exception, also a signal's, cancels the child."""
+    last = child.state
     try:
         while True:
-            state = _read_state(child, client) or seen
+            state = _read_state(child, client) or last
             if state is not None and state.is_final():
                 return state
-            if state is not None and (seen is None or state.name != seen.name):
+            if state is not None and (last is None or state.name != last.name):
                 _logger.info("%s: %s", child.name, state.name)
-            seen = state
-            if stop.wait(_LOOK_S):
+            last = state
+            if stop.wait(_POLL_S):
                 raise Stopped
     except BaseException:
         _cancel(child, client)
@@ -187,7 +187,7 @@ def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> S
 
 
 def _read_state(child: FlowRun, client: SyncPrefectClient) -> State[Any] | None:
-    """The child's state; None while the server is away, for which a training of hours need not end."""
+    """The child's state; None while the server is away, which should not end a training of hours."""
     try:
         return client.read_flow_run(child.id).state
     except httpx.TransportError as error:
@@ -203,4 +203,4 @@ def _cancel(child: FlowRun, client: SyncPrefectClient) -> None:
     try:
         client.set_flow_run_state(child.id, Cancelling(message="The flow run that waited for it ended."))
     except (httpx.HTTPError, PrefectHTTPStatusError) as error:
-        _logger.warning("%s: could not be cancelled: %s; it ends itself", child.name, error)
+        _logger.warning("%s: could not be cancelled: %s; it will cancel itself", child.name, error)

@@ -1,4 +1,4 @@
-"""Tasks run by the workers of a Ray cluster."""
+"""Prefect tasks on the workers of a Ray cluster."""
 
 import asyncio
 import logging
@@ -20,44 +20,44 @@ from prefect.states import State
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, StillhouseError
-from tasks.cache.stage import Call
+from tasks.cache.stage import RunTask
 
 _TRIES: Final = 3
 """Of a task whose worker was killed; what it had paid for is in the journal."""
-_ANSWER_S: Final = 30.0
+_CONNECT_TIMEOUT_S: Final = 30.0
 
 
 @contextmanager
-def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> Iterator[Call]:
-    """What runs tasks in the workers of a cluster, which need the store under the same path.
+def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> Iterator[RunTask]:
+    """Yields what runs tasks on the workers of a cluster, which need the store under the same path.
 
-    The cluster is joined, or started on this machine, with the first task, and left or ended with the block.
+    The first task joins the cluster, or starts one on this machine; the end of the block leaves or stops it.
 
     Args:
         runtime: names the cluster.
         num_workers: of a cluster on this machine.
-        gpus: that each task is given.
+        gpus: for each task.
 
     Raises:
         ConfigError: the extra `ray` is not installed; by a call, no cluster answers at `runtime.ray_address`.
-        StillhouseError: by a call: no cluster could be started on this machine, or the worker that was given a task was
-            killed, and so were those after it.
+        StillhouseError: by a call: no cluster could be started on this machine, or a task's worker was killed on every
+            try.
     """
     if runtime.ray_address is None:
-        _ask_for_secret()
-    prefect_ray = _installed()
+        _require_token()
+    prefect_ray = _import_prefect_ray()
     with ExitStack() as opened:
         opened.enter_context(_server_url_for_workers(is_local=runtime.ray_address is None))
         runner: Any = None
 
-        async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+        async def run_task(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
             nonlocal runner
             runner = runner or opened.enter_context(_runner(prefect_ray, runtime, num_workers))
             with prefect_ray.context.remote_options(num_cpus=1, num_gpus=gpus, max_retries=_TRIES - 1):
                 future = runner.submit(task, arguments)
             return await _state_of(task, future.wrapped_future)
 
-        yield call
+        yield run_task
 
 
 @contextmanager
@@ -78,17 +78,17 @@ def _server_url_for_workers(*, is_local: bool) -> Iterator[None]:
         yield
 
 
-def _ask_for_secret() -> None:
-    """Has a cluster started by this process ask its clients for a secret, unless Ray is imported: it looks only then.
+def _require_token() -> None:
+    """Protects a cluster started by this process with a token; Ray reads the setting when it is imported.
 
-    Ray listens on all interfaces, and whoever reaches it could have the workers run anything.
+    Ray listens on all interfaces, and anyone who reaches it could make the workers run anything.
     """
     if "ray._raylet" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
-def _installed() -> Any:
+def _import_prefect_ray() -> Any:
     try:
         import prefect_ray
         import prefect_ray.context
@@ -111,8 +111,8 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
     with ExitStack() as opened:
         try:
             if runtime.ray_address is not None:
-                _knock(runtime.ray_address)
-            with _own_sigterm():
+                _check_port(runtime.ray_address)
+            with _sigterm_kept():
                 opened.enter_context(runner)
         # Ray raises many kinds, its plainest for a start that takes too long.
         except Exception as error:
@@ -128,20 +128,20 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
         yield runner
 
 
-def _knock(address: str) -> None:
-    """Asks whether anybody listens there: Ray itself tries for more than ten minutes.
+def _check_port(address: str) -> None:
+    """Fails fast if nothing listens at an address: Ray itself tries for more than ten minutes.
 
     Raises:
-        OSError: nobody does.
+        OSError: nothing does.
     """
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is not None and place.port is not None:
-        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_S).close()
+        socket.create_connection((place.hostname, place.port), timeout=_CONNECT_TIMEOUT_S).close()
 
 
 @contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keeps the handler of SIGTERM, by which a flow is cancelled: Ray puts one of its own in its place."""
+def _sigterm_kept() -> Iterator[None]:
+    """Restores the SIGTERM handler that cancels the flow, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

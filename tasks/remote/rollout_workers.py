@@ -1,10 +1,9 @@
-"""Shards of rollouts in processes of their own: the workers of a Ray cluster, or runs of a deployment.
+"""Shards of rollouts in processes of their own: Ray workers, or flow runs of a deployment.
 
-Shards in one process share the limits they learn of an endpoint, the run's budget and the journal. Processes share none
-of it, so each shard is given its part before it starts: an equal one of the limits, since so many run at once, and of
-the budget what its prompts are of all that are owed. No cap of the run can then be passed, whatever the shards do; one
-whose prompts are dearer than the others' may reach its part of the budget while the run has some left. What an endpoint
-refuses each process finds out for itself.
+Shards in one process share rate limits, the run's budget and the journal. Separate processes share none of it, so each
+shard gets a share before it starts: an equal share of the limits, and of the budget in proportion to its prompts. The
+run then keeps within every cap, whatever its shards do; a shard with expensive prompts may use up its share while the
+run has budget left. Each process learns by itself how fast an endpoint may be asked.
 """
 
 import asyncio
@@ -26,51 +25,51 @@ from stillhouse.errors import BudgetReached, StillhouseError, TrainingError
 from stillhouse.inference.journal.parts import lend, take_back
 from stillhouse.store import digest
 from stillhouse.types import Artifact
-from tasks.cache.stage import Call, Stage, call_here
-from tasks.remote.flow_run_stage import StageCall, Stopped, made_elsewhere, run_in
+from tasks.cache.stage import RunTask, Stage, run_in_process
+from tasks.remote.flow_run_stage import StageCall, Stopped, load_result, run_stage_on
 from tasks.run.context import Run, RunContext
 
 RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
-"""The keys of the rollouts of a shard, by the arguments of its task."""
+"""Returns the keys of a shard's rollouts from the arguments of its task."""
 
 
 @contextmanager
 def rollout_workers(
-    stage: Stage, run: Run, owed: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
-) -> Iterator[Call]:
-    """What runs the shards' tasks: `call_here`, or something that runs them elsewhere.
+    stage: Stage, run: Run, uncached: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
+) -> Iterator[RunTask]:
+    """Yields what runs the tasks of the shards: `run_in_process`, Ray workers or flow runs of a deployment.
 
     Args:
         stage: of the rollouts.
         run: the flow run.
-        owed: the shards whose results are not at hand; called only where there is a budget to divide among them.
-        keys: of the rollouts of a shard.
-        gpus: that a shard needs, for a teacher that this project serves itself.
+        uncached: returns the shards without a cached result; called only if there is a budget to divide.
+        keys: returns the keys of a shard's rollouts.
+        gpus: for each shard, where the teacher is served in its process.
     """
     runtime = run.context.runtime
     if runtime.rollout_deployment is not None:
-        # A thread for each that is under way; those of the event loop are few.
+        # A thread for each running shard; the event loop's own are few.
         with ThreadPoolExecutor(runtime.rollout_shards) as threads:
-            call = _flow_runs_of(runtime.rollout_deployment, stage, run, threads)
-            yield _Parted(call, run.context, owed, keys)
+            run_task = _in_flow_runs(runtime.rollout_deployment, stage, run, threads)
+            yield _WithShareOfLimits(run_task, run.context, uncached, keys)
     elif runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
-        with ray_workers(runtime, num_workers=runtime.rollout_shards, gpus=gpus) as call:
-            yield _Parted(call, run.context, owed, keys)
+        with ray_workers(runtime, num_workers=runtime.rollout_shards, gpus=gpus) as run_task:
+            yield _WithShareOfLimits(run_task, run.context, uncached, keys)
     else:
-        yield call_here
+        yield run_in_process
 
 
-def _flow_runs_of(deployment: str, stage: Stage, run: Run, threads: Executor) -> Call:
-    """Runs each shard's task in a flow run of its own, which is cancelled when nobody waits for it any more."""
+def _in_flow_runs(deployment: str, stage: Stage, run: Run, threads: Executor) -> RunTask:
+    """Runs each shard's task in a flow run of its own, which is cancelled with the task."""
 
-    async def call(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
+    async def run_task(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
         inputs = {name: value for name, value in arguments.items() if name not in {"key", "context"}}
         stop = threading.Event()
-        wanted = StageCall.of(stage, inputs, arguments["context"])
-        # With the context that tells Prefect which flow run this is.
-        work = partial(copy_context().run, run_in, deployment, wanted, stop)
+        stage_call = StageCall.of(stage, inputs, arguments["context"])
+        # The context tells Prefect which flow run this is.
+        work = partial(copy_context().run, run_stage_on, deployment, stage_call, stop)
         child = asyncio.get_running_loop().run_in_executor(threads, work)
         try:
             await asyncio.shield(child)
@@ -79,28 +78,28 @@ def _flow_runs_of(deployment: str, stage: Stage, run: Run, threads: Executor) ->
             with suppress(Stopped):
                 await child
             raise
-        except TrainingError as error:  # what a stage in another flow run ends with, whatever it does
+        except TrainingError as error:  # the error of every stage in another flow run
             raise StillhouseError(str(error)) from error
-        return Completed(data=await asyncio.to_thread(made_elsewhere, deployment, stage, run, inputs))
+        return Completed(data=await asyncio.to_thread(load_result, deployment, stage, run, inputs))
 
-    return call
+    return run_task
 
 
-def part_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0) -> RunContext:
-    """What one shard is told of its run, with its part of the limits and of the budget.
+def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0) -> RunContext:
+    """Returns the context of one shard, with its share of the limits and of the budget.
 
     Args:
         context: of the run.
-        share: of the budget that is the shard's, at most 1.
+        share: of the budget, at most 1.
         key: of the shard.
-        seconds: since the first shard was started, which are gone from the wall time of all.
+        seconds: since the first shard started, which count against `budget.max_hours`.
     """
-    runtime, budget, at_once = context.runtime, context.budget, context.runtime.rollout_shards
+    runtime, budget, num_shards = context.runtime, context.budget, context.runtime.rollout_shards
     limits = {
-        "concurrency": max(1, runtime.concurrency // at_once),
-        "max_concurrency": max(1, runtime.max_concurrency // at_once),
-        "max_requests_per_minute": _scaled(runtime.max_requests_per_minute, 1 / at_once),
-        "max_tokens_per_minute": _scaled(runtime.max_tokens_per_minute, 1 / at_once),
+        "concurrency": max(1, runtime.concurrency // num_shards),
+        "max_concurrency": max(1, runtime.max_concurrency // num_shards),
+        "max_requests_per_minute": _scaled(runtime.max_requests_per_minute, 1 / num_shards),
+        "max_tokens_per_minute": _scaled(runtime.max_tokens_per_minute, 1 / num_shards),
     }
     caps: dict[str, Any] = {
         "max_usd": _scaled(budget.max_usd, share),
@@ -116,7 +115,7 @@ def part_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0
             )
     return context.model_copy(
         update={
-            # A worker that runs several shards would find the budget of the first by the run's own name.
+            # Budgets are kept by run id: a worker that runs several shards needs one for each.
             "run_id": f"{context.run_id}-{digest(key)[:16]}",
             "runtime": runtime.model_copy(update=limits),
             "budget": BudgetConfig(**caps),
@@ -125,28 +124,30 @@ def part_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0
     )
 
 
-class _Parted:
-    """A `Call` that gives each shard its part, and its answers to the journal when it is done."""
+class _WithShareOfLimits:
+    """A `RunTask` that gives each shard its share, and merges its answers into the journal when it is done."""
 
-    def __init__(self, call: Call, context: RunContext, owed: Callable[[], list[Artifact]], keys: RolloutKeys) -> None:
-        self._call = call
+    def __init__(
+        self, run_task: RunTask, context: RunContext, uncached: Callable[[], list[Artifact]], keys: RolloutKeys
+    ) -> None:
+        self._run_task = run_task
         self._context = context
         is_divided = context.budget != BudgetConfig()
-        self._num_prompts = sum(shard.num_rows for shard in owed()) if is_divided else 0
+        self._num_prompts = sum(shard.num_rows for shard in uncached()) if is_divided else 0
         self._keys = keys
         self._started = time.monotonic()
         self._journal = context.store.root
-        for left_behind in _parts_folder(context).glob("*"):
-            take_back(left_behind, self._journal)
+        for orphaned in _parts_folder(context).glob("*"):
+            take_back(orphaned, self._journal)
 
     async def __call__(self, task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
         shard: Artifact = arguments["shard"]
-        # One that was at hand a moment ago and is not any more is in no sum.
+        # A shard whose cached result was lost since is not among those counted.
         share = min(1.0, shard.num_rows / max(1, self._num_prompts))
-        context = part_of(self._context, share, arguments["key"], seconds=time.monotonic() - self._started)
+        context = share_of(self._context, share, arguments["key"], seconds=time.monotonic() - self._started)
         if context.journal_part is not None:
             lend(self._journal, Path(context.journal_part), self._keys(arguments))
-        state = await self._call(task, {**arguments, "context": context})
+        state = await self._run_task(task, {**arguments, "context": context})
         error = await state.aresult(raise_on_failure=False)
         if context.journal_part is not None and not isinstance(error, BaseException):
             take_back(Path(context.journal_part), self._journal)
@@ -159,7 +160,7 @@ class _Parted:
 
 
 def _journal_part(context: RunContext, key: str) -> str | None:
-    """Workers on this machine use the store's journal; where the store is object storage, each machine has its own."""
+    """Folder of a shard's own journal; None where it uses the store's, on this machine or with object storage."""
     runtime = context.runtime
     is_on_this_machine = runtime.ray_address is None and runtime.rollout_deployment is None
     if is_on_this_machine or context.store.remote is not None:

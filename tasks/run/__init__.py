@@ -1,1 +1,1 @@
-"""A flow run: what its tasks share, how it reports its progress, and how it ends."""
+"""A flow run: the context of its tasks, its progress, its page in Prefect, how it ends. Imports no other room."""

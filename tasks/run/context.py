@@ -1,4 +1,4 @@
-"""One flow run: what its tasks need to know of it, what it has done so far, and its record in MLflow."""
+"""One flow run: the context of its tasks, its stages so far, and its run in MLflow."""
 
 import json
 import time
@@ -23,19 +23,19 @@ from tasks.run.prefect_api import has_ended
 
 
 class RunContext(BaseModel):
-    """What a task may know of the run it belongs to. Never part of a cache key."""
+    """What a task needs to know of its flow run. Never part of a cache key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
-    """Names this attempt in the process: what its tasks share, a budget for one, is found by it."""
+    """Identifies this attempt, by which its tasks find what they share, such as the budget."""
     runtime: RuntimeConfig
     tracking: TrackingConfig
     budget: BudgetConfig
     mlflow_run_id: str | None
     """The parent of the nested runs that stages open; None without tracking."""
     journal_part: str | None = None
-    """Folder of the journal of a shard that runs on another machine; None takes the store's."""
+    """Folder of the journal of a shard on another machine; None uses the store's."""
 
     @property
     def store(self) -> ArtifactStore:
@@ -44,7 +44,7 @@ class RunContext(BaseModel):
 
     @property
     def journal(self) -> Path:
-        """Folder of the journal that answers go to."""
+        """Folder of the journal of answers."""
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
@@ -61,22 +61,22 @@ class RunContext(BaseModel):
         )
 
     def reopen_nested_run(self, name: str, params: JsonObject, work_dir: Path) -> TrackedRun:
-        """As `open_nested_run`, but a stage that was killed and runs again in `work_dir` goes on with its run."""
-        note = work_dir / "mlflow_run.json"
-        if note.exists():
-            known = json.loads(note.read_bytes())
-            record = TrackedRun(known["uri"], known["run_id"], name, self.store.root)
+        """As `open_nested_run`, but a stage that was killed continues its MLflow run from `work_dir`."""
+        run_file = work_dir / "mlflow_run.json"
+        if run_file.exists():
+            saved = json.loads(run_file.read_bytes())
+            record = TrackedRun(saved["uri"], saved["run_id"], name, self.store.root)
             record.resume()
             return record
         record = self.open_nested_run(name, params)
         if record.run_id is not None:
-            write_atomic(note, canonical_json({"uri": record.uri, "run_id": record.run_id}))
+            write_atomic(run_file, canonical_json({"uri": record.uri, "run_id": record.run_id}))
         return record
 
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """A line of the run's list of stages."""
+    """One finished stage of a run."""
 
     name: str
     result: Any
@@ -86,7 +86,7 @@ class StageOutcome:
 
 @dataclass(slots=True)
 class Run:
-    """A flow run under way."""
+    """A flow run in progress."""
 
     name: str
     config: DistillConfig
@@ -95,27 +95,27 @@ class Run:
     """The parent run in MLflow."""
     stages: list[StageOutcome] = field(default_factory=list)
     pages: dict[str, str] = field(default_factory=dict)
-    """Addresses of what was made so far, by purpose, for whoever is asked about it."""
+    """Links to the results so far, by purpose, for the person who is asked to approve them."""
     decision: Decision | None = None
-    """Who is the champion, once that was decided; None where it is not asked."""
+    """The promotion decision; None before it, or where promotion is off."""
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    noted: Callable[[], None] = lambda: None
+    on_stage: Callable[[], None] = lambda: None
     """Called after each stage."""
 
-    def note_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
+    def record_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
         """Adds a finished stage, with the wall time this run spent on it.
 
-        A stage that ran and opened no MLflow run of its own gets a nested one with its figures. A stage that is noted
-        again, in the rounds towards a target, keeps one line: its last result, and the seconds of all.
+        A stage that ran without an MLflow run of its own gets a nested one with its metrics. A stage recorded again, in
+        the rounds towards a target, keeps one entry: its last result and the seconds of all.
         """
-        known = [stage for stage in self.stages if stage.name == name]
+        earlier = [stage for stage in self.stages if stage.name == name]
         self.stages = [stage for stage in self.stages if stage.name != name]
         self.stages.append(
             StageOutcome(
                 name,
                 result,
-                cached and all(stage.cached for stage in known),
-                seconds + sum(stage.seconds for stage in known),
+                cached and all(stage.cached for stage in earlier),
+                seconds + sum(stage.seconds for stage in earlier),
             )
         )
         run_id = result.facts.get("mlflow_run_id")
@@ -127,27 +127,27 @@ class Run:
                 run_id = record.run_id
         tag = "stillhouse." + name.replace(" ", "_")
         self.record.set_tags({f"{tag}.cached": str(cached).lower(), f"{tag}.run_id": run_id})
-        self.noted()
+        self.on_stage()
 
 
-def start(config: DistillConfig | JsonObject, name: str) -> Run:
-    """A run with its parent run in MLflow, which the caller ends.
+def start_flow(config: DistillConfig | JsonObject, name: str) -> Run:
+    """Starts a run and its parent run in MLflow, which the caller ends.
 
     Args:
-        config: of the flow. Flows take it as it comes, an object where a deployment or the UI started it: Prefect's own
-            check of parameters takes each key `$ref`, as JSON schemas have it, for one of its blocks.
+        config: of the flow, a dict if a deployment or the UI started it: flows do not validate parameters, since
+            Prefect takes every key `$ref`, common in JSON schemas, for one of its blocks.
         name: of the run.
 
     Raises:
         ConfigError: `config` holds a wrong key or value.
-        StoreError: the store cannot be made, or is on object storage that cannot be reached or refuses.
+        StoreError: the store cannot be created, or its object storage cannot be reached or refuses.
     """
     if isinstance(config, dict):
         config = parse_config(config, origin="the flow's parameter config")
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make()
     if store.remote is not None:
-        # Hours of work are not to be lost for the name of a bucket.
+        # A mistyped bucket should fail now and not after hours of work.
         store.check()
     record = start_run(
         config.tracking,

@@ -1,7 +1,4 @@
-"""What the page of a flow run shows beside its log: where it is tracked, its dataset, what it found.
-
-Each is there as soon as it is known. How rollouts stand is the business of `tasks.run.progress_artifact`.
-"""
+"""Artifacts on the flow run's page (MLflow link, dataset, summary), and links and commands that show more."""
 
 import os
 import shlex
@@ -30,7 +27,7 @@ def show_tracking(run: Run) -> None:
 
 
 def show_dataset(dataset: Artifact, run: Run) -> None:
-    """Puts a dataset's card and funnel on the page and its report into MLflow, and notes where they are."""
+    """Puts a dataset's card and funnel on the page and its report into MLflow, and keeps links to them in the run."""
     folder = Path(dataset.uri)
     run.record.log_dataset("dataset", dataset.uri, dataset.fingerprint, "training", dataset.num_rows)
     for name in (CARD_FILE, REPORT_FILE):
@@ -48,22 +45,22 @@ def show_dataset(dataset: Artifact, run: Run) -> None:
 
 
 def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, str]) -> None:
-    """Puts the closing table on the page, and what to open or to type to see more.
+    """Puts the summary table on the page, with links and commands that show more.
 
     Args:
-        run: whose page.
+        run: the flow run.
         summary: rows under `tasks.run.summary.SUMMARY_COLUMNS`.
-        pages: addresses and commands by purpose.
+        pages: URLs and commands by purpose.
     """
     # A reason that a person gave may have several lines.
     rows = [[cell.replace("\n", " ") for cell in row] for row in summary]
-    # This page needs no way to itself.
-    told = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
+    # This page needs no link to itself.
+    links = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
     if (report := run.record.pages.file("report/report.html")) is not None:
-        told["report in MLflow"] = report
-    links = "\n".join(f"- {_as_link(purpose, line)}" for purpose, line in told.items())
+        links["report in MLflow"] = report
+    lines = "\n".join(f"- {_as_link(purpose, line)}" for purpose, line in links.items())
     create_markdown_artifact(
-        f"{table(SUMMARY_COLUMNS, rows)}\n{links}\n", key="summary", description=f"Summary of {run.name}"
+        f"{table(SUMMARY_COLUMNS, rows)}\n{lines}\n", key="summary", description=f"Summary of {run.name}"
     )
 
 
@@ -74,7 +71,7 @@ def _funnel(dataset: Artifact) -> list[dict[str, object]]:
 
 
 def _as_link(purpose: str, line: str) -> str:
-    # A whole address would run over the edge of the page.
+    # A bare URL would run over the edge of the page.
     return f"[{purpose}]({line})" if line.startswith("http") else f"{purpose}: `{line}`"
 
 
@@ -83,24 +80,24 @@ def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:
     return f"{PREFECT_UI_URL.value()}/artifacts/artifact/{artifact}"
 
 
-def pages_of(run: Run) -> dict[str, str]:
-    """The commands of this environment, as they can be pasted."""
+def links_of(run: Run) -> dict[str, str]:
+    """URLs and shell commands that show more of a run, by purpose."""
     scripts = Path(sys.executable).parent
-    store = shlex.quote(near(run.context.store.root))
-    pages = {"view": f"{near(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
+    store = shlex.quote(relative_path(run.context.store.root))
+    pages = {"view": f"{relative_path(scripts / 'stillhouse')} view {flow_run.name} --store {store}"}
     if run.record.pages.ui_command is not None:
-        pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{near(scripts / 'mlflow')} ui")
+        pages["MLflow"] = run.record.pages.ui_command.replace("mlflow ui", f"{relative_path(scripts / 'mlflow')} ui")
     if run.record.pages.run is not None:
         pages["run in MLflow"] = run.record.pages.run
     if flow_run.ui_url is not None and os.environ.get("PREFECT_API_URL"):
         pages["Prefect"] = str(flow_run.ui_url)
     else:
         home = os.environ.get("PREFECT_HOME")
-        setting = f"PREFECT_HOME={shlex.quote(near(Path(home)))} " if home else ""
-        pages["Prefect"] = f"{setting}{near(Path(sys.executable))} -m tasks.server.prefect_server"
+        setting = f"PREFECT_HOME={shlex.quote(relative_path(Path(home)))} " if home else ""
+        pages["Prefect"] = f"{setting}{relative_path(Path(sys.executable))} -m tasks.server.prefect_server"
     return pages
 
 
-def near(path: Path) -> str:
-    """The path as a person in this folder would type it."""
+def relative_path(path: Path) -> str:
+    """The path from the working directory; unchanged if it lies elsewhere."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

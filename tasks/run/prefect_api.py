@@ -1,7 +1,7 @@
 """What a run and Prefect's server tell each other: events for automations, and whether a flow run has ended.
 
-An event's related resources are added by Prefect: the flow run, its flow and its deployment, with their names. An
-automation that is to hear one flow alone matches the resource of role `flow` by its name.
+Prefect adds the flow run, its flow and its deployment to an event as related resources. An automation for one flow
+matches the resource of role `flow` by its name.
 """
 
 from typing import Final, Literal
@@ -17,32 +17,46 @@ from stillhouse.types import JsonObject
 EventName = Literal["stillhouse.dataset.created", "stillhouse.student.promoted", "stillhouse.student.kept"]
 
 DATASET_CREATED: Final = "stillhouse.dataset.created"
-"""A dataset that no earlier run had made. Resource: `stillhouse.dataset.FINGERPRINT`. Payload: `uri`, `fingerprint`,
-`num_rows`, and `config`, the whole config of the run that made it, for a training that is to follow."""
+"""A new dataset was created. Resource: `stillhouse.dataset.FINGERPRINT`. Payload: `uri`, `fingerprint`,
+`num_rows`, and `config`, the whole config of the run that made it, for a training to follow."""
 STUDENT_PROMOTED: Final = "stillhouse.student.promoted"
 """A student became the champion. Resource: `stillhouse.model.NAME`, by the registered model. Payload: `model`, the
-registered model's name; `student` and `version`, who is meant; `reference`, whom it was compared with (champion, or
-base while there is none); `message`, the decision and why; and `page`, its address in MLflow, or None."""
+registered model's name; `student` and `version`; `reference`, the model it was compared with (the champion, or the
+base while there is none); `message`, the decision and its reason; and `page`, its URL in MLflow, or None."""
 STUDENT_KEPT: Final = "stillhouse.student.kept"
-"""A student was measured and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
+"""A student was evaluated and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
 
 
 def emit(name: EventName, resource_id: str, payload: JsonObject) -> None:
-    """Sends an event to the Prefect server in the background; one that cannot be sent is logged, never raised.
+    """Sends an event to the Prefect server in the background; a failure is logged, never raised.
 
     Args:
-        name: what happened.
-        resource_id: what it happened to, in dotted form as automations match it.
-        payload: JSON, for the templates of an automation's message or parameters.
+        name: of the event.
+        resource_id: what it is about, in the dotted form that automations match.
+        payload: for the templates of an automation's message or parameters.
     """
     emit_event(name, resource={"prefect.resource.id": resource_id}, payload=payload)
 
 
 def has_ended(flow_run_id: str) -> bool:
-    """Whether a flow run is known to have ended; one of another server is not."""
+    """Whether a flow run is known to have ended; False if this server does not know it or does not answer."""
     try:
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(UUID(flow_run_id)).state
     except (ObjectNotFound, HTTPError):
         return False
     return state is not None and state.is_final()
+
+
+def is_gone_or_ended(flow_run_id: str) -> bool:
+    """Whether a flow run has ended or was deleted.
+
+    Raises:
+        httpx.HTTPError: the server does not answer.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(UUID(flow_run_id)).state
+        except ObjectNotFound:
+            return True
+    return state is None or state.is_final()

@@ -1,7 +1,7 @@
-"""Rollouts under way on the flow run's page and as curves in MLflow.
+"""Progress of running rollouts: a progress artifact on the flow run's page, and metrics in MLflow.
 
-Prefect is spoken to in a thread of its own, every few seconds and with the latest state only: a slow server holds no
-rollout up, and one that does not answer costs a warning.
+Both are updated from a thread, every few seconds and with the latest state only: a slow server delays no rollout, and
+one that does not answer costs a warning.
 """
 
 import contextvars
@@ -19,25 +19,25 @@ from stillhouse.progress.state import RolloutProgress
 from stillhouse.progress.text import counted, lines_of
 from stillhouse.tracking import TrackedRun
 
-_EVERY_S: Final = 5.0
-_PATIENCE_S: Final = 10.0
+_INTERVAL_S: Final = 5.0
+_JOIN_TIMEOUT_S: Final = 10.0
 """Longest wait for Prefect when the rollouts are done."""
 _logger = logging.getLogger("stillhouse.progress.state")
 
 
-class LivePage:
+class ProgressArtifact:
     """A `RolloutWatcher` that publishes the latest state every few seconds, and the last one when the block ends.
 
     Enter it inside a flow run: the artifact belongs to that run.
 
     Args:
-        record: the run in MLflow that gets the curves; their step is in seconds.
-        every_s: seconds between two states published.
-        clock: seconds that never go back.
+        record: MLflow run of the metrics; their step is in seconds.
+        every_s: seconds between updates.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
-        self, record: TrackedRun, *, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic
+        self, record: TrackedRun, *, every_s: float = _INTERVAL_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._record = record
         self._every_s = every_s
@@ -48,7 +48,7 @@ class LivePage:
         self._artifact: UUID | None = None
         self._warned = False
         self._ended = threading.Event()
-        # A thread starts without the context that tells Prefect which flow run it belongs to.
+        # Threads do not inherit the context that tells Prefect which flow run this is.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._publish_all,), name="live-page", daemon=True)
 
@@ -64,7 +64,7 @@ class LivePage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
 
     def _publish_all(self) -> None:
         while True:
@@ -92,13 +92,13 @@ class LivePage:
         # Whatever Prefect's client or its server raises, the rollouts it watches go on.
         except Exception as error:
             if not self._warned:
-                told = "the flow run's page does not show how rollouts stand: %s: %s. They go on"
-                _logger.warning(told, type(error).__name__, error)
+                message = "the flow run's page does not show the progress of rollouts: %s: %s. They go on"
+                _logger.warning(message, type(error).__name__, error)
             self._warned = True
 
 
 def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
-    """The state's figures by name; None where nobody knows."""
+    """The metrics of a state by name; None where unknown."""
     projected = state.usd_projected
     return {
         "done": state.done,
@@ -119,6 +119,6 @@ def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
 
 def _table(stage: str, state: RolloutProgress) -> str:
     rows = [("done", counted(state)), *lines_of(state)]
-    # What an endpoint says of itself may hold the table's own characters.
+    # Text from an endpoint may hold `|` or line breaks.
     cells = ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
     return "\n".join([f"| {stage} | |", "| --- | --- |", *cells])

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from stillhouse.config import TrackingConfig
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.tracking import start_run
-from tasks.run.progress_artifact import LivePage
+from tasks.run.progress_artifact import ProgressArtifact
 
 
 def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_the_flow_runs_page_shows_how_far_rollouts_are_and_what_limits_them(tmp_
 
     @flow
     def watched() -> str:
-        with LivePage(record, every_s=0.05) as page:
+        with ProgressArtifact(record, every_s=0.05) as page:
             for done in range(1, 5):
                 page.update_rollouts("rollouts", RolloutProgress(done=done, total=8, limit=3, limit_reason="a | b"))
         return str(flow_run.id)

@@ -15,12 +15,13 @@ from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FI
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
-from tasks.cache.stage import CACHED_STAGE, Stage, recall_shards
+from tasks.cache.shards import map_shards
+from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.difficulty import measure_difficulty
 from tasks.embeddings import embed
 from tasks.judging import judge
 from tasks.rollouts import Rollouts
-from tasks.run.context import Run, RunContext, start
+from tasks.run.context import Run, RunContext, start_flow
 from tasks.run.interruption import run_until_done
 from tasks.sampling import TRAJECTORIES_FILE
 
@@ -56,7 +57,7 @@ def rollouts(store: ArtifactStore) -> Rollouts:
 
 @flow
 def over_shards(config: DistillConfig) -> tuple[Run, list[list[Artifact] | None]]:
-    run = start(config, "over shards")
+    run = start_flow(config, "over shards")
     sampled = rollouts(run.context.store)
     return run, [stage(sampled, config, run) for stage in (judge, embed, measure_difficulty)]
 
@@ -123,17 +124,21 @@ async def lengths_task(shard: Artifact, key: str, context: RunContext) -> Artifa
 
 @flow
 def twice(config: DistillConfig, damage: Callable[[Artifact], None]) -> list[list[tuple[Artifact, bool]]]:
-    run = start(config, "twice")
+    run = start_flow(config, "twice")
     shards = list(rollouts(run.context.store).shards)
     passes = []
-    # Where everything is at hand, no task is needed.
+    # With every shard in the cache, no task is needed.
     for each in (lengths_task, None if damage is nothing else lengths_task):
-        told = []
-        work = recall_shards(
-            Stage("labels", 1), each, run, shards, heard=lambda _shard, cached, told=told: told.append(cached)
+        reported = []
+        work = map_shards(
+            Stage("labels", 1),
+            each,
+            run,
+            shards,
+            on_result=lambda _shard, cached, reported=reported: reported.append(cached),
         )
         passes.append(run_until_done(work))
-        assert sorted(told) == sorted(cached for _, cached in passes[-1])
+        assert sorted(reported) == sorted(cached for _, cached in passes[-1])
         damage(passes[-1][1][0])
     return passes
 
@@ -147,7 +152,7 @@ def forget(lost: Artifact) -> None:
 
 
 @pytest.mark.parametrize(("damage", "cached"), [(nothing, [True, True, True]), (forget, [True, False, True])])
-def test_what_is_at_hand_is_found_without_a_task_run_and_what_is_lost_is_made_again(
+def test_cached_shards_need_no_task_run_and_lost_ones_are_made_again(
     config_for: Callable[..., DistillConfig], damage: Callable[[Artifact], None], cached: list[bool]
 ) -> None:
     first, second = twice(config_for("http://nobody"), damage)

@@ -25,7 +25,7 @@ from tasks.evaluation import EVALUATION
 from tasks.remote.flow_run_stage import StageCall
 from tasks.rollout_shard import ROLLOUTS, Wanted
 from tasks.run.context import RunContext
-from tasks.run_stage import STAGES, inputs_here, perform
+from tasks.run_stage import STAGES, local_inputs, run_stage_call
 from tasks.training import SFT
 
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")
@@ -71,7 +71,7 @@ def stored(make_context: Callable[..., RunContext]) -> Artifact:
 
 def test_a_call_keeps_every_input_and_so_its_key(call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
     inputs = {**sft_inputs, "dataset": stored}
-    there = inputs_here(StageCall.model_validate(call_of("sft", inputs)))
+    there = local_inputs(StageCall.model_validate(call_of("sft", inputs)))
     assert there == inputs
     assert SFT.key(there) == SFT.key(inputs)
 
@@ -91,7 +91,7 @@ def test_the_other_stage_keeps_its_key_too(call_of: Any, stored: Artifact) -> No
         "tool_schemas": "none",
         "system_prompt": "Be brief.",
     }
-    assert stage.key(inputs_here(StageCall.model_validate(call_of("on_policy", inputs)))) == stage.key(inputs)
+    assert stage.key(local_inputs(StageCall.model_validate(call_of("on_policy", inputs)))) == stage.key(inputs)
 
 
 def test_an_evaluation_keeps_its_key_too_and_its_student_is_found_where_this_machine_has_it(
@@ -111,7 +111,7 @@ def test_an_evaluation_keeps_its_key_too_and_its_student_is_found_where_this_mac
     }
     call = call_of("evaluation", inputs)
     call["inputs"]["model"]["ref"] = call["weights"]["model"]["uri"] = elsewhere(stored)
-    there = inputs_here(StageCall.model_validate(call))
+    there = local_inputs(StageCall.model_validate(call))
     assert there == inputs
     assert EVALUATION.key(there) == EVALUATION.key(inputs)
 
@@ -129,7 +129,7 @@ def test_a_shard_of_rollouts_keeps_its_key_too(call_of: Any, stored: Artifact) -
         "metadata": stored,
         "wanted": Wanted(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
     }
-    there = inputs_here(StageCall.model_validate(call_of("rollouts", inputs)))
+    there = local_inputs(StageCall.model_validate(call_of("rollouts", inputs)))
     assert there == inputs
     assert ROLLOUTS.key(there) == ROLLOUTS.key(inputs)
 
@@ -139,17 +139,17 @@ def test_a_student_trained_before_is_found_where_this_machine_has_it(
 ) -> None:
     call = call_of("sft", {**sft_inputs, "start": START.model_copy(update={"ref": stored.uri})})
     call["inputs"]["start"]["ref"] = call["weights"]["start"]["uri"] = elsewhere(stored)
-    assert inputs_here(StageCall.model_validate(call))["start"].ref == stored.uri
+    assert local_inputs(StageCall.model_validate(call))["start"].ref == stored.uri
 
 
 def test_a_worker_of_another_version_refuses(call_of: Any, sft_inputs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"sft/v0-0 .* different versions of Stillhouse"):
-        perform(call_of("sft", sft_inputs, key="sft/v0-0"))
+        run_stage_call(call_of("sft", sft_inputs, key="sft/v0-0"))
 
 
 def test_a_stage_that_cannot_be_handed_over_is_refused(call_of: Any, sft_inputs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"'prompts' cannot run for another flow run; expected one of sft, on_policy"):
-        perform({**call_of("sft", sft_inputs), "stage": "prompts"})
+        run_stage_call({**call_of("sft", sft_inputs), "stage": "prompts"})
 
 
 def test_an_input_that_no_shared_store_holds_is_an_error_that_names_it(
@@ -159,4 +159,4 @@ def test_an_input_that_no_shared_store_holds_is_an_error_that_names_it(
     with pytest.raises(
         StoreError, match=r"rows\.jsonl is gone\. runtime\.store .* a folder that parent and worker share"
     ):
-        perform(call_of("sft", {**sft_inputs, "dataset": stored}))
+        run_stage_call(call_of("sft", {**sft_inputs, "dataset": stored}))

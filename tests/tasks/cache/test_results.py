@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.store import ArtifactStore
 from stillhouse.store.records import write_jsonl
 from stillhouse.types import Artifact
-from tasks.cache.results import artifacts_in, fetch_record, here, results_folder, share
+from tasks.cache.results import artifacts_in, download_record, results_folder, upload_result, with_local_paths
 
 URL = "s3://bucket/runs"
 KEY = "dataset/v1-0123"
@@ -42,11 +42,11 @@ def make(store: ArtifactStore, text: str = "one") -> Pair:
 def test_a_result_is_found_on_another_machine_with_the_bytes_it_stands_for(s3: Any, tmp_path: Path) -> None:
     there, other = ArtifactStore(URL, tmp_path / "there"), ArtifactStore(URL, tmp_path / "other")
     pair = make(there)
-    assert fetch_record(there, KEY) is None
-    share(pair, KEY, None, there)
-    assert fetch_record(other, KEY) is not None
+    assert download_record(there, KEY) is None
+    upload_result(pair, KEY, None, there)
+    assert download_record(other, KEY) is not None
     assert results_of(other).exists(KEY)
-    found = here(results_of(other).read(KEY).result, other)
+    found = with_local_paths(results_of(other).read(KEY).result, other)
     assert [artifact.fingerprint for artifact in artifacts_in(found)] == [pair.rows.fingerprint] * 2
     for artifact in artifacts_in(found):
         assert other.obtain(artifact) is None
@@ -57,31 +57,31 @@ def test_a_result_is_found_on_another_machine_with_the_bytes_it_stands_for(s3: A
 def test_the_record_goes_last_and_one_that_is_shared_is_only_read(s3: Any, tmp_path: Path) -> None:
     there, other = ArtifactStore(URL, tmp_path / "there"), ArtifactStore(URL, tmp_path / "other")
     pair = make(there)
-    share(pair, KEY, None, there)
+    upload_result(pair, KEY, None, there)
     puts = [path for method, path in s3.asked if method == "PUT"]
     assert puts[-1].endswith(KEY)
     for store in (there, other):
         s3.asked.clear()
-        shared = fetch_record(store, KEY)
-        share(pair, KEY, shared, store)
+        shared = download_record(store, KEY)
+        upload_result(pair, KEY, shared, store)
         assert set(s3.asked) <= {(method, f"/bucket/runs/results/{KEY}") for method in ("HEAD", "GET")}
 
 
 def test_a_result_made_again_elsewhere_takes_the_place_of_ones_own(s3: Any, tmp_path: Path) -> None:
     there, other = ArtifactStore(URL, tmp_path / "there"), ArtifactStore(URL, tmp_path / "other")
-    share(make(other), KEY, None, other)
+    upload_result(make(other), KEY, None, other)
     new = make(there, text="two")
-    share(new, KEY, fetch_record(there, "no/such-key"), there)
-    fetch_record(other, KEY)
-    found = here(results_of(other).read(KEY).result, other)
+    upload_result(new, KEY, download_record(there, "no/such-key"), there)
+    download_record(other, KEY)
+    found = with_local_paths(results_of(other).read(KEY).result, other)
     assert found.rows.fingerprint == new.rows.fingerprint
     assert other.obtain(found.rows) is None
 
 
 def test_a_record_is_shared_without_the_path_it_was_written_to(s3: Any, tmp_path: Path) -> None:
     there, other = ArtifactStore(URL, tmp_path / "there"), ArtifactStore(URL, tmp_path / "other")
-    share(make(there), KEY, None, there)
-    shared = fetch_record(other, KEY)
+    upload_result(make(there), KEY, None, there)
+    shared = download_record(other, KEY)
     assert json.loads(shared or b"")["metadata"]["storage_key"] == KEY
     own = json.loads((results_folder(other) / KEY).read_bytes())
     assert own["metadata"]["storage_key"] == str(results_folder(other) / KEY)
@@ -91,6 +91,6 @@ def test_a_store_that_is_a_folder_has_nothing_to_share(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     pair = make(store)
     before = (results_folder(store) / KEY).read_bytes()
-    assert fetch_record(store, KEY) is None
-    share(pair, KEY, None, store)
+    assert download_record(store, KEY) is None
+    upload_result(pair, KEY, None, store)
     assert (results_folder(store) / KEY).read_bytes() == before

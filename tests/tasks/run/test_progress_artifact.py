@@ -11,7 +11,7 @@ from stillhouse.config import TrackingConfig
 from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.tracking import start_run
 from stillhouse.tracking.client import connect
-from tasks.run.progress_artifact import LivePage, metrics_of
+from tasks.run.progress_artifact import ProgressArtifact, metrics_of
 
 NOBODY = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
 BUSY = RolloutProgress(
@@ -31,7 +31,7 @@ def test_a_prefect_that_nobody_answers_at_costs_one_warning_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = start_run(TrackingConfig(enabled=False), tmp_path, "generate")
-    with temporary_settings(NOBODY), LivePage(record, every_s=0.01) as page:
+    with temporary_settings(NOBODY), ProgressArtifact(record, every_s=0.01) as page:
         for done in range(1, 4):
             page.update_rollouts("rollouts", RolloutProgress(done=done, total=10))
             _wait_for(lambda: [r for r in caplog.records if r.name == "stillhouse.progress.state"])
@@ -44,7 +44,7 @@ def test_a_prefect_that_nobody_answers_at_costs_one_warning_and_nothing_else(
 def test_mlflow_gets_a_curve_of_each_figure_that_is_known(tmp_path: Path) -> None:
     clock = iter([100.0, 107.0, 131.0])
     with start_run(TrackingConfig(), tmp_path, "generate") as record, temporary_settings(NOBODY):
-        with LivePage(record, every_s=0.01, clock=lambda: next(clock)) as page:
+        with ProgressArtifact(record, every_s=0.01, clock=lambda: next(clock)) as page:
             page.update_rollouts("rollouts", BUSY)
             _wait_for(lambda: page._published)
             page.update_rollouts("rollouts", RolloutProgress(done=10, total=10, usd=0.9))
