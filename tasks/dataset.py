@@ -40,12 +40,12 @@ DATASET = Stage("dataset", version=2)
 
 
 def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """The training rows made of a run's rollouts.
+    """Labels, filters and selects the rollouts of a run, and returns the dataset of training rows.
 
     Raises:
         InputError: no row is kept; the message holds the funnel.
-        ConfigError: the config names what cannot be used, or a score or a tag that no row has.
-        FailureBudgetExceeded, EndpointError: a judge, the student or an endpoint of embeddings failed too often.
+        ConfigError: the config names a file, score or tag that does not exist.
+        FailureBudgetExceeded, EndpointError: the judge, the student or the embeddings failed too often.
     """
     dataset = config.dataset
     labels = label(rollouts, config, run)
@@ -73,7 +73,7 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
 
 
 def _price(teacher: TeacherConfig) -> JsonObject | None:
-    """What the config knows of the teacher's price; rows carry what they really cost."""
+    """The teacher's price where the config states one; rows hold the actual costs."""
     price = stated_price(teacher)
     if price is None and teacher.prices_file is not None:
         price = price_in_file(teacher.prices_file, teacher.model)
@@ -93,7 +93,7 @@ def _find_duplicates(labels: list[Artifact], config: DuplicatesConfig, run: Run)
 
 
 def _fingerprint(path: Path) -> JsonObject:
-    """What an earlier dataset holds; one that is missing is told of when it is read."""
+    """SHA-256 by file of an earlier dataset; a missing one raises when it is read."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     return {file.name: file_sha256(file) for file in files if file.is_file()}
 
@@ -102,7 +102,7 @@ def _fingerprint(path: Path) -> JsonObject:
 def duplicates_task(
     labels: list[Artifact], duplicates: DuplicatesConfig, earlier: list[JsonObject], key: str, context: RunContext
 ) -> Artifact:
-    """Finds which rows and prompts repeat each other, in this set and in earlier ones."""
+    """Finds rows and prompts that repeat each other or those of earlier datasets."""
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
         parts = find_duplicates([_shard(artifact) for artifact in labels], duplicates, folder)
@@ -130,19 +130,19 @@ def dataset_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Keeps what the config allows and writes kept and rejected rows with their card and report."""
+    """Applies filters and selection; writes kept and rejected rows, the card and the report."""
     parts = [Path(duplicates.uri) / name for name in duplicates.facts["parts"]]
 
-    def beside(side: list[Artifact] | None, index: int, name: str) -> Path | None:
-        return None if side is None else Path(side[index].uri) / name
+    def shard_file(artifacts: list[Artifact] | None, index: int, name: str) -> Path | None:
+        return None if artifacts is None else Path(artifacts[index].uri) / name
 
     shards = [
         replace(
             _shard(artifact),
             duplicates=part,
-            judge=beside(judge, index, JUDGE_FILE),
-            difficulty=beside(difficulty, index, DIFFICULTY_FILE),
-            embeddings=beside(embeddings, index, EMBEDDINGS_FILE),
+            judge=shard_file(judge, index, JUDGE_FILE),
+            difficulty=shard_file(difficulty, index, DIFFICULTY_FILE),
+            embeddings=shard_file(embeddings, index, EMBEDDINGS_FILE),
         )
         for index, (artifact, part) in enumerate(zip(labels, parts, strict=True))
     ]

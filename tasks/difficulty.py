@@ -33,7 +33,7 @@ DIFFICULTY = Stage("difficulty", version=2)
 
 
 def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
-    """How hard each shard's rows are for the student, as folders that hold `DIFFICULTY_FILE`; None if not measured.
+    """Measures how hard each shard's rows are for the student; returns artifacts with `DIFFICULTY_FILE`, None if off.
 
     Raises:
         ConfigError: the student cannot be loaded.
@@ -53,7 +53,7 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
     def shard_inputs(shard: Artifact) -> Mapping[str, Artifact | None]:
         return rollouts.metadata_of(shard) if labels.student_samples else {"metadata": None}
 
-    asked = map_shards(
+    work = map_shards(
         DIFFICULTY,
         difficulty_task,
         run,
@@ -63,12 +63,12 @@ def measure_difficulty(rollouts: Rollouts, config: DistillConfig, run: Run) -> l
         **_inputs(config),
     )
     with rollout_stage("difficulty", steps * sum(shard.num_rows for shard in rollouts.shards)):
-        results = run_until_done(asked)
+        results = run_until_done(work)
     return record_shards(DIFFICULTY, results, run, seconds=time.monotonic() - started)
 
 
 def _inputs(config: DistillConfig) -> JsonObject:
-    """What difficulty depends on; None for what only the half that is off would need."""
+    """Inputs of the stage; None for those of the half (likelihoods, pass rates) that is off."""
     labels = config.dataset.labels
     inputs: JsonObject = {
         "model": base_student(config.student),
@@ -78,7 +78,7 @@ def _inputs(config: DistillConfig) -> JsonObject:
     if labels.student_samples:
         inputs |= {
             "rollouts": student_rollouts(config.rollouts, labels.student_samples),
-            # Rewards score trajectories and sample none.
+            # Rewards score trajectories; sampling does not depend on them.
             "tools": config.tools.model_copy(update={"rewards_file": None}),
             "tool_schemas": digest(Toolbox.from_config(config.tools).schemas()),
         }
@@ -97,7 +97,7 @@ async def difficulty_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Measures one shard. The student's answers are in the journal, whatever happens to this task."""
+    """Measures one shard. The student's answers go to the journal, so a failure loses none."""
     trajectories = list(read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE))
     rates: dict[str, float] = {}
     facts: JsonObject = {}
@@ -110,7 +110,7 @@ async def difficulty_task(
     measured = {"rows_scored": sum(nll is not None for nll in nlls), "prompts_rated": len(rates)}
     steps = (max_length is not None) + (0 if rollouts is None else rollouts.num_samples)
     PartProgress("difficulty", f"{key}/rest", len(trajectories) * steps - facts.get("trajectories", 0)).skip()
-    rows = [(nll, rates.get(one.prompt_id)) for nll, one in zip(nlls, trajectories, strict=True)]
+    rows = [(nll, rates.get(trajectory.prompt_id)) for nll, trajectory in zip(nlls, trajectories, strict=True)]
     return context.store.write(
         "difficulty",
         digest(key),
@@ -127,13 +127,13 @@ async def _pass_rates(
     key: str,
     context: RunContext,
 ) -> tuple[dict[str, float], JsonObject]:
-    """The student's pass rates by prompt id, and the figures of its rollouts."""
+    """The student's pass rates by prompt id, and the summary of its rollouts."""
     prompts = student_prompts(trajectories)
-    about = read_metadata(metadata_file(metadata))
-    asked = list(prompts.values())
-    part = PartProgress("difficulty", f"{key}/answers", len(asked) * rollouts.num_samples)
+    rows = read_metadata(metadata_file(metadata))
+    distinct = list(prompts.values())
+    part = PartProgress("difficulty", f"{key}/answers", len(distinct) * rollouts.num_samples)
     async with endpoint_of(model, None, context.runtime) as endpoint:
-        told = {prompt.id: about[known].metadata for known, prompt in prompts.items() if known in about}
-        sampled = await sample(asked, endpoint, rollouts, tools, context, part, part=key, metadata=told)
+        by_prompt = {prompt.id: rows[source].metadata for source, prompt in prompts.items() if source in rows}
+        sampled = await sample(distinct, endpoint, rollouts, tools, context, part, part=key, metadata=by_prompt)
     check_failures(sampled, rollouts.failure_budget)
-    return pass_rates(sampled.trajectories, prompts, about), sampled.facts
+    return pass_rates(sampled.trajectories, prompts, rows), sampled.facts

@@ -28,13 +28,11 @@ EMBEDDINGS = Stage("embeddings", version=1)
 
 
 def embed(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
-    """The prompts of each shard's trajectories as vectors, as folders that hold `EMBEDDINGS_FILE`.
-
-    None where no endpoint is named.
+    """Embeds the prompts of each shard's trajectories; returns artifacts with `EMBEDDINGS_FILE`, None if off.
 
     Raises:
         EndpointError: the endpoint cannot be used.
-        BudgetReached: the run may spend no more.
+        BudgetReached: the run's budget is spent.
     """
     section = config.dataset.embeddings
     if section.base_url is None:

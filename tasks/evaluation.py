@@ -1,6 +1,6 @@
 """Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts.
 
-A student is measured where it is trained: by `runtime.training_deployment`, where there is one.
+A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
 """
 
 from itertools import islice
@@ -33,11 +33,11 @@ EVALUATION = Stage("evaluation", version=3)
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """What `model` samples on the held-out prompts, with the figures of `stillhouse.evaluation.measure` as its facts.
+    """Samples `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
 
     Raises:
         InputError: no prompt was held out.
-        TrainingError: the flow run that measures it failed, was cancelled, or crashed too often.
+        TrainingError: the flow run that evaluates it failed, was cancelled, or crashed too often.
     """
     if prompts.held_out.num_rows == 0:
         raise InputError(
@@ -46,7 +46,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         )
     is_behind_endpoint = model.name == "teacher" and config.teacher.base_url is not None
     artifact: Artifact = call_stage_on(
-        # An endpoint needs no device of ours.
+        # An endpoint needs no GPU of ours.
         None if is_behind_endpoint else config.runtime.training_deployment,
         EVALUATION,
         evaluation_task,
@@ -67,14 +67,14 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:
-    """SHA-256 of the file of rewards; None where there is none.
+    """SHA-256 of the rewards file; None if there is none.
 
     Raises:
         ConfigError: the file does not load.
     """
     if tools.rewards_file is None:
         return None
-    # A file that does not load is told of before anything is sampled.
+    # Fails before anything is sampled if the file does not load.
     RewardSet.from_config(tools)
     return file_sha256(Path(tools.rewards_file))
 
@@ -94,7 +94,7 @@ def evaluation_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Samples the model on the held-out prompts, verifies its answers, and scores its tokens by the teacher."""
+    """Samples the model on the held-out prompts, verifies its answers, and scores its tokens with the teacher."""
     rows = list(islice(read_prompts(prompts_file(prompts)), evaluation.max_prompts))
     config = RolloutsConfig(
         num_samples=evaluation.num_samples,
@@ -109,16 +109,16 @@ def evaluation_task(
     )
     part = PartProgress(f"evaluate {model.name}", key, len(rows) * config.num_samples)
 
-    async def ask() -> Sampled:
+    async def sample_model() -> Sampled:
         async with endpoint_of(model, teacher, context.runtime) as endpoint:
             return await sample(rows, endpoint, config, tools, context, part, part=key, teacher=teacher)
 
-    sampled = run_until_done(ask())
+    sampled = run_until_done(sample_model())
     check_failures(sampled, evaluation.failure_budget)
-    about = read_metadata(metadata_file(metadata))
-    facts = {**sampled.facts, **measure(sampled.trajectories, about, confidence=evaluation.confidence)}
+    prompt_metadata = read_metadata(metadata_file(metadata))
+    facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
     if tools.rewards_file is not None:
-        facts |= run_until_done(mean_rewards(sampled.trajectories, about, RewardSet.from_config(tools)))
+        facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, RewardSet.from_config(tools)))
     facts["teacher_kl"] = (
         None
         if scorer is None

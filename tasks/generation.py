@@ -1,8 +1,8 @@
-"""From prompts to a dataset: rollouts, and what is made of them; where there is a target, until it is met.
+"""From prompts to a dataset: rollouts, then rows; with a target number of rows, in rounds until it is met.
 
-While the teacher is sampled, each shard of prompts knows what it owes and stops once that passes the filters. What
-only the whole set can tell (duplicates, a judge, choices among rows) may leave it short; then the shards owe what is
-missing, and go on from where they were: what was answered is in the journal.
+Each shard of prompts has a quota of rows, and sampling it stops once so many pass the filters. Filters over the whole
+set (duplicates, a judge, selection) may still leave the dataset short; then quotas rise by the missing rows, and
+sampling continues with the earlier answers from the journal.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
 from tasks.prompts import PromptSets
-from tasks.rollout_shard import Wanted
+from tasks.rollout_shard import ShardTarget
 from tasks.rollouts import sample_teacher
 from tasks.run.context import Run
 from tasks.run.flow_run_page import show_dataset
@@ -30,22 +30,26 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
     """The training rows of a run, from its teacher's rollouts or from those of `rollouts.trajectories_file`.
 
     Raises:
-        NothingKept: no row is; the message holds the funnel.
+        NothingKept: no row is kept; the message holds the funnel.
         FailureBudgetExceeded, EndpointError: as `tasks.rollouts.sample_teacher`.
     """
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)
-    _tell_of_dataset(run)
+    _emit_dataset_created(run)
     return dataset
 
 
-def _tell_of_dataset(run: Run) -> None:
-    """An event where this run made a dataset that none had made before."""
+def _emit_dataset_created(run: Run) -> None:
+    """Emits an event if this run made the dataset, rather than reused it."""
     for outcome in run.stages:
         if outcome.name == "dataset" and not outcome.cached:
             dataset = outcome.result
-            about = {"uri": dataset.uri, "fingerprint": dataset.fingerprint, "num_rows": dataset.num_rows}
-            payload = {**about, "config": run.config.model_dump(mode="json")}
+            payload = {
+                "uri": dataset.uri,
+                "fingerprint": dataset.fingerprint,
+                "num_rows": dataset.num_rows,
+                "config": run.config.model_dump(mode="json"),
+            }
             emit(DATASET_CREATED, f"stillhouse.dataset.{dataset.fingerprint}", payload)
 
 
@@ -56,17 +60,17 @@ def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     target = config.dataset.selection.target_rows
     if target is None:
         return build_dataset(sample_teacher(prompts, config, run), prompts, config, run)
-    debts = ShardQuotas(target, config.dataset.selection.max_candidates)
+    quotas = ShardQuotas(target, config.dataset.selection.max_candidates)
     while True:
-        rollouts = sample_teacher(prompts, config, run, wanted=lambda shards: _wanted(debts, shards, config))
+        rollouts = sample_teacher(prompts, config, run, wanted=lambda shards: _shard_targets(quotas, shards, config))
         try:
             dataset = build_dataset(rollouts, prompts, config, run)
         except NothingKept:
-            if debts.raise_by(target, rollouts):
+            if quotas.raise_by(target, rollouts):
                 continue
             raise
         missing = target - dataset.num_rows
-        if missing > 0 and debts.raise_by(missing, rollouts):
+        if missing > 0 and quotas.raise_by(missing, rollouts):
             continue
         if missing > 0:
             get_run_logger().warning(
@@ -79,16 +83,16 @@ def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
         return dataset
 
 
-def _wanted(debts: ShardQuotas, shards: Sequence[Artifact], config: DistillConfig) -> list[Wanted]:
-    debts.share([shard.num_rows for shard in shards])
+def _shard_targets(quotas: ShardQuotas, shards: Sequence[Artifact], config: DistillConfig) -> list[ShardTarget]:
+    quotas.share([shard.num_rows for shard in shards])
     acceptance = Acceptance(
-        # Who sampled a trajectory makes no difference to whether it passes.
+        # Whether a trajectory passes does not depend on who sampled it.
         labelling=Labelling.of(config.dataset, tools=config.tools, student=config.student.model),
         dataset=config.dataset,
         max_tokens=max_row_tokens(config.dataset, config.student.max_length),
     )
     per_prompt = config.dataset.selection.rows_per_prompt
     return [
-        Wanted(rows=one.rows, max_candidates=one.max_candidates, per_prompt=per_prompt, acceptance=acceptance)
-        for one in debts.shards
+        ShardTarget(rows=quota.rows, max_candidates=quota.max_candidates, per_prompt=per_prompt, acceptance=acceptance)
+        for quota in quotas.shards
     ]

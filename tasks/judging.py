@@ -30,18 +30,17 @@ JUDGE = Stage("judge", version=1)
 
 
 def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact] | None:
-    """What the judge says of each shard's trajectories, as folders that hold `JUDGE_FILE`; None where it is not asked.
+    """Grades each shard's trajectories; returns artifacts that hold `JUDGE_FILE`, or None if the judge is off.
 
     Raises:
-        ConfigError: the rubric cannot be asked, or the judge's section wants what no batch endpoint can do.
+        ConfigError: the rubric cannot be used, or the judge needs what batch endpoints do not support.
         FailureBudgetExceeded: more judgements of a shard failed than the config allows.
-        EndpointError: the judge cannot be asked.
-        BudgetReached: the run may spend no more.
+        EndpointError: the judge's endpoint cannot be used.
+        BudgetReached: the run's budget is spent.
     """
     judging = config.dataset.judge
     if not judging.enabled:
         return None
-    # What cannot be asked is told of before anything is.
     require_batchable(judging.model, judge_rollouts(judging, verdict=True), ToolsConfig(), ModelRole.JUDGE)
     started = time.monotonic()
     inputs: dict[str, Any] = {"judge": judging, "model": teacher_model(judging.model)}
@@ -62,17 +61,17 @@ def judge(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 async def judge_task(
     shard: Artifact, metadata: Artifact, judge: JudgeConfig, model: Model, key: str, context: RunContext
 ) -> Artifact:
-    """Asks the judge about one shard. Everything paid for is in the journal, whatever happens to this task."""
+    """Grades one shard. Every answer goes to the journal, so a failure loses none."""
     questions = _questions(Path(shard.uri) / TRAJECTORIES_FILE, metadata, judge)
-    sampled = await _ask([one for one in questions if one is not None], judge, model, key, context)
+    sampled = await _ask([question for question in questions if question is not None], judge, model, key, context)
     num_asked = len(sampled.trajectories)
-    # Rows that cost nothing are done as well.
+    # Rows without a question count as done.
     PartProgress("judge", f"{key}/not asked", len(questions) * judge.num_samples - num_asked).skip()
     check_failures(sampled, judge.failure_budget)
     judgements: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for judgement in sampled.trajectories:
         judgements[judgement.prompt_id].append(judgement)
-    rows = [None if one is None else combine(judgements[one.prompt.id], judge) for one in questions]
+    rows = [None if question is None else combine(judgements[question.prompt.id], judge) for question in questions]
     return context.store.write(
         "judge",
         digest(key),
@@ -81,24 +80,26 @@ async def judge_task(
 
 
 def _questions(trajectories: Path, metadata: Artifact, judge: JudgeConfig) -> list[Question | None]:
-    """What to ask about each trajectory."""
-    about = read_metadata(metadata_file(metadata))
-    return [question_of(one, about.get(one.prompt_id), judge) for one in read_trajectories(trajectories)]
+    """The question about each trajectory; None where there is nothing to grade."""
+    rows = read_metadata(metadata_file(metadata))
+    return [
+        question_of(trajectory, rows.get(trajectory.prompt_id), judge) for trajectory in read_trajectories(trajectories)
+    ]
 
 
 async def _ask(
     questions: Sequence[Question], judge: JudgeConfig, model: Model, key: str, context: RunContext
 ) -> Sampled:
-    """The judgements of each distinct question, those with a verdict and those without one after the other."""
-    sampled: list[Sampled] = []
+    """Samples the judgements of each distinct question: first those without a verdict, then those with one."""
+    batches: list[Sampled] = []
     for verdict in (False, True):
-        distinct = {one.prompt.id: one.prompt for one in questions if one.verdict is verdict}
+        distinct = {question.prompt.id: question.prompt for question in questions if question.verdict is verdict}
         if not distinct:
             continue
         part = f"{key}/{'verdicts' if verdict else 'grades'}"
         watcher = PartProgress("judge", part, len(distinct) * judge.num_samples)
         async with endpoint_of(model, judge.model, context.runtime, ModelRole.JUDGE) as endpoint:
-            sampled.append(
+            batches.append(
                 await sample(
                     list(distinct.values()),
                     endpoint,
@@ -110,5 +111,5 @@ async def _ask(
                     teacher=judge.model,
                 )
             )
-    facts = add_up([one.facts for one in sampled])
-    return Sampled([trajectory for one in sampled for trajectory in one.trajectories], facts)
+    facts = add_up([batch.facts for batch in batches])
+    return Sampled([trajectory for batch in batches for trajectory in batch.trajectories], facts)

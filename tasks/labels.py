@@ -1,4 +1,4 @@
-"""Labels: what is measured of each trajectory, a shard at a time, in processes of this machine or on a cluster."""
+"""Labels: the measurements of each trajectory, a shard at a time, in processes of this machine or on a cluster."""
 
 import asyncio
 import os
@@ -26,30 +26,30 @@ from tasks.sampling import TRAJECTORIES_FILE
 LABELS = Stage("labels", version=4)
 
 _WORTH_PROCESSES: Final = 4000
-"""Rows from which other processes are worth the seconds it takes them to import what they need, unless asked for."""
+"""Rows from which worker processes are worth the seconds of their imports, unless the config asks for them."""
 
 
 def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]:
-    """Each shard's trajectories with everything measured of them that needs no other model.
+    """Labels each shard's trajectories with every measurement that needs no other model.
 
     Raises:
-        ConfigError: a file or a tokenizer that the config names cannot be used.
+        ConfigError: a file or tokenizer of the config cannot be used.
         InputError: an evaluation set cannot be read.
     """
     started = time.monotonic()
     labelling = Labelling.of(
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
-    with _workers(run.context.runtime, rollouts.shards) as (call, at_once):
+    with _workers(run.context.runtime, rollouts.shards) as (run_task, max_concurrent):
         work = map_shards(
             LABELS,
             label_task,
             run,
             rollouts.shards,
-            on_result=_Shown(_num_rows(rollouts.shards)),
+            on_result=_LabelProgress(_num_rows(rollouts.shards)),
             shard_inputs=rollouts.metadata_of,
-            at_once=at_once,
-            call=call,
+            max_concurrent=max_concurrent,
+            run_task=run_task,
             labelling=labelling,
         )
         results = run_until_done(work)
@@ -58,13 +58,13 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 
 @contextmanager
 def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[RunTask, int]]:
-    """Where labels are made: on a cluster, in other processes where that pays, or here; and how many shards at once."""
+    """Yields what runs the tasks (a cluster, this process or its workers), and the number of concurrent shards."""
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
         num_workers = runtime.label_processes or os.cpu_count() or 1
-        with ray_workers(runtime, num_workers=num_workers) as call:
-            yield call, max(1, len(shards))
+        with ray_workers(runtime, num_workers=num_workers) as run_task:
+            yield run_task, max(1, len(shards))
         return
     num_processes = runtime.label_processes
     if num_processes is None:
@@ -80,8 +80,8 @@ def _num_rows(shards: Sequence[Artifact]) -> int:
     return sum(shard.num_rows for shard in shards)
 
 
-class _Shown:
-    """Shows how many of `total` trajectories have their labels."""
+class _LabelProgress:
+    """Counts labelled trajectories of `total`, a shard at a time."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -24,8 +24,8 @@ from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 ROLLOUTS = Stage("rollouts", version=1)
 
 
-class Wanted(BaseModel):
-    """What one shard should give where the dataset has a target; without one it gives every sample."""
+class ShardTarget(BaseModel):
+    """Number of accepted trajectories to sample in one shard, where the dataset has a target."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,15 +47,15 @@ async def rollouts_task(
     tools: ToolsConfig,
     tool_schemas: str,
     metadata: Artifact | None,
-    wanted: Wanted | None,
+    wanted: ShardTarget | None,
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Samples the teacher for one shard. Everything paid for is in the journal, whatever happens to this task."""
+    """Samples the teacher for one shard. Every answer goes to the journal, so a failure loses none."""
     prompts = list(read_prompts(prompts_file(shard)))
     part = PartProgress("rollouts", key, len(prompts) * rollouts.num_samples)
-    about = _metadata_of(prompts, metadata)
-    plan = None if wanted is None else _plan(prompts, rollouts, wanted, about)
+    prompt_metadata = _metadata_of(prompts, metadata)
+    plan = None if wanted is None else _plan(prompts, rollouts, wanted, prompt_metadata)
     async with endpoint_of(model, teacher, context.runtime) as endpoint:
         sampled = await sample(
             prompts,
@@ -66,7 +66,7 @@ async def rollouts_task(
             part,
             part=key,
             teacher=teacher,
-            metadata={prompt: one.metadata for prompt, one in about.items()},
+            metadata={prompt: row.metadata for prompt, row in prompt_metadata.items()},
             plan=plan,
         )
     check_failures(sampled, rollouts.failure_budget)
@@ -79,7 +79,7 @@ async def rollouts_task(
 
 
 def _plan(
-    prompts: list[Prompt], rollouts: RolloutsConfig, wanted: Wanted, metadata: dict[str, PromptMetadata]
+    prompts: list[Prompt], rollouts: RolloutsConfig, wanted: ShardTarget, metadata: dict[str, PromptMetadata]
 ) -> UntilAccepted:
     return UntilAccepted(
         prompts,
@@ -92,14 +92,13 @@ def _plan(
 
 
 def keys_of_shard(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of the rollouts of a shard, by the arguments of its task."""
+    """Yields the keys of a shard's rollouts, given the arguments of its task."""
     prompts = list(read_prompts(prompts_file(arguments["shard"])))
     toolbox = Toolbox.from_config(arguments["tools"])
-    about = _metadata_of(prompts, arguments["metadata"])
-    told = {prompt: one.metadata for prompt, one in about.items()}
-    return rollout_keys(prompts, arguments["rollouts"], toolbox, arguments["model"].fingerprint, told)
+    metadata = {prompt: row.metadata for prompt, row in _metadata_of(prompts, arguments["metadata"]).items()}
+    return rollout_keys(prompts, arguments["rollouts"], toolbox, arguments["model"].fingerprint, metadata)
 
 
 def _metadata_of(prompts: Sequence[Prompt], metadata: Artifact | None) -> dict[str, PromptMetadata]:
-    about = {} if metadata is None else read_metadata(metadata_file(metadata))
-    return {prompt.id: about[prompt.id] for prompt in prompts if prompt.id in about}
+    rows = {} if metadata is None else read_metadata(metadata_file(metadata))
+    return {prompt.id: rows[prompt.id] for prompt in prompts if prompt.id in rows}

@@ -1,4 +1,4 @@
-"""What each shard of prompts owes to a dataset of so many rows."""
+"""Quotas: how many accepted rows each shard of prompts contributes to a dataset with a target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tasks.rollouts import Rollouts
 
 @dataclass(slots=True)
 class ShardQuota:
-    """What one shard owes."""
+    """Rows that one shard should contribute, and most rollouts for them."""
 
     num_prompts: int
     rows: int
@@ -16,7 +16,7 @@ class ShardQuota:
 
 
 class ShardQuotas:
-    """What the shards owe together.
+    """The quotas of all shards.
 
     Args:
         target: accepted rows.
@@ -29,36 +29,36 @@ class ShardQuotas:
         self._max_candidates = max_candidates
 
     def share(self, sizes: Sequence[int]) -> None:
-        """Shares the target out by the number of prompts of each shard, the first time this is called."""
+        """Divides the target among the shards by their number of prompts; later calls change nothing."""
         if not self.shards:
             rows = _parts(self._target, sizes)
             most = [None] * len(sizes) if self._max_candidates is None else _parts(self._max_candidates, sizes)
-            self.shards = [ShardQuota(*debt) for debt in zip(sizes, rows, most, strict=True)]
+            self.shards = [ShardQuota(*quota) for quota in zip(sizes, rows, most, strict=True)]
 
     def raise_by(self, missing: int, rollouts: Rollouts) -> bool:
-        """Adds what is missing to the shards that can give more; False if none can.
+        """Adds the missing rows to the quotas of shards that can sample more; False if none can.
 
-        A shard that gave less than it owed without being stopped by its part of the candidates has no more to give.
+        A shard that missed its quota without reaching its `max_candidates` has no candidates left.
         """
-        given = [(shard.facts["accepted"], shard.facts["trajectories"]) for shard in rollouts.shards]
+        counts = [(shard.facts["accepted"], shard.facts["trajectories"]) for shard in rollouts.shards]
         able = [
-            debt
-            for debt, (accepted, candidates) in zip(self.shards, given, strict=True)
-            if accepted >= debt.rows or candidates == debt.max_candidates
+            quota
+            for quota, (accepted, candidates) in zip(self.shards, counts, strict=True)
+            if accepted >= quota.rows or candidates == quota.max_candidates
         ]
         spare = None
         if self._max_candidates is not None:
-            spare = self._max_candidates - sum(candidates for _, candidates in given)
-            for debt, (_, candidates) in zip(self.shards, given, strict=True):
-                debt.max_candidates = candidates
+            spare = self._max_candidates - sum(candidates for _, candidates in counts)
+            for quota, (_, candidates) in zip(self.shards, counts, strict=True):
+                quota.max_candidates = candidates
         if not able or spare == 0:
             return False
-        sizes = [debt.num_prompts for debt in able]
-        for debt, rows in zip(able, _parts(missing, sizes), strict=True):
-            debt.rows += rows
+        sizes = [quota.num_prompts for quota in able]
+        for quota, rows in zip(able, _parts(missing, sizes), strict=True):
+            quota.rows += rows
         if spare is not None:
-            for debt, candidates in zip(able, _parts(spare, sizes), strict=True):
-                debt.max_candidates = (debt.max_candidates or 0) + candidates
+            for quota, candidates in zip(able, _parts(spare, sizes), strict=True):
+                quota.max_candidates = (quota.max_candidates or 0) + candidates
         return True
 
 

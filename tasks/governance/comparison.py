@@ -1,4 +1,4 @@
-"""Comparison: every model of a run on the same held-out prompts, against the champion or, without one, the base."""
+"""Comparison: each model of a run with the champion, or with the base if there is none, on the held-out prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,27 +30,27 @@ _LINES: Final = TypeAdapter(list[Compared])
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Who was compared, and what came of it."""
+class ComparedModels:
+    """The models of a comparison and its results."""
 
     reference: Model
-    """Whom the others were compared with."""
+    """The model that the others were compared with."""
     champion: Registered | None
     students: Sequence[Model]
-    """Those that may become the champion."""
+    """Candidates for promotion."""
     lines: list[Compared]
     evaluations: dict[str, JsonObject]
-    """Figures of `stillhouse.evaluation.measure` by model."""
+    """Metrics of `stillhouse.evaluation.measure` by model."""
 
 
 def compare(
     base: Model, champion: Registered | None, students: Sequence[Model], prompts: PromptSets, run: Run
-) -> Comparison:
-    """Measures base, champion, students and teacher on the held-out prompts and compares them prompt by prompt.
+) -> ComparedModels:
+    """Evaluates base, champion, students and teacher on the held-out prompts and compares them prompt by prompt.
 
     Raises:
         InputError: no prompt was held out.
-        FailureBudgetExceeded, EndpointError: a model could not be asked.
+        FailureBudgetExceeded, EndpointError: a model could not be sampled.
     """
     champions = [] if champion is None else [champion.model]
     reference = champions[0] if champions else base
@@ -69,7 +69,7 @@ def compare(
         rewards_sha256=rewards_digest(run.config.tools),
     )
     figures = {model.name: evaluation.facts for model, evaluation in zip(models, evaluations, strict=True)}
-    return Comparison(reference, champion, students, read_lines(artifact), figures)
+    return ComparedModels(reference, champion, students, read_lines(artifact), figures)
 
 
 @task(name="comparison", **CACHED_STAGE)
@@ -84,16 +84,18 @@ def comparison_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Verifies what each model answered, and compares the models with the reference on what both were measured on."""
-    about = read_metadata(metadata_file(metadata))
+    """Verifies the answers of each model, and compares it with the reference on the prompts that both answered."""
+    prompt_metadata = read_metadata(metadata_file(metadata))
     values = {}
     for name, evaluation in zip(models, evaluations, strict=True):
         trajectories = list(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE))
         rewards = (
-            {} if tools is None else run_until_done(reward_totals(trajectories, about, RewardSet.from_config(tools)))
+            {}
+            if tools is None
+            else run_until_done(reward_totals(trajectories, prompt_metadata, RewardSet.from_config(tools)))
         )
-        values[name] = prompt_values(trajectories, about, rewards)
-    tags = {prompt: one.tag for prompt, one in about.items()}
+        values[name] = prompt_values(trajectories, prompt_metadata, rewards)
+    tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags, confidence=confidence)
     facts = {"reference": reference, **_figures(lines)}
     return context.store.write(
@@ -107,7 +109,7 @@ def read_lines(comparison: Artifact) -> list[Compared]:
 
 
 def _figures(lines: Sequence[Compared]) -> JsonObject:
-    """Small figures for MLflow: gain and two-sided p of each model's accuracy and reward."""
+    """Metrics for MLflow: difference and two-sided p-value of each model's accuracy and reward."""
     figures = {}
     for name in dict.fromkeys(line.model for line in lines):
         for metric in ("accuracy", "reward"):

@@ -1,4 +1,4 @@
-"""Promotion: the alias of the champion moves to the student that deserves it, and everyone is told why."""
+"""Promotion: the champion's alias moves to the best student that passes the rule; the reason is published."""
 
 import logging
 from collections.abc import Mapping
@@ -13,47 +13,47 @@ from stillhouse.store.artifacts import artifact_in
 from stillhouse.tracking.metadata import MAX_TAG_CHARS, shorten
 from stillhouse.tracking.registry import move_alias
 from stillhouse.types import Artifact
-from tasks.governance.comparison import Comparison
+from tasks.governance.comparison import ComparedModels
 from tasks.governance.registry import register
 from tasks.run.context import Run
 from tasks.run.prefect_api import STUDENT_KEPT, STUDENT_PROMOTED, emit
 
 _TAG: Final = "promotion"
-"""Of the MLflow run and of each version: whether it was promoted, and why."""
+"""Tag of the MLflow run and of each version: the decision and its reason."""
 _logger = logging.getLogger("stillhouse.promotion")
 
 
-def promote(comparison: Comparison, run: Run) -> None:
-    """Gives the best student the champion's alias in MLflow if it passes the rule; nothing where promotion is off.
+def promote(comparison: ComparedModels, run: Run) -> None:
+    """Gives the best student the champion's alias in MLflow if it passes the rule; does nothing if promotion is off.
 
-    The reason goes to the student's version and to the MLflow run as a tag, to an artifact of the flow run, to the
-    report, and into an event. A registry that does not answer promotes nobody, and fails nothing.
+    The reason becomes a tag of the student's version and of the MLflow run, an artifact of the flow run, a part of the
+    report, and an event. If the registry does not answer, no student is promoted and the run goes on.
     """
     students = _students(comparison)
     if not run.config.promotion.enabled or not students:
         return
     decision = decide(comparison.lines, list(students), comparison.reference.name, run.config.promotion)
     versions = register(run, students, comparison.evaluations)
-    run.decision = _moved(decision, versions, comparison, run)
+    run.decision = _move_alias(decision, versions, comparison, run)
     _logger.info("%s", run.decision.verdict)
     run.record.set_tags({_TAG: run.decision.verdict})
     _tag_versions(run.decision, versions, run)
     create_markdown_artifact(run.decision.verdict + "\n", key="promotion", description="Who is the champion, and why")
-    _tell(run.decision, versions, list(students)[-1], run)
+    _emit_decision(run.decision, versions, list(students)[-1], run)
 
 
-def _students(comparison: Comparison) -> dict[str, Artifact]:
-    """Those that Stillhouse trained, but for the reference itself."""
-    found = {
+def _students(comparison: ComparedModels) -> dict[str, Artifact]:
+    """Students trained by Stillhouse, without the reference."""
+    artifacts = {
         model.name: artifact_in(Path(model.ref))
         for model in comparison.students
         if model.fingerprint != comparison.reference.fingerprint
     }
-    return {name: artifact for name, artifact in found.items() if artifact is not None}
+    return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
 
 
-def _moved(decision: Decision, versions: Mapping[str, str], comparison: Comparison, run: Run) -> Decision:
-    """The decision as the registry took it."""
+def _move_alias(decision: Decision, versions: Mapping[str, str], comparison: ComparedModels, run: Run) -> Decision:
+    """Moves the alias; returns the decision, revised if the registry did not take it."""
     student = decision.promoted
     if student is None:
         return decision
@@ -72,9 +72,9 @@ def _moved(decision: Decision, versions: Mapping[str, str], comparison: Comparis
         if moved is False and version is not None
         else "MLflow did not take it"
     )
-    told = f"It passed, but {obstacle}."
-    checks = (*decision.checks, Check(student, False, told))
-    return replace(decision, promoted=None, checks=checks, reason=f"{decision.reason} {told}")
+    reason = f"It passed, but {obstacle}."
+    checks = (*decision.checks, Check(student, False, reason))
+    return replace(decision, promoted=None, checks=checks, reason=f"{decision.reason} {reason}")
 
 
 def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> None:
@@ -91,12 +91,12 @@ def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> 
 def _verdict_on(student: str, decision: Decision) -> str:
     if student == decision.promoted:
         return f"promoted: {decision.reason}"
-    own = " ".join(check.told for check in decision.checks if check.student == student)
+    reasons = " ".join(check.told for check in decision.checks if check.student == student)
     rival = "" if decision.promoted is None else f" {decision.promoted} was promoted."
-    return f"not promoted: {own}{rival}"
+    return f"not promoted: {reasons}{rival}"
 
 
-def _tell(decision: Decision, versions: Mapping[str, str], last: str, run: Run) -> None:
+def _emit_decision(decision: Decision, versions: Mapping[str, str], last: str, run: Run) -> None:
     student = decision.promoted or last
     model = str(run.config.tracking.register_as)
     version = versions.get(student)

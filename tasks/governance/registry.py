@@ -1,4 +1,4 @@
-"""The students of a run as MLflow's model registry lists them."""
+"""Registration of a run's students in MLflow's model registry."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,38 +12,38 @@ from stillhouse.types import Artifact, JsonObject
 from tasks.run.context import Run
 
 _SHOWN_DIGITS: Final = 16
-"""Of a fingerprint: as many as a line of the page has room for."""
+"""Digits of a fingerprint that fit into a line of the registry's page."""
 
 
 def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> dict[str, str]:
-    """Registers students where tracking.register_as names a model; their versions by name, of those that MLflow took.
+    """Registers students if `tracking.register_as` names a model; returns the versions that MLflow created, by name.
 
-    The last student gets `tracking.alias`. The run keeps its page among its `pages`.
+    The last student gets `tracking.alias`, and its page is added to `run.pages`.
 
     Args:
-        run: whose tracking is used.
-        students: by name, in the order of their training.
-        evaluations: figures of `stillhouse.evaluation.measure` by model.
+        run: the flow run.
+        students: by name, in training order.
+        evaluations: metrics of `stillhouse.evaluation.measure` by model.
     """
     tracking = run.config.tracking
     if tracking.register_as is None or not students:
         return {}
-    described = [student_version(one, evaluations.get(name, {})) for name, one in students.items()]
+    described = [student_version(student, evaluations.get(name, {})) for name, student in students.items()]
     versions = run.record.register(tracking.register_as, tracking.alias, described) or []
-    known = {name: version for name, version in zip(students, versions, strict=False) if version is not None}
+    registered = {name: version for name, version in zip(students, versions, strict=False) if version is not None}
     last = versions[-1] if versions else None
     page = None if last is None else run.record.pages.model(tracking.register_as, last)
     if page is not None:
         run.pages["model"] = page
-    return known
+    return registered
 
 
 def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion:
-    """How one student is registered.
+    """Describes one student for the registry.
 
     Args:
-        student: what a training stage made, its files in the MLflow run that its facts name.
-        evaluation: its figures; empty where there are none.
+        student: of a training stage; its files are in the MLflow run of its facts.
+        evaluation: its metrics; empty if it was not evaluated.
     """
     record = read_record(Path(student.uri))
     accuracy = evaluation.get("accuracy")
@@ -64,7 +64,7 @@ def student_version(student: Artifact, evaluation: JsonObject) -> StudentVersion
 
 
 def _sentence(record: StudentRecord, accuracy: float | None) -> str:
-    # What tells versions apart comes first: the list shows little more than the first word.
+    # What distinguishes versions comes first: lists show little more than the first word.
     measured = "" if accuracy is None else f"{accuracy:.1%} right on held-out prompts: "
     methods = ", then ".join(METHODS[stage.method] for stage in record.stages)
     teachers = ", ".join(public_name(teacher) for teacher in record.teachers)

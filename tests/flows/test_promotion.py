@@ -17,7 +17,7 @@ from stillhouse.tracking.client import connect, default_uri
 from stillhouse.tracking.registry import StudentVersion
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.types import JsonObject, Model
-from tasks.governance.comparison import Comparison
+from tasks.governance.comparison import ComparedModels
 from tasks.governance.promotion import promote
 from tasks.run.context import Run, RunContext
 
@@ -52,7 +52,7 @@ def promoted(tmp_path: Path) -> Callable[..., Run]:
             run_id="r", runtime=config.runtime, tracking=tracking, budget=config.budget, mlflow_run_id=record.run_id
         )
         run = Run(name="distill", config=config, context=context, record=record)
-        comparison = Comparison(BASE, None, [student], lines, {"sft": {"accuracy": 0.7}})
+        comparison = ComparedModels(BASE, None, [student], lines, {"sft": {"accuracy": 0.7}})
         flow(name="promote", validate_parameters=False)(promote)(comparison, run)
         record.finish()
         return run

@@ -23,7 +23,7 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.evaluation import EVALUATION
 from tasks.remote.flow_run_stage import StageCall
-from tasks.rollout_shard import ROLLOUTS, Wanted
+from tasks.rollout_shard import ROLLOUTS, ShardTarget
 from tasks.run.context import RunContext
 from tasks.run_stage import STAGES, local_inputs, run_stage_call
 from tasks.training import SFT
@@ -127,7 +127,7 @@ def test_a_shard_of_rollouts_keeps_its_key_too(call_of: Any, stored: Artifact) -
         "tools": ToolsConfig(builtin=("calculator",)),
         "tool_schemas": "none",
         "metadata": stored,
-        "wanted": Wanted(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
+        "wanted": ShardTarget(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
     }
     there = local_inputs(StageCall.model_validate(call_of("rollouts", inputs)))
     assert there == inputs
