@@ -114,9 +114,10 @@ def cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture
 def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """Calls the console script's entry point in this process: what ends before a flow starts needs no new one."""
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Calls the console script's entry point in this process, which saves the seconds that a new one imports for."""
     from flows.cli import run_command
+    from tasks.run.progress import progress, show_progress_with
 
     def run(*args: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
@@ -128,7 +129,9 @@ def shell(
         captured = capsys.readouterr()
         return int(end.value.code or 0), captured.out + captured.err
 
-    return run
+    listener = progress()
+    yield run
+    show_progress_with(listener)
 
 
 @pytest.fixture

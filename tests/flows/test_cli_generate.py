@@ -1,4 +1,4 @@
-"""`stillhouse generate` in processes of its own: what it asks for, writes and says, and how it fails."""
+"""`stillhouse generate`: what it asks for, writes and says, and how it fails."""
 
 import json
 import subprocess
@@ -13,6 +13,7 @@ from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, compl
 from stillhouse.store.records import read_jsonl, read_trajectories
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+Shell = Callable[..., tuple[int, str]]
 TOOLS = '''
 from stillhouse.tools import tool
 
@@ -41,17 +42,18 @@ def provider(knowing_teacher: Callable[[Asked], Reply]) -> Iterator[SimulatedPro
         yield provider
 
 
+def options_of(url: str, key: str) -> list[str]:
+    return ["-m", "simulated", "--base-url", url, "--api-key-env", key, "--set", "tracking.enabled=false"]
+
+
 @pytest.fixture
-def generate(cli: Cli, tmp_path: Path, provider: SimulatedProvider) -> Cli:
+def generate(shell: Shell, provider: SimulatedProvider) -> Shell:
     """Runs `stillhouse generate ARGS` against `provider`, unless another endpoint is named; shows no traceback."""
 
-    def run(
-        *args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY", env: dict[str, str | None] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        endpoint = ["-m", "simulated", "--base-url", url, "--api-key-env", key]
-        done = cli("generate", *args, *endpoint, "--set", "tracking.enabled=false", cwd=tmp_path, env=env)
-        assert "Traceback" not in done.stdout + done.stderr, done.stderr
-        return done
+    def run(*args: str, url: str = provider.url, key: str = "STILLHOUSE_TEST_KEY") -> tuple[int, str]:
+        code, output = shell("generate", *args, *options_of(url, key))
+        assert "Traceback" not in output, output
+        return code, output
 
     return run
 
@@ -61,7 +63,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_generate_writes_rows_and_asks_nothing_again(
-    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+    cli: Cli, generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
     # The key is found in .env alone.
     (tmp_path / ".env").write_text("KEY_OF_DOTENV=from-dotenv\n")
@@ -75,7 +77,8 @@ def test_generate_writes_rows_and_asks_nothing_again(
     provider.script = script
     options = ["-c", "2", "-t", "none", "-s", "Answer by a number.", "--temperature", "0.5"]
     options += ["--max-tokens", "99", "--max-turns", "3"]
-    first = generate(prompts.name, "-o", "out.jsonl", "-n", "3", *options, key="KEY_OF_DOTENV")
+    endpoint = options_of(provider.url, "KEY_OF_DOTENV")
+    first = cli("generate", prompts.name, "-o", "out.jsonl", "-n", "3", *options, *endpoint, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert authorizations == {"Bearer from-dotenv"}
     sent = provider.requests[0]
@@ -90,18 +93,18 @@ def test_generate_writes_rows_and_asks_nothing_again(
     assert "out.jsonl: 3 rows" in first.stdout
 
     num_asked = len(provider.ledger)
-    again = generate(prompts.name, "-o", "out.jsonl", "-n", "3", *options, key="KEY_OF_DOTENV")
-    assert again.returncode == 0, again.stderr
-    # Two rows of those three, into another format, are at hand as well.
-    two = generate(prompts.name, "-o", "out.parquet", "-e", "0,2", *options, key="KEY_OF_DOTENV")
-    assert two.returncode == 0, two.stderr
+    code, output = generate(prompts.name, "-o", "out.jsonl", "-n", "3", *options)
+    assert code == 0, output
+    # Two of those three rows, in another format, are in the journal as well.
+    code, output = generate(prompts.name, "-o", "out.parquet", "-e", "0,2", *options)
+    assert code == 0, output
     assert len(provider.ledger) == num_asked
     assert rows_of(tmp_path / "out.jsonl") == rows
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 2
 
 
 def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
-    generate: Cli, shell: Callable[..., tuple[int, str]], tmp_path: Path, provider: SimulatedProvider
+    generate: Shell, shell: Shell, tmp_path: Path, provider: SimulatedProvider
 ) -> None:
     (tmp_path / "prompts.txt").write_text("How warm is it in Rome?\n\nHow warm is it in Oslo?\n")
     (tmp_path / "tools.py").write_text(TOOLS)
@@ -114,8 +117,8 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
         return Reply(completion(tool_calls=[("warmth", json.dumps({"city": city}))]))
 
     provider.script = script
-    done = generate("prompts.txt", "-o", "out.jsonl", "-t", "tools.py")
-    assert done.returncode == 0, done.stderr
+    code, output = generate("prompts.txt", "-o", "out.jsonl", "-t", "tools.py")
+    assert code == 0, output
     rows = rows_of(tmp_path / "out.jsonl")
     assert {row["messages"][-1]["content"] for row in rows} == {"It is 4 degrees."}
     assert {schema["function"]["name"] for row in rows for schema in row["tools"]} == {"warmth"}
@@ -135,77 +138,78 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
 
 
 def test_a_stage_that_fails_is_told_in_one_line_and_keeps_what_finished(
-    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+    generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
     known = provider.script
     provider.script = lambda asked: known(asked) if asked.index % 2 else error(400, "not today")
-    done = generate(prompts.name, "-o", "out.jsonl")
-    assert done.returncode == 1
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "not today" in done.stderr
-    assert "failure_budget" in told
+    code, output = generate(prompts.name, "-o", "out.jsonl")
+    assert code == 1
+    (error_line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "not today" in output
+    assert "failure_budget" in error_line
     # What finished was paid for once: only the others are asked when the cause is mended.
     num_billed = provider.num_billed
     provider.script = known
-    again = generate(prompts.name, "-o", "out.jsonl")
-    assert again.returncode == 0, again.stderr
+    code, output = generate(prompts.name, "-o", "out.jsonl")
+    assert code == 0, output
     assert max(provider.billed.values()) == 1
     assert num_billed < provider.num_billed
     assert len(rows_of(tmp_path / "out.jsonl")) == 8
 
 
-def test_an_endpoint_that_nobody_serves_is_named(generate: Cli, prompts: Path, unused_url: str) -> None:
-    done = generate(prompts.name, "-n", "2", "--set", "runtime.max_attempts=1", url=unused_url)
-    assert done.returncode == 1
-    assert unused_url in done.stderr
+def test_an_endpoint_that_nobody_serves_is_named(generate: Shell, prompts: Path, unused_url: str) -> None:
+    code, output = generate(prompts.name, "-n", "2", "--set", "runtime.max_attempts=1", url=unused_url)
+    assert code == 1
+    assert unused_url in output
 
 
 def test_a_key_that_is_not_set_is_named_before_anything_is_asked(
-    generate: Cli, prompts: Path, provider: SimulatedProvider
+    generate: Shell, prompts: Path, provider: SimulatedProvider
 ) -> None:
-    done = generate(prompts.name, "-n", "2", key="NO_KEY")
-    assert done.returncode == 1
-    assert "NO_KEY is not set" in done.stderr
+    code, output = generate(prompts.name, "-n", "2", key="NO_KEY")
+    assert code == 1
+    assert "NO_KEY is not set" in output
     assert provider.ledger == []
 
 
 def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
-    generate: Cli, prompts: Path, provider: SimulatedProvider
+    generate: Shell, prompts: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("BAD_KEY", "not-this-one")
     provider.script = lambda asked: error(401, "Incorrect API key provided", code="invalid_api_key")
-    done = generate(prompts.name, "-n", "2", key="BAD_KEY", env={"BAD_KEY": "not-this-one"})
-    assert done.returncode == 1
-    assert "BAD_KEY" in done.stderr
-    assert provider.url in done.stderr
+    code, output = generate(prompts.name, "-n", "2", key="BAD_KEY")
+    assert code == 1
+    assert "BAD_KEY" in output
+    assert provider.url in output
     assert len(provider.ledger) <= 2
-    assert "not-this-one" not in done.stdout + done.stderr
+    assert "not-this-one" not in output
 
 
 @pytest.mark.parametrize("source", ["empty.jsonl", "absent.jsonl"])
-def test_a_file_without_prompts_is_named(generate: Cli, tmp_path: Path, source: str) -> None:
+def test_a_file_without_prompts_is_named(generate: Shell, tmp_path: Path, source: str) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    done = generate(source)
-    assert done.returncode == 1
-    assert "error: " in done.stderr
-    assert source in done.stderr
+    code, output = generate(source)
+    assert code == 1
+    assert "error: " in output
+    assert source in output
 
 
 def test_where_no_row_is_kept_the_message_says_where_they_went(
-    generate: Cli, tmp_path: Path, prompts: Path, provider: SimulatedProvider
+    generate: Shell, tmp_path: Path, prompts: Path, provider: SimulatedProvider
 ) -> None:
     provider.script = lambda _asked: Reply(completion("I do not know"))
-    done = generate(prompts.name, "-o", "out.jsonl")
-    assert done.returncode == 1
-    assert "error: " in done.stderr
-    assert "wrong" in done.stderr
-    assert "8" in done.stderr
+    code, output = generate(prompts.name, "-o", "out.jsonl")
+    assert code == 1
+    assert "error: " in output
+    assert "wrong" in output
+    assert "8" in output
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_malformed_row_is_left_out_and_said_so(generate: Cli, tmp_path: Path, prompts: Path) -> None:
+def test_a_malformed_row_is_left_out_and_said_so(generate: Shell, tmp_path: Path, prompts: Path) -> None:
     prompts.write_text(prompts.read_text() + '{"prompt": "torn\n')
-    done = generate(prompts.name, "-o", "out.jsonl", "--set", "prompts.failure_budget=0.5")
-    assert done.returncode == 0, done.stderr
-    assert "warning: row left out: " in done.stderr
-    assert "line 9" in done.stderr
+    code, output = generate(prompts.name, "-o", "out.jsonl", "--set", "prompts.failure_budget=0.5")
+    assert code == 0, output
+    assert "warning: row left out: " in output
+    assert "line 9" in output
     assert len(rows_of(tmp_path / "out.jsonl")) == 8

@@ -59,23 +59,23 @@ def generate(
 class Case(NamedTuple):
     """What a user hands in, and what the error says."""
 
-    told: str
+    message: str
     dataset: dict[str, Any] = {}
     files: dict[str, Any] = {}
     kind: type[StillhouseError] = InputError
 
 
-def labels(file: str, told: str, content: str | None = None) -> Case:
+def labels(file: str, message: str, content: str | None = None) -> Case:
     files = {} if content is None else {file: content}
-    return Case(told, {"labels": {"file": file, "render": False}}, files, ConfigError)
+    return Case(message, {"labels": {"file": file, "render": False}}, files, ConfigError)
 
 
-def sets(file: str, told: str, content: Any = None, kind: type[StillhouseError] = InputError) -> Case:
-    return Case(told, {"contamination": {"sets": {"mmlu": file}}}, {} if content is None else {file: content}, kind)
+def sets(file: str, message: str, content: Any = None, kind: type[StillhouseError] = InputError) -> Case:
+    return Case(message, {"contamination": {"sets": {"mmlu": file}}}, {} if content is None else {file: content}, kind)
 
 
-def earlier(file: str, told: str, content: Any = None) -> Case:
-    return Case(told, {"duplicates": {"earlier": [file]}}, {} if content is None else {file: content})
+def earlier(file: str, message: str, content: Any = None) -> Case:
+    return Case(message, {"duplicates": {"earlier": [file]}}, {} if content is None else {file: content})
 
 
 LONG = json.dumps({"question": "one two three four five six seven eight nine"}) + "\n"
@@ -108,16 +108,22 @@ LONG = json.dumps({"question": "one two three four five six seven eight nine"}) 
              {"selection": {"quotas": {"sum": 3}}}, {}, ConfigError),
     ],
 )  # fmt: skip
-def test_one_error_names_file_row_value_and_remedy_and_answers_are_kept(
+def test_one_error_names_file_row_value_and_remedy(
     generate: Callable[..., Published], provider: SimulatedProvider, case: Case
 ) -> None:
-    with pytest.raises(case.kind, match=f"(?s){case.told}"):
+    with pytest.raises(case.kind, match=f"(?s){case.message}"):
         generate(case.files, dataset=case.dataset)
-    asked = len(provider.ledger)
-    assert asked in {0, len(ROWS)}
-    if asked:
-        assert generate({}).dataset is not None
-        assert len(provider.ledger) == asked
+    assert len(provider.ledger) in {0, len(ROWS)}
+
+
+def test_answers_are_kept_where_a_mistake_is_found_after_them(
+    generate: Callable[..., Published], provider: SimulatedProvider
+) -> None:
+    with pytest.raises(ConfigError, match="which no trajectory is tagged"):
+        generate({}, dataset={"selection": {"quotas": {"sum": 3}}})
+    assert len(provider.ledger) == len(ROWS)
+    assert generate({}).dataset is not None
+    assert len(provider.ledger) == len(ROWS)
 
 
 def test_a_label_that_fails_costs_its_score_alone(generate: Callable[..., Published]) -> None:
