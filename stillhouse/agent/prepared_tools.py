@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stillhouse.agent.loop import AgentRules
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.inference.keys import KeyForm
@@ -21,7 +21,7 @@ class PreparedTools:
     """Length of the schemas as JSON in UTF-8."""
     takes_context: bool
     """Whether a tool is told the prompt's metadata, which then is part of a rollout's identity."""
-    rules: AgentRules
+    rules: TurnRules
     key_form: KeyForm
 
     @classmethod
@@ -36,7 +36,7 @@ class PreparedTools:
             schemas=schemas,
             num_characters=len(canonical_json(schemas)) if schemas else 0,
             takes_context=toolbox.takes_context,
-            rules=AgentRules.of(config, has_tools=bool(schemas)),
+            rules=TurnRules.of(config),
             key_form=KeyForm(identity, config, schemas),
         )
 

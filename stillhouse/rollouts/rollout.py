@@ -7,8 +7,8 @@ from typing import Final
 
 import orjson
 
-from stillhouse.agent.conversation import Conversation
-from stillhouse.agent.loop import Ending, run_agent
+from stillhouse.agent.loop import Conversation, run_agent
+from stillhouse.agent.turns import End, TurnState
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
@@ -84,12 +84,12 @@ class Rollout:
     def failed(self, error: ErrorRecord) -> Trajectory:
         """The trajectory of a rollout that could not start."""
         self._conversation = Conversation(self._first_messages())
-        return self._trajectory(Ending(StopReason.ERROR, error))
+        return self._trajectory(End(StopReason.ERROR, error))
 
-    async def _converse(self) -> Ending:
+    async def _converse(self) -> End:
         """Runs the agent with tools of its own, and ends what they keep for it."""
         context = ToolContext(self.key, self._prompt.id, self._sample_index, self._metadata or {})
-        ending: Ending | None = None
+        ending: End | None = None
         try:
             async with self._toolbox.rollout(context) as self._tools:
                 ending = await self._converse_in_time()
@@ -100,34 +100,35 @@ class Rollout:
             _LOG.exception("rollout %s: a tool could not be closed", self.key[:12])
         return ending
 
-    async def _converse_in_time(self) -> Ending:
+    async def _converse_in_time(self) -> End:
         try:
             if self._room.config.timeout_s is None:
                 return await self._run_agent()
             async with asyncio.Timeout(None) as self._deadline:
                 return await self._run_agent()
         except RequestFailed as failed:
-            return Ending(_stop_reason(failed.failure), failed.failure.record())
+            return End(_stop_reason(failed.failure), failed.failure.record())
         except (StillhouseError, Halted):
             raise
         except TimeoutError as error:
             if self._deadline is not None and self._deadline.expired():
-                return Ending(StopReason.TIMEOUT)
-            return Ending(StopReason.ERROR, _unexpected(error))
+                return End(StopReason.TIMEOUT)
+            return End(StopReason.ERROR, _unexpected(error))
         # One rollout that meets something nobody foresaw is a row; the log has where it came from.
         except Exception as error:
             _LOG.exception("rollout %s of prompt %s met an unexpected error", self.key[:12], self._prompt.id[:12])
-            return Ending(StopReason.ERROR, _unexpected(error))
+            return End(StopReason.ERROR, _unexpected(error))
 
-    async def _run_agent(self) -> Ending:
+    async def _run_agent(self) -> End:
+        state = TurnState(self._room.config.max_turns, offers_tools=bool(self._offer.schemas))
         try:
             ending = await run_agent(
-                self._conversation, self._offer.rules, complete=self._complete, call_tool=self._call_tool
+                self._conversation, self._offer.rules, state, complete=self._complete, call_tool=self._call_tool
             )
         except _CapReached:
-            return Ending(StopReason.BUDGET)
+            return End(StopReason.BUDGET)
         cut_by_cap = self._caps is not None and self._caps.has_cut and ending.stop_reason is StopReason.LENGTH
-        return Ending(StopReason.BUDGET) if cut_by_cap else ending
+        return End(StopReason.BUDGET) if cut_by_cap else ending
 
     async def _complete(self, turn: int, tool_choice: ToolChoice) -> Completion:
         """The next completion: the journal's, or the endpoint's once it is in the journal."""
@@ -226,7 +227,7 @@ class Rollout:
             messages.insert(0, {"role": "system", "content": system_prompt})
         return messages
 
-    def _trajectory(self, ending: Ending) -> Trajectory:
+    def _trajectory(self, ending: End) -> Trajectory:
         return Trajectory(
             rollout_key=self.key,
             prompt_id=self._prompt.id,

@@ -1,4 +1,4 @@
-from stillhouse.agent.conversation import Conversation
+from stillhouse.agent.loop import Conversation
 from stillhouse.store import canonical_json, digest
 from stillhouse.types import Message
 

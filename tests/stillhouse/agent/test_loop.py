@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated_provider import completion
-from stillhouse.agent.conversation import Conversation
-from stillhouse.agent.loop import REFUSAL, AgentRules, Ending, run_agent
+from stillhouse.agent.loop import Conversation, run_agent
+from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.completion import Completion, ToolChoice, read_completion
 from stillhouse.tools import Toolbox, ToolResult
@@ -23,16 +23,22 @@ def said(body: dict[str, Any]) -> Completion:
 class Played:
     """What came of a script: the conversation, how it ended, the calls that ran, and how each turn was asked for."""
 
-    def __init__(self, answers: list[dict[str, Any]], **config: Any) -> None:
+    def __init__(self, answers: list[dict[str, Any]], *, offers_tools: bool = True, **config: Any) -> None:
         self.conversation = Conversation([{"role": "user", "content": "go"}])
         self.calls: list[Any] = []
         self.asked: list[tuple[int, ToolChoice]] = []
         self._toolbox = Toolbox([calculator])
         self._answers = answers
         settings = {"closing_answer": False, **config}
-        rules = AgentRules.of(RolloutsConfig.model_validate(settings), has_tools=True)
-        self.ending: Ending = asyncio.run(
-            run_agent(self.conversation, rules, complete=self._complete, call_tool=self._call_tool)
+        rollouts = RolloutsConfig.model_validate(settings)
+        self.ending: End = asyncio.run(
+            run_agent(
+                self.conversation,
+                TurnRules.of(rollouts),
+                TurnState(rollouts.max_turns, offers_tools),
+                complete=self._complete,
+                call_tool=self._call_tool,
+            )
         )
 
     @property
@@ -172,7 +178,7 @@ def test_a_broken_call_is_answered_with_an_error_and_counted(broken: Any) -> Non
 
 def test_an_answer_that_misses_the_schema_is_corrected() -> None:
     played = Played([completion('{"sum": "five"}'), completion('{"sum": 5}')], response_schema=NUMBER)
-    assert played.ending == Ending(StopReason.ANSWERED)
+    assert played.ending == End(StopReason.ANSWERED)
     correction = played.conversation.messages[2]
     assert correction["role"] == "user"
     assert all(part in str(correction["content"]) for part in ("$.sum", '"five"', '"type":"integer"', '"required"'))
@@ -217,11 +223,15 @@ def test_what_was_said_stays_when_a_callable_raises() -> None:
         return ToolResult("1", None, 0.0)
 
     with pytest.raises(OSError, match="gone"):
-        asyncio.run(run_agent(conversation, AgentRules(max_turns=5), complete=complete, call_tool=call_tool))
+        asyncio.run(
+            run_agent(
+                conversation, TurnRules(), TurnState(5, offers_tools=True), complete=complete, call_tool=call_tool
+            )
+        )
     assert len(conversation.messages) == 3
     assert len(conversation.turns) == 1
 
 
 def test_a_rollout_without_tools_has_no_closing_answer() -> None:
-    assert not AgentRules.of(RolloutsConfig(), has_tools=False).closing_answer
-    assert AgentRules.of(RolloutsConfig(), has_tools=True).closing_answer
+    played = Played([sums("1")], max_turns=1, closing_answer=True, offers_tools=False)
+    assert (played.stop, played.roles) == (StopReason.MAX_TURNS, ["user", "assistant"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
-from stillhouse.agent.loop import REFUSAL
+from stillhouse.agent.turns import REFUSAL
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.types import Prompt, StopReason, Trajectory

@@ -1,0 +1,162 @@
+"""The rule of a turn: what follows a completion.
+
+Pure, so that every engine that samples obeys the same rule: rollouts of the teacher and of the student under
+evaluation (`stillhouse.agent.loop`), and the student's sampling on-policy
+(`stillhouse.training.on_policy.sampling.sampler`).
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from stillhouse.agent.answer_schema import AnswerSchema
+from stillhouse.config import RolloutsConfig
+from stillhouse.inference.completion import CUT_REASONS, WITHHELD_REASONS, ToolChoice
+from stillhouse.types import ErrorRecord, JsonObject, Message, StopReason
+
+REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
+"""The answer to each call of the last turn where a closing answer is wanted."""
+
+
+class TurnRules(BaseModel):
+    """When a conversation goes on and when it ends; small and JSON, to be part of a job and of a cache key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    closing_answer: bool = False
+    """Where tools are offered: refuse the calls of the last turn and ask once more, with tools it may not call."""
+    continue_message: str | None = None
+    """The user's message after an answer, until the turns are used up; None ends with the first answer."""
+    response_schema: JsonObject = {}
+    """JSON schema of the final answer; empty takes any text."""
+    max_corrections: int = 0
+    """Times the model is told how its answer misses the schema; each takes a turn."""
+
+    @classmethod
+    def of(cls, config: RolloutsConfig) -> "TurnRules":
+        """The rules of a config.
+
+        Raises:
+            ConfigError: `response_schema` is no JSON schema.
+        """
+        return cls(
+            closing_answer=config.closing_answer,
+            continue_message=config.continue_message if config.termination_policy == "max_turns" else None,
+            response_schema=config.response_schema,
+            max_corrections=config.max_corrections if config.response_schema else 0,
+        )
+
+    @field_validator("response_schema")
+    @classmethod
+    def _is_a_schema(cls, schema: JsonObject) -> JsonObject:
+        if schema:
+            AnswerSchema(schema)
+        return schema
+
+    @cached_property
+    def answer_schema(self) -> AnswerSchema | None:
+        """The schema, ready to check answers with."""
+        return AnswerSchema(self.response_schema) if self.response_schema else None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState:
+    """Where a conversation stands before its next completion."""
+
+    max_turns: int
+    """Most completions, a closing answer apart."""
+    offers_tools: bool
+    num_turns: int = 0
+    """Completions so far."""
+    num_corrections: int = 0
+    is_closing: bool = False
+
+    @property
+    def tool_choice(self) -> ToolChoice:
+        """Whether the next completion may call tools."""
+        return "none" if self.is_closing else "auto"
+
+
+class RequestedCall(NamedTuple):
+    """A tool call as the model wrote it; a missing part is empty text, which no tool and no JSON object is."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def result(self, content: str) -> Message:
+        """The message that answers the call."""
+        return {"role": "tool", "tool_call_id": self.id, "content": content}
+
+
+class Ask(NamedTuple):
+    """Add the messages, then ask for the next completion."""
+
+    messages: list[Message]
+    num_refused_calls: int = 0
+
+
+class CallTools(NamedTuple):
+    """Run the calls, add their results in the same order, then ask for the next completion."""
+
+    calls: list[RequestedCall]
+
+
+class End(NamedTuple):
+    """Ask no more."""
+
+    stop_reason: StopReason
+    error: ErrorRecord | None = None
+
+
+Action = Ask | CallTools | End
+
+
+def next_action(rules: TurnRules, state: TurnState, message: Message, finish_reason: str) -> tuple[TurnState, Action]:
+    """What follows a completion, and the state before the next one.
+
+    Calls of the last turn are never run: they are refused where a closing answer is wanted, and end the conversation
+    otherwise. An unknown finish reason counts as a regular end: the message decides what follows.
+
+    Args:
+        rules: of the conversation.
+        state: before the completion.
+        message: the completion's.
+        finish_reason: the completion's, in the endpoint's word.
+    """
+    taken = replace(state, num_turns=state.num_turns + 1)
+    is_last = taken.num_turns >= state.max_turns
+    reason = finish_reason.lower()
+    if reason in CUT_REASONS:
+        return taken, End(StopReason.LENGTH)
+    if reason.startswith(WITHHELD_REASONS):
+        return taken, End(StopReason.CONTENT_FILTER)
+    calls = [_requested(call) for call in message.get("tool_calls") or ()]
+    if calls and not is_last:
+        return taken, CallTools(calls)
+    if calls and rules.closing_answer and state.offers_tools and not state.is_closing:
+        return replace(taken, is_closing=True), Ask([call.result(REFUSAL) for call in calls], len(calls))
+    if calls:
+        return taken, End(StopReason.MAX_TURNS)
+    schema = rules.answer_schema
+    problem = schema.problem(message) if schema is not None else None
+    if schema is not None and problem and state.num_corrections < rules.max_corrections and not is_last:
+        return replace(taken, num_corrections=state.num_corrections + 1), Ask([schema.correction(problem)])
+    if rules.continue_message is not None and not is_last:
+        return taken, Ask([{"role": "user", "content": rules.continue_message}])
+    if problem is not None:
+        return taken, End(StopReason.INVALID, {"kind": StopReason.INVALID.value, "message": problem})
+    return taken, End(StopReason.ANSWERED)
+
+
+def _requested(call: Any) -> RequestedCall:
+    written = call if isinstance(call, dict) else {}
+    function = written.get("function")
+    parts = function if isinstance(function, dict) else {}
+    return RequestedCall(_text(written.get("id")), _text(parts.get("name")), _text(parts.get("arguments")))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
