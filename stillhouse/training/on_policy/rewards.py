@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from stillhouse.config import ToolsConfig
-from stillhouse.store import digest
 from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.running import submit, wait_for
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata, Trajectory
+from stillhouse.types import PromptMetadata
 from stillhouse.verification import verify_ending
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Rewards:
         parts = {} if verdict is None else {CORRECT: float(verdict)}
         if not self._book.names:
             return TrajectoryReward(parts.get(CORRECT), parts)
-        rewards = await self._book.score(_record(sampled), metadata)
+        rewards = await self._book.score(sampled, metadata)
         parts |= {name: value for name, value in rewards.values.items() if value is not None}
         self._warn(rewards.errors)
         return TrajectoryReward(rewards.total, parts, rewards.errors)
@@ -98,18 +97,3 @@ class Rewards:
 
     def __exit__(self, *exception: object) -> None:
         wait_for(self._book.__aexit__(*exception))
-
-
-def _record(sampled: SampledTrajectory) -> Trajectory:
-    """The trajectory as rewards are told of it."""
-    assert sampled.stop_reason is not None, "only a finished trajectory has a reward"
-    return Trajectory(
-        rollout_key=digest([sampled.prompt_id, sampled.sample_index, sampled.token_ids]),
-        prompt_id=sampled.prompt_id,
-        sample_index=sampled.sample_index,
-        messages=sampled.messages,
-        tools=sampled.toolbox.schemas(),
-        turns=[],
-        stop_reason=sampled.stop_reason,
-        model="student",
-    )

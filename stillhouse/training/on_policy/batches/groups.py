@@ -6,18 +6,15 @@ the bits of an uninterrupted training.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from stillhouse.errors import StoreError
 from stillhouse.store.atomic import write_atomic
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import Prompt, StopReason
-
-_STORED = tuple(one.name for one in fields(SampledTrajectory) if one.name != "toolbox")
+from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 
 class EndedGroups:
@@ -41,17 +38,17 @@ class EndedGroups:
         Raises:
             StoreError: no space or no permission.
         """
-        rows = [{name: getattr(one, name) for name in _STORED} for one in group]
-        write_atomic(self._folder / f"{group[0].prompt_id}.json", json.dumps(rows).encode())
+        rows = json.dumps([asdict(trajectory) for trajectory in group])
+        write_atomic(self._folder / f"{group[0].prompt_id}.json", rows.encode())
 
-    def load(self, prompts: Sequence[Prompt], toolbox: Toolbox) -> dict[str, list[SampledTrajectory]]:
+    def load(self, prompts: Sequence[Prompt]) -> dict[str, list[SampledTrajectory]]:
         """The groups that are kept, by prompt id.
 
         Raises:
             StoreError: one is damaged.
         """
         paths = ((prompt, self._folder / f"{prompt.id}.json") for prompt in prompts)
-        return {prompt.id: _read(path, toolbox.select(prompt.tools)) for prompt, path in paths if path.exists()}
+        return {prompt.id: _read(path) for prompt, path in paths if path.exists()}
 
     def forget(self) -> None:
         """Deletes all of them: the batch is whole, and kept as such."""
@@ -61,14 +58,15 @@ class EndedGroups:
             self._folder.rmdir()
 
 
-def _read(path: Path, toolbox: Toolbox) -> list[SampledTrajectory]:
+def _read(path: Path) -> list[SampledTrajectory]:
     try:
-        return [_trajectory(row, toolbox) for row in json.loads(path.read_bytes())]
+        return [_trajectory(row) for row in json.loads(path.read_bytes())]
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(
             f"{path}: not a group of trajectories: {error}. Delete it, and its prompt is sampled again"
         ) from error
 
 
-def _trajectory(row: Mapping[str, Any], toolbox: Toolbox) -> SampledTrajectory:
-    return SampledTrajectory(**{**row, "stop_reason": StopReason(row["stop_reason"]), "toolbox": toolbox})
+def _trajectory(row: JsonObject) -> SampledTrajectory:
+    turns = [Turn(**turn) for turn in row["turns"]]
+    return SampledTrajectory(**{**row, "turns": turns, "stop_reason": StopReason(row["stop_reason"])})

@@ -123,7 +123,7 @@ class _Work:
         """All trajectories, in the order of their prompts; each group goes on to its scores as soon as it is whole."""
         maker = self.maker
         ended = None if maker.groups is None else EndedGroups.of_batch(maker.groups, index)
-        kept = {} if ended is None else ended.load(self.prompts, maker.sampler.toolbox)
+        kept = {} if ended is None else ended.load(self.prompts)
         for group in kept.values():
             self._take(group)
 

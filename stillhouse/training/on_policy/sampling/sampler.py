@@ -1,19 +1,22 @@
 """Multi-turn trajectories from the student's current weights, token-in token-out.
 
-What the student sampled is trained on as the ids that were sampled: text is decoded only to find tool calls and is
-never tokenised again for training. Tool output stands in the sequence and is attended to, but its loss mask is False.
+What the student sampled is trained on as the ids that were sampled: text is decoded only to apply the rule of a turn
+(`stillhouse.agent.turns`) and is never tokenised again for training. Tool results and the user's further messages stand
+in the sequence and are attended to, but their loss mask is False.
 
 Everything advances in lockstep: completions that finish in one decoding step are handled in the order of their
 submission, so that the same weights and seeds give the same trajectories bit for bit, unless a tool itself is random.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, next_action
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
@@ -21,33 +24,40 @@ from stillhouse.chat.tokenizer import decode_all, encode_all
 from stillhouse.errors import TrainingError
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import digest
-from stillhouse.tools.calls import ToolErrorKind
 from stillhouse.tools.context import ToolContext
-from stillhouse.tools.toolbox import Toolbox, ToolResult
+from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.sampling.engine import Engine
-from stillhouse.training.on_policy.sampling.settings import SamplingSettings, warn_of_another_distribution
-from stillhouse.training.on_policy.sampling.tool_calls import OpenTools, TurnCalls, call_all
+from stillhouse.training.on_policy.sampling.rollout import StudentRollout, call_all
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, ToolCall
+from stillhouse.types import Message, Prompt, PromptMetadata, StopReason
+
+logger = logging.getLogger(__name__)
 
 OnGroup = Callable[[list[SampledTrajectory]], None]
 
-_INVALID: Final[frozenset[ToolErrorKind]] = frozenset({"unknown_tool", "malformed_arguments", "invalid_arguments"})
 
+class SamplingSettings(Protocol):
+    """Settings of a sampler: `OnPolicyConfig` has them, among other things."""
 
-@dataclass(slots=True)
-class _Rollout:
-    """A trajectory under way."""
-
-    trajectory: SampledTrajectory
-    tools: OpenTools
-    group: int
-    """Place of its prompt in the batch."""
+    @property
+    def group_size(self) -> int: ...
+    @property
+    def max_concurrent(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def max_turns(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples trajectories; warns once where what is sampled is not the student's own distribution.
+    """Samples trajectories; warns once where it does not sample from the student's own distribution.
 
     Args:
         tokenizer: the student's.
@@ -56,6 +66,7 @@ class Sampler:
         max_context: most tokens the student's position encoding holds.
         system_prompt: put before each prompt that has no system message; None adds none.
         metadata: by prompt id, for tools that ask whose call they run; may lack any.
+        rules: when a conversation goes on and when it ends, the same as those of rollouts.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -64,11 +75,19 @@ class Sampler:
     max_context: int
     system_prompt: str | None = None
     metadata: Mapping[str, PromptMetadata] = field(default_factory=dict)
+    rules: TurnRules = field(default_factory=TurnRules)
     _stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stop_ids", stop_token_ids(self.tokenizer))
-        warn_of_another_distribution(self.config)
+        if self.config.top_p < 1.0 or self.config.temperature not in (0.0, 1.0):
+            logger.warning(
+                "samples are drawn with temperature %g and top_p %g: what is learnt from them is about that "
+                "distribution and not the one the student has when it is used with 1 and 1, and with top_p below 1 the "
+                "log-probabilities of sampling and training differ by the mass that was cut off",
+                self.config.temperature,
+                self.config.top_p,
+            )
 
     def sample(
         self,
@@ -91,17 +110,15 @@ class Sampler:
         Raises:
             TrainingError: the chat template refuses a conversation, or renders its start another way once more follows.
         """
-        rollouts = [
-            self._begin(prompt, group, index, round_index, policy_version)
+        groups = [
+            [self._begin(prompt, group, index, round_index, policy_version) for index in range(self.config.group_size)]
             for group, prompt in enumerate(prompts)
-            for index in range(self.config.group_size)
         ]
         try:
-            self._run(engine, rollouts, round_index, on_group)
+            return self._run(engine, groups, round_index, on_group)
         finally:
-            for rollout in rollouts:
-                rollout.tools.close()
-        return [rollout.trajectory for rollout in rollouts]
+            for rollout in (rollout for group in groups for rollout in group):
+                rollout.close()
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """What every trajectory of the prompt begins with.
@@ -115,22 +132,31 @@ class Sampler:
         except TemplateError as error:
             raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
-    def _run(self, engine: Engine, rollouts: Sequence[_Rollout], round_index: int, on_group: OnGroup | None) -> None:
-        """Keeps `max_concurrent` trajectories under way, so that what began first ends first."""
-        waiting = deque(rollouts)
-        active: dict[int, _Rollout] = {}
-        unfinished = [self.config.group_size] * (len(rollouts) // self.config.group_size)
+    def _run(
+        self,
+        engine: Engine,
+        groups: Sequence[Sequence[StudentRollout]],
+        round_index: int,
+        on_group: OnGroup | None,
+    ) -> list[SampledTrajectory]:
+        """Keeps `max_concurrent` rollouts under way, so that what began first ends first."""
+        waiting = deque(rollout for group in groups for rollout in group)
+        active: dict[int, StudentRollout] = {}
+        unfinished = [self.config.group_size] * len(groups)
+        trajectories: list[list[SampledTrajectory]] = [[] for _ in groups]
 
-        def proceed(rollout: _Rollout) -> None:
-            """Asks for the next completion, or notes that there is none to come."""
-            request = self._request(rollout.trajectory, round_index)
+        def proceed(rollout: StudentRollout) -> None:
+            """Asks for the next completion, or hands on the group where this was the last of its rollouts."""
+            request = self._request(rollout, round_index)
             if request is not None:
                 active[engine.submit(request)] = rollout
                 return
-            rollout.tools.close()
+            rollout.close()
             unfinished[rollout.group] -= 1
-            if not unfinished[rollout.group] and on_group is not None:
-                on_group([other.trajectory for other in rollouts if other.group == rollout.group])
+            if not unfinished[rollout.group]:
+                trajectories[rollout.group] = [other.trajectory() for other in groups[rollout.group]]
+                if on_group is not None:
+                    on_group(trajectories[rollout.group])
 
         while active or waiting:
             while waiting and len(active) < self.config.max_concurrent:
@@ -143,39 +169,40 @@ class Sampler:
             self._take(finished)
             for rollout, _ in finished:
                 proceed(rollout)
+        return [trajectory for group in trajectories for trajectory in group]
 
-    def _begin(self, prompt: Prompt, group: int, index: int, round_index: int, policy_version: int) -> _Rollout:
-        token_ids = self.prompt_ids(prompt)
-        trajectory = SampledTrajectory(
-            prompt_id=prompt.id,
-            sample_index=index,
+    def _begin(self, prompt: Prompt, group: int, index: int, round_index: int, policy_version: int) -> StudentRollout:
+        toolbox = self.toolbox.select(prompt.tools)
+        schemas = toolbox.schemas()
+        metadata = self.metadata.get(prompt.id)
+        key = digest([self.config.seed, round_index, prompt.id, index])
+        return StudentRollout(
+            group=group,
+            context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
+            toolbox=toolbox,
+            schemas=schemas,
             messages=self._messages(prompt),
-            toolbox=self.toolbox.select(prompt.tools),
-            token_ids=token_ids,
-            loss_mask=[False] * len(token_ids),
-            sampling_logprobs=[0.0] * len(token_ids),
+            token_ids=self.prompt_ids(prompt),
+            state=TurnState(self.config.max_turns, offers_tools=bool(schemas)),
             policy_version=policy_version,
         )
-        about = self.metadata.get(prompt.id)
-        key = digest([self.config.seed, round_index, prompt.id, index])
-        context = ToolContext(key, prompt.id, index, about.metadata if about else {})
-        return _Rollout(trajectory, OpenTools(trajectory.toolbox, context), group)
 
     def _messages(self, prompt: Prompt) -> list[Message]:
         if self.system_prompt is None or any(message["role"] == "system" for message in prompt.messages):
             return list(prompt.messages)
         return [{"role": "system", "content": self.system_prompt}, *prompt.messages]
 
-    def _request(self, trajectory: SampledTrajectory, round_index: int) -> GenerationRequest | None:
-        """The next completion; None where the trajectory has ended, as one does whose prompt fills the context."""
-        room = self.max_context - len(trajectory.token_ids)
-        if trajectory.stop_reason is None and room <= 0:
-            trajectory.stop_reason = StopReason.CONTEXT_OVERFLOW
-        if trajectory.stop_reason is not None:
+    def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
+        """The next completion; None where the rollout has ended, as one does whose prompt fills the context."""
+        room = self.max_context - len(rollout.token_ids)
+        if rollout.end is None and room <= 0:
+            rollout.end = End(StopReason.CONTEXT_OVERFLOW)
+        if rollout.end is not None:
             return None
-        place = [self.config.seed, round_index, trajectory.prompt_id, trajectory.sample_index, trajectory.num_turns]
+        context = rollout.context
+        place = [self.config.seed, round_index, context.prompt_id, context.sample_index, rollout.state.num_turns]
         return GenerationRequest(
-            prompt_ids=list(trajectory.token_ids),
+            prompt_ids=list(rollout.token_ids),
             max_tokens=min(self.config.max_tokens, room),
             temperature=self.config.temperature,
             top_p=self.config.top_p,
@@ -184,73 +211,51 @@ class Sampler:
             processed_logprobs=True,
         )
 
-    def _take(self, finished: Sequence[tuple[_Rollout, Generation]]) -> None:
-        """Adds completions and, where they call tools and may go on, what the tools answer."""
-        calling = []
+    def _take(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> None:
+        """Adds completions and what the student reads next, the results of all their tool calls at once."""
+        calling: list[tuple[StudentRollout, list[RequestedCall]]] = []
         for (rollout, generation), is_drifted in zip(finished, self._are_drifted(finished), strict=True):
-            rollout.trajectory.num_drifted_turns += is_drifted
-            calls = self._add_completion(rollout.trajectory, generation)
-            if calls:
-                calling.append((rollout.trajectory, TurnCalls(rollout.tools, calls)))
-        for (trajectory, turn), results in zip(calling, call_all([turn for _, turn in calling]), strict=True):
-            self._add_results(trajectory, turn.calls, results)
+            rollout.num_drifted_turns += is_drifted
+            message = self._parse(generation, rollout.num_requested_calls)
+            rollout.add_completion(message, generation)
+            rollout.state, action = next_action(self.rules, rollout.state, message, generation.finish_reason)
+            match action:
+                case CallTools(calls):
+                    calling.append((rollout, calls))
+                case Ask(messages, num_refused_calls):
+                    rollout.count_refused(num_refused_calls)
+                    self._open_turn(rollout, messages)
+                case End():
+                    rollout.end = action
+        for (rollout, calls), results in zip(calling, call_all(calling), strict=True):
+            replies = [call.result(result.content) for call, result in zip(calls, results, strict=True)]
+            self._open_turn(rollout, replies)
 
-    def _are_drifted(self, finished: Sequence[tuple[_Rollout, Generation]]) -> list[bool]:
+    def _are_drifted(self, finished: Sequence[tuple[StudentRollout, Generation]]) -> list[bool]:
         """Whether the tokenizer writes each completion in other tokens; at once, which takes all processors."""
         sampled = [list(generation.completion_ids) for _, generation in finished]
         encoded = encode_all(self.tokenizer, decode_all(self.tokenizer, sampled))
-        return [ids != own for ids, own in zip(encoded, sampled, strict=True)]
+        return [ids != sampled_ids for ids, sampled_ids in zip(encoded, sampled, strict=True)]
 
-    def _add_completion(self, trajectory: SampledTrajectory, generation: Generation) -> Sequence[ToolCall]:
-        """The calls to run before the next turn; none where the trajectory has ended."""
-        sampled = list(generation.completion_ids)
-        trajectory.token_ids += sampled
-        trajectory.loss_mask += [True] * len(sampled)
-        trajectory.sampling_logprobs += generation.logprobs
-        trajectory.num_turns += 1
-        ended = generation.finish_reason == "stop"
-        text = self.tokenizer.decode(sampled[:-1] if ended else sampled)
-        message = parse_completion(text, first_call_index=trajectory.num_tool_calls)
-        trajectory.messages.append(message)
-        calls = message.get("tool_calls") or []
-        if not ended:
-            trajectory.stop_reason = StopReason.LENGTH
-        elif not calls:
-            trajectory.stop_reason = StopReason.ANSWERED
-        elif trajectory.num_turns == self.config.max_turns:
-            trajectory.stop_reason = StopReason.MAX_TURNS
-        return calls if trajectory.stop_reason is None else []
+    def _parse(self, generation: Generation, first_call_index: int) -> Message:
+        is_ended = generation.finish_reason == "stop"
+        text = self.tokenizer.decode(generation.completion_ids[:-1] if is_ended else generation.completion_ids)
+        return parse_completion(text, first_call_index)
 
-    def _add_results(
-        self, trajectory: SampledTrajectory, calls: Sequence[ToolCall], results: Sequence[ToolResult]
-    ) -> None:
-        """Adds tool results and the next turn's opening, which are read by the student and never trained on.
+    def _open_turn(self, rollout: StudentRollout, replies: Sequence[Message]) -> None:
+        """Adds the messages that answer a completion and the next turn's opening.
 
-        Where they leave no room to sample, the trajectory ends with what was sampled.
+        Where they leave no room to sample, the rollout ends with what was sampled.
         """
-        trajectory.num_tool_calls += len(calls)
-        trajectory.num_tool_errors += sum(result.error_kind is not None for result in results)
-        trajectory.num_invalid_tool_calls += sum(result.error_kind in _INVALID for result in results)
-        answers: list[Message] = [
-            {"role": "tool", "tool_call_id": call["id"], "content": result.content}
-            for call, result in zip(calls, results, strict=True)
-        ]
-        ids = self._opening_ids(trajectory, answers)
-        if len(trajectory.token_ids) + len(ids) >= self.max_context:
-            trajectory.stop_reason = StopReason.CONTEXT_OVERFLOW
-            return
-        trajectory.messages += answers
-        trajectory.token_ids += ids
-        trajectory.loss_mask += [False] * len(ids)
-        trajectory.sampling_logprobs += [0.0] * len(ids)
-
-    def _opening_ids(self, trajectory: SampledTrajectory, answers: Sequence[Message]) -> list[int]:
         try:
-            return next_turn_ids(
-                self.tokenizer, trajectory.token_ids[-1:], trajectory.messages, answers, trajectory.toolbox.schemas()
-            )
+            ids = next_turn_ids(self.tokenizer, rollout.token_ids[-1:], rollout.messages, replies, rollout.schemas)
         except TemplateError as error:
             raise TrainingError(
-                f"prompt {trajectory.prompt_id}, turn {trajectory.num_turns + 1}, after {len(trajectory.token_ids)} "
-                f"tokens: the prompt of this turn does not begin with the tokens so far: {error}"
+                f"prompt {rollout.context.prompt_id}, turn {rollout.state.num_turns + 1}, after "
+                f"{len(rollout.token_ids)} tokens: the prompt of this turn does not begin with the tokens so far: "
+                f"{error}"
             ) from error
+        if len(rollout.token_ids) + len(ids) >= self.max_context:
+            rollout.end = End(StopReason.CONTEXT_OVERFLOW)
+        else:
+            rollout.add_replies(replies, ids)

@@ -53,7 +53,7 @@ class SameTokens:
         if self.hint is None:
             return None
         messages = _hinted(self.hint, trajectory, metadata)
-        prompt = render(self.tokenizer, messages, trajectory.toolbox.schemas(), add_generation_prompt=True)
+        prompt = render(self.tokenizer, messages, trajectory.tools, add_generation_prompt=True)
         first = trajectory.loss_mask.index(True)
         return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
 
@@ -99,7 +99,7 @@ class OtherTokens:
 
     def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
         runs = sampled_runs(trajectory)
-        schemas = trajectory.toolbox.schemas()
+        schemas = trajectory.tools
         prompt = _prompt(trajectory.messages, len(runs))
         said = trajectory.messages[len(prompt) :]
         shown = prompt if self.hint is None else _hinted(self.hint, trajectory, metadata)

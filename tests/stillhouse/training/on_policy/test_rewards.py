@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.rewards import Rewards, TrajectoryReward
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata, StopReason
+from stillhouse.types import PromptMetadata, StopReason, Turn
 
 METADATA = {prompt_id: PromptMetadata(prompt_id, "4", None, "exact", {"limit": 3}) for prompt_id in ("p0", "p1", "p2")}
 
@@ -28,14 +27,16 @@ def judged(args: RewardArgs, messages: list) -> float:
 
 def sampled(prompt_id: str, answer: str, stop_reason: StopReason = StopReason.ANSWERED) -> SampledTrajectory:
     return SampledTrajectory(
+        rollout_key="key",
         prompt_id=prompt_id,
         sample_index=0,
         messages=[{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}],
-        toolbox=Toolbox([]),
+        tools=[],
+        turns=[Turn("stop", {}, None, "student")],
+        model="student",
         token_ids=[5, 6],
         loss_mask=[False, True],
         sampling_logprobs=[0.0, -1.0],
-        num_turns=1,
         stop_reason=stop_reason,
     )
 

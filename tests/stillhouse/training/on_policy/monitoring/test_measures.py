@@ -1,9 +1,9 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.monitoring.measures import (
     measure_credit,
     measure_rewards,
@@ -15,18 +15,36 @@ from stillhouse.training.on_policy.monitoring.measures import (
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import StopReason
+from stillhouse.types import StopReason, Turn
 
 
-def sampled(*completions: list[int], prompt_id: str = "p", **facts: Any) -> SampledTrajectory:
+def sampled(
+    *completions: list[int],
+    prompt_id: str = "p",
+    stop_reason: StopReason = StopReason.ANSWERED,
+    num_tool_errors: int = 0,
+    **facts: Any,
+) -> SampledTrajectory:
     """A prompt of two tokens, and one token of tool output between completions."""
     token_ids, loss_mask = [0, 0], [False, False]
     for number, completion in enumerate(completions):
         read = [0] if number else []
         token_ids += read + completion
         loss_mask += [False] * len(read) + [True] * len(completion)
-    facts = {"num_turns": len(completions), "stop_reason": StopReason.ANSWERED, **facts}
-    return SampledTrajectory(prompt_id, 0, [], Toolbox([]), token_ids, loss_mask, [0.0] * len(token_ids), **facts)
+    return SampledTrajectory(
+        "key",
+        prompt_id,
+        0,
+        messages=[],
+        tools=[],
+        turns=[Turn("stop", {}, None, "student", num_tool_errors=num_tool_errors) for _ in completions],
+        stop_reason=stop_reason,
+        model="student",
+        token_ids=token_ids,
+        loss_mask=loss_mask,
+        sampling_logprobs=[0.0] * len(token_ids),
+        **facts,
+    )
 
 
 def scored(**facts: Any) -> ScoredSample:
@@ -35,8 +53,8 @@ def scored(**facts: Any) -> ScoredSample:
 
 def test_lengths_are_of_whole_trajectories_and_shares_of_all_of_them() -> None:
     batch = [sampled(list(range(number))) for number in range(1, 21)]
-    batch[0].stop_reason = StopReason.LENGTH
-    batch[1].stop_reason = StopReason.CONTEXT_OVERFLOW
+    batch[0] = replace(batch[0], stop_reason=StopReason.LENGTH)
+    batch[1] = replace(batch[1], stop_reason=StopReason.CONTEXT_OVERFLOW)
     batch[2] = sampled([1], [2, 3], num_drifted_turns=1)
     metrics = measure_trajectories(batch)
     num_sampled = sum(range(1, 21))

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse import report
 from stillhouse.config import OnPolicyConfig
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.loss.advantages import sampled_advantages
 from stillhouse.training.on_policy.monitoring import trajectory_page
 from stillhouse.training.on_policy.monitoring.trajectory_page import (
@@ -24,7 +23,7 @@ from stillhouse.training.on_policy.monitoring.trajectory_page import (
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import JsonObject, StopReason
+from stillhouse.types import JsonObject, StopReason, Turn
 
 REPORT_FOLDER = Path(report.__file__).parent
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
@@ -47,8 +46,8 @@ def scored_trajectory(
     teacher = [known + sign for known, sign in zip(sampling, signs, strict=True)]
     fixed = [advantage if is_sampled else 0.0 for is_sampled in mask]
     trajectory = SampledTrajectory(
-        "p", 0, [{"role": "user", "content": PROMPT}], Toolbox([]), ids, mask, sampling, num_turns=2,
-        num_tool_calls=1, stop_reason=StopReason.LENGTH,
+        "key", "p", 0, [{"role": "user", "content": PROMPT}], [], [Turn("stop", {}, None, "student")] * 2,
+        StopReason.LENGTH, "student", token_ids=ids, loss_mask=mask, sampling_logprobs=sampling, num_tool_calls=1,
     )  # fmt: skip
     sample = ScoredSample(
         ids, mask, "p", sampling_logprobs=sampling, advantages=fixed, teacher="maths", kl_coef=2.0,
@@ -204,7 +203,10 @@ def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, every_steps: int, updates_per_batch: int, steps: list[int]
 ) -> None:
     heard, one = Heard(), scored_trajectory(tokenizer)
-    overlong = SampledTrajectory("q", 0, [], Toolbox([]), [1], [False], [0.0], stop_reason=StopReason.CONTEXT_OVERFLOW)
+    overlong = SampledTrajectory(
+        "key", "q", 0, [], [], [], StopReason.CONTEXT_OVERFLOW, "student", token_ids=[1], loss_mask=[False],
+        sampling_logprobs=[0.0],
+    )  # fmt: skip
     config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
     pages = TrajectoryPages(tokenizer, tmp_path, heard, config)
     for index in range(0, 12 // updates_per_batch):

@@ -61,9 +61,7 @@ def test_sequence_is_the_conversation_as_the_template_renders_it(
     answered = [one for one in trajectories if one.stop_reason == StopReason.ANSWERED and one.num_turns > 1]
     assert answered
     for trajectory in answered:
-        rendered = student.tokenizer.apply_chat_template(
-            trajectory.messages, tools=trajectory.toolbox.schemas(), tokenize=False
-        )
+        rendered = student.tokenizer.apply_chat_template(trajectory.messages, tools=trajectory.tools, tokenize=False)
         assert student.tokenizer.decode(trajectory.token_ids) == rendered.removesuffix("\n")
 
 

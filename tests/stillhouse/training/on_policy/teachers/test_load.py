@@ -11,11 +11,10 @@ from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 from stillhouse.chat.refs import resolve_model
 from stillhouse.chat.template import render
-from stillhouse.config import OnPolicyConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, StudentConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
-from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
@@ -26,7 +25,7 @@ from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import PromptMetadata
+from stillhouse.types import PromptMetadata, StopReason, Turn
 
 FULL = StudentConfig(parameters="full", dtype="float32")
 LORA = StudentConfig(parameters="lora", lora_rank=4, dtype="float32")
@@ -192,8 +191,9 @@ def test_a_teacher_of_another_vocabulary_scores_by_bytes_where_it_is_told_to(
     prompt = render(student.tokenizer, messages, None, add_generation_prompt=True)
     said = student.tokenizer("Ben has 17 eggs.<|im_end|>", add_special_tokens=False)["input_ids"]
     trajectory = SampledTrajectory(
-        "p", 0, [*messages, {"role": "assistant", "content": "Ben has 17 eggs."}], Toolbox.from_config(ToolsConfig()),
-        prompt + said, [False] * len(prompt) + [True] * len(said), [], num_turns=1,
+        "key", "p", 0, [*messages, {"role": "assistant", "content": "Ben has 17 eggs."}], [],
+        [Turn("stop", {}, None, "student")], StopReason.ANSWERED, "student", token_ids=prompt + said,
+        loss_mask=[False] * len(prompt) + [True] * len(said), sampling_logprobs=[],
     )  # fmt: skip
     with loaded(student, tmp_path, teachers=[settings]) as teachers:
         view = teachers.view(trajectory, None)

@@ -11,7 +11,7 @@ from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.reading import OtherTokens, SameTokens
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
-from stillhouse.types import Message, PromptMetadata
+from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
 QUESTION: Message = {"role": "user", "content": "Ben has 12 eggs. Ben finds 5 more. How many now?"}
 ABOUT = PromptMetadata("p", "17", "shop", "numeric", {"solution": "12 + 5 = 17", "empty": None})
@@ -42,14 +42,17 @@ def trajectory(tokenizer: PreTrainedTokenizerBase, toolbox: Toolbox) -> SampledT
     between = next_turn_ids(tokenizer, first, [system, QUESTION, called], [result], schemas)
     second = [*tokenizer("Ben has 17 eggs.", add_special_tokens=False)["input_ids"], end]
     return SampledTrajectory(
+        rollout_key="key",
         prompt_id="p",
         sample_index=0,
         messages=[system, QUESTION, called, result, answer],
-        toolbox=toolbox,
+        tools=schemas,
+        turns=[Turn("stop", {}, None, "student")] * 2,
+        stop_reason=StopReason.ANSWERED,
+        model="student",
         token_ids=prompt + first + between + second,
         loss_mask=[False] * len(prompt) + [True] * len(first) + [False] * len(between) + [True] * len(second),
         sampling_logprobs=[],
-        num_turns=2,
     )
 
 
@@ -71,9 +74,7 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
     assert view is not None
     text = "Solution (shop): 12 + 5 = 17, so 17.\n\n"
     hinted: Message = {"role": "user", "content": text + (QUESTION["content"] or "")}
-    prompt = render(
-        tokenizer, [trajectory.messages[0], hinted], trajectory.toolbox.schemas(), add_generation_prompt=True
-    )
+    prompt = render(tokenizer, [trajectory.messages[0], hinted], trajectory.tools, add_generation_prompt=True)
     first = trajectory.loss_mask.index(True)
     assert view.token_ids == prompt + trajectory.token_ids[first:]
     assert view.loss_mask[len(prompt) :] == trajectory.loss_mask[first:]

@@ -1,0 +1,123 @@
+"""`StudentRollout`: a trajectory that is being sampled, with the tools it calls."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from stillhouse.agent.turns import End, RequestedCall, TurnState
+from stillhouse.serving.generation import Generation
+from stillhouse.tools.calls import ToolErrorKind
+from stillhouse.tools.context import ToolContext
+from stillhouse.tools.running import wait_for
+from stillhouse.tools.toolbox import BoundToolbox, Toolbox, ToolResult
+from stillhouse.training.on_policy.trajectories import SampledTrajectory
+from stillhouse.types import Message, ToolSchema, Turn
+
+_MODEL: Final = "student"
+_INVALID: Final[frozenset[ToolErrorKind]] = frozenset({"unknown_tool", "malformed_arguments", "invalid_arguments"})
+
+
+@dataclass(slots=True)
+class StudentRollout:
+    """One rollout of the student; its lists of tokens are aligned and grow together.
+
+    What the tools keep for it, such as the session of an MCP server, lives until `close`.
+    """
+
+    group: int
+    """Place of its prompt in the batch."""
+    context: ToolContext
+    toolbox: Toolbox
+    """Holds the tools that the prompt offers and no other."""
+    schemas: list[ToolSchema]
+    messages: list[Message]
+    token_ids: list[int]
+    """Those of the prompt at first."""
+    state: TurnState
+    policy_version: int
+    turns: list[Turn] = field(default_factory=list)
+    loss_mask: list[bool] = field(init=False)
+    sampling_logprobs: list[float] = field(init=False)
+    num_requested_calls: int = 0
+    """Calls of all turns, run or not: the ids of the next ones go on from here."""
+    num_tool_calls: int = 0
+    num_invalid_tool_calls: int = 0
+    num_drifted_turns: int = 0
+    end: End | None = None
+    """None while it is being sampled."""
+    _open_tools: BoundToolbox | None = None
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        self.loss_mask = [False] * len(self.token_ids)
+        self.sampling_logprobs = [0.0] * len(self.token_ids)
+
+    def add_completion(self, message: Message, generation: Generation) -> None:
+        """Appends what the student sampled."""
+        self.token_ids += generation.completion_ids
+        self.loss_mask += [True] * len(generation.completion_ids)
+        self.sampling_logprobs += generation.logprobs
+        self.messages.append(message)
+        self.turns.append(Turn(generation.finish_reason, usage={}, latency_s=None, model=_MODEL))
+        self.num_requested_calls += len(message.get("tool_calls") or ())
+
+    def add_replies(self, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
+        """Appends what the student reads before its next turn, such as tool results; it is never trained on."""
+        self.messages += messages
+        self.token_ids += token_ids
+        self.loss_mask += [False] * len(token_ids)
+        self.sampling_logprobs += [0.0] * len(token_ids)
+
+    def count_refused(self, num_calls: int) -> None:
+        """Notes on the last turn that its calls were refused."""
+        self.turns[-1] = replace(self.turns[-1], num_refused_calls=num_calls)
+
+    async def call_tools(self, calls: Sequence[RequestedCall]) -> list[ToolResult]:
+        """Results of the calls of one turn, which run at the same time."""
+        if self._open_tools is None:
+            self._open_tools = await self._stack.enter_async_context(self.toolbox.rollout(self.context))
+        results = await asyncio.gather(*(self._open_tools.call(call.name, call.arguments) for call in calls))
+        num_errors = sum(result.error_kind is not None for result in results)
+        self.turns[-1] = replace(self.turns[-1], num_tool_errors=num_errors)
+        self.num_tool_calls += len(results)
+        self.num_invalid_tool_calls += sum(result.error_kind in _INVALID for result in results)
+        return results
+
+    def close(self) -> None:
+        """Ends what the tools keep; nothing happens where none was called."""
+        if self._open_tools is not None:
+            self._open_tools = None
+            wait_for(self._stack.aclose())
+
+    def trajectory(self) -> SampledTrajectory:
+        """The record of a rollout that has ended."""
+        assert self.end is not None
+        return SampledTrajectory(
+            rollout_key=self.context.rollout_key,
+            prompt_id=self.context.prompt_id,
+            sample_index=self.context.sample_index,
+            messages=self.messages,
+            tools=self.schemas,
+            turns=self.turns,
+            stop_reason=self.end.stop_reason,
+            model=_MODEL,
+            error=self.end.error,
+            token_ids=self.token_ids,
+            loss_mask=self.loss_mask,
+            sampling_logprobs=self.sampling_logprobs,
+            num_tool_calls=self.num_tool_calls,
+            num_invalid_tool_calls=self.num_invalid_tool_calls,
+            num_drifted_turns=self.num_drifted_turns,
+            policy_version=self.policy_version,
+        )
+
+
+def call_all(turns: Sequence[tuple[StudentRollout, Sequence[RequestedCall]]]) -> list[list[ToolResult]]:
+    """Results of the calls of turns that ended together, in order: a slow tool holds up the decoding only once."""
+
+    async def run() -> list[list[ToolResult]]:
+        return await asyncio.gather(*(rollout.call_tools(calls) for rollout, calls in turns))
+
+    return wait_for(run()) if turns else []
