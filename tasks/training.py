@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prefect import task
 
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import DistillConfig, OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.inference.budget import remaining_budget
 from stillhouse.store import digest, file_sha256
@@ -25,7 +26,7 @@ from tasks.run.context import Run, RunContext
 from tasks.run.progress import progress
 
 SFT = Stage("sft", version=2)
-ON_POLICY = Stage("on_policy", version=4)
+ON_POLICY = Stage("on_policy", version=5)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
@@ -73,6 +74,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         rewards=None if rewards is None else file_sha256(Path(rewards)),
         tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
         system_prompt=config.rollouts.system_prompt,
+        rules=TurnRules.of(config.rollouts),
     )
     return trained_student("on_policy", artifact)
 
@@ -111,6 +113,7 @@ def on_policy_task(
     rewards: str | None,
     tool_schemas: str,
     system_prompt: str | None,
+    rules: TurnRules,
     key: str,
     context: RunContext,
 ) -> Artifact:
@@ -124,6 +127,7 @@ def on_policy_task(
         "tools": tools,
         "system_prompt": system_prompt,
         "budget": remaining_budget(context.run_id, context.budget),
+        "rules": rules,
     }
     runtime = context.runtime
     # It samples from the student that it trains, in one process, also after an SFT by several.

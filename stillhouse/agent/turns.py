@@ -7,7 +7,7 @@ evaluation (`stillhouse.agent.loop`), and the student's sampling on-policy
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -21,14 +21,20 @@ REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now wi
 
 
 class TurnRules(BaseModel):
-    """When a conversation goes on and when it ends; small and JSON, to be part of a job and of a cache key."""
+    """When a conversation goes on and when it ends: the fields of `RolloutsConfig` that say so, under the same names.
+
+    Small and JSON, to be part of a job and of a cache key. The defaults are the plainest rule: the first answer ends
+    the conversation, whatever it says.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     closing_answer: bool = False
     """Where tools are offered: refuse the calls of the last turn and ask once more, with tools it may not call."""
-    continue_message: str | None = None
-    """The user's message after an answer, until the turns are used up; None ends with the first answer."""
+    termination_policy: Literal["last_tool", "max_turns"] = "last_tool"
+    """`last_tool` ends with the first answer; `max_turns` asks on with `continue_message` until none is left."""
+    continue_message: str = "Continue."
+    """The user's message after an answer, under the termination policy `max_turns`."""
     response_schema: JsonObject = {}
     """JSON schema of the final answer; empty takes any text."""
     max_corrections: int = 0
@@ -41,12 +47,7 @@ class TurnRules(BaseModel):
         Raises:
             ConfigError: `response_schema` is no JSON schema.
         """
-        return cls(
-            closing_answer=config.closing_answer,
-            continue_message=config.continue_message if config.termination_policy == "max_turns" else None,
-            response_schema=config.response_schema,
-            max_corrections=config.max_corrections if config.response_schema else 0,
-        )
+        return cls(**config.model_dump(include=set(cls.model_fields)))
 
     @field_validator("response_schema")
     @classmethod
@@ -144,7 +145,7 @@ def next_action(rules: TurnRules, state: TurnState, message: Message, finish_rea
     problem = schema.problem(message) if schema is not None else None
     if schema is not None and problem and state.num_corrections < rules.max_corrections and not is_last:
         return replace(taken, num_corrections=state.num_corrections + 1), Ask([schema.correction(problem)])
-    if rules.continue_message is not None and not is_last:
+    if rules.termination_policy == "max_turns" and not is_last:
         return taken, Ask([{"role": "user", "content": rules.continue_message}])
     if problem is not None:
         return taken, End(StopReason.INVALID, {"kind": StopReason.INVALID.value, "message": problem})

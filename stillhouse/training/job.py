@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stillhouse.agent.turns import TurnRules
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import (
     BudgetConfig,
@@ -79,6 +80,8 @@ class TrainJob(BaseModel):
     tools: ToolsConfig = ToolsConfig()
     system_prompt: str | None = None
     """Put before each prompt that has no system message of its own."""
+    rules: TurnRules = TurnRules()
+    """On-policy: when a sampled conversation goes on and when it ends."""
     work_dir: Annotated[Path, Field(description="Checkpoints, log and metrics; a job continues what it finds here.")]
     output_dir: Path
     """Where the finished student is written."""
@@ -128,6 +131,7 @@ class TrainJob(BaseModel):
             if self.tools.rewards_file is not None and self.on_policy.reward_coef > 0.0:
                 facts["rewards_file"] = file_sha256(Path(self.tools.rewards_file))
             facts["system_prompt"] = self.system_prompt
+            facts["rules"] = self.rules.model_dump(mode="json")
         return facts
 
     def _effective(self) -> JsonObject:

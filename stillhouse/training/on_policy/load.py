@@ -124,7 +124,7 @@ def _sampler(
         raise ConfigError(
             "on_policy.agentic is `on`, but no tool is configured: name some in tools.builtin, tools.file or tools.mcp"
         )
-    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata)
+    return Sampler(student.tokenizer, toolbox, config, max_context, job.system_prompt, metadata, job.rules)
 
 
 def _with_room(prompts: Sequence[Prompt], sampler: Sampler, num_needed: int) -> Sequence[Prompt]:

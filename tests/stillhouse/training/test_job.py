@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.training.job import TrackingTarget, TrainJob
 
@@ -46,6 +47,7 @@ def test_what_does_not_change_the_weights_does_not_change_the_digest(job: TrainJ
         {"student_ref": "embedded:teacher"},
         {"system_prompt": "Be brief."},
         {"tools": ToolsConfig()},
+        {"rules": TurnRules(closing_answer=True)},
     ],
 )
 def test_what_changes_the_weights_changes_the_digest(job: TrainJob, change: dict[str, Any]):

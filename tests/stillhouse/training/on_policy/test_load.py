@@ -1,12 +1,16 @@
 """Whole trainings whose rollouts are sampled and scored elsewhere."""
 
+import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.monitoring.metrics import read_metrics
+from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER
 from stillhouse.training.run import run_job
 
 
@@ -39,6 +43,7 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
         prompts_file=prompts_file,
         metadata_file=metadata_file,
         tools=calculator,
+        rules=TurnRules(termination_policy="max_turns", continue_message="And then?"),
         work_dir=tmp_path / "work",
         output_dir=tmp_path / "student",
         runtime=runtime,
@@ -49,3 +54,5 @@ def test_servers_sample_ahead_and_score_while_the_student_trains(
     assert rows[0]["on_policy/log_ratio_abs_max"] < 1e-3
     assert all(row["on_policy/teacher_kl/big"] > 0.1 for row in rows)
     assert (tmp_path / "student" / "adapter_model.safetensors").exists()
+    pages = "".join(page.read_text() for page in (tmp_path / "work" / PAGES_FOLDER).glob("*.html"))
+    assert "And then?" in unescape(re.sub("<[^>]*>", "", pages)), "the job's rules reach the sampler"
