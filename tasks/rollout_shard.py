@@ -6,9 +6,9 @@ from typing import Any
 from prefect import task
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.agent.prepared_tools import rollout_keys
 from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
+from stillhouse.rollouts.context import rollout_keys
 from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.store import digest
 from stillhouse.store.records import read_metadata, read_prompts, write_jsonl

@@ -1,9 +1,7 @@
 """`RolloutCollector`: many rollouts at once, without barriers, each recorded exactly once.
 
-Rollouts are started as room appears and trajectories handed out as they finish, so memory follows the number of
-rollouts under way and not the number of prompts. Which are started is up to a `plan`, and when to the `scheduler`. What
-a rollout is made of is elsewhere: the loop in `agent`, its record in `rollout`, tries in `retry`, the limits in
-`limits`, the money in `budget`, what is durable in `journal`.
+Rollouts start as the endpoint has room and trajectories are handed out as they finish, so that memory grows with the
+number of running rollouts and not with the number of prompts. `plan` says which to start, `scheduler` when.
 """
 
 import asyncio
@@ -12,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.inference.budget import Budget, spend_of
 from stillhouse.inference.completion import ChatClient
@@ -36,29 +35,29 @@ _MAX_UNREAD: Final = 64
 
 
 class RolloutCollector:
-    """Trajectories of the rollouts that a plan asks for, in the order they finish.
+    """Async iterator over the trajectories of a plan, in the order they finish.
 
-    Iterate over it once with `async for`; leave the loop early only inside `contextlib.aclosing`. What the journal
-    holds is not asked again. A rollout that fails is handed out with `StopReason.ERROR` and is owed by the next
-    collection. `stats` counts what it did so far.
+    Iterate over it once; leave the loop early only inside `contextlib.aclosing`. Requests that the journal holds are
+    not sent again. A rollout that fails is handed out with `StopReason.ERROR` and resumed by the next collection.
 
     Args:
-        plan: what is started, `EverySample` of some prompts for one.
-        endpoint: who is asked.
+        plan: what to start, such as `EverySample` of some prompts.
+        endpoint: where completions come from.
         config: what is sampled.
         toolbox: the tools configured; each prompt is offered those it names.
-        journal: what was paid for before, and where answers become durable.
+        journal: holds what was paid for before and makes new answers durable.
         runtime: bounds of concurrency, attempts and waiting.
-        progress: told how things stand about twice a second.
+        progress: updated about twice a second.
         budget: what the run may spend; None sets no limit.
-        metadata: of prompts, by their ids, for tools that ask for it.
-        controller: the limits of the endpoint; None takes the process's own, which remember what an earlier one learnt.
-        client: the HTTP path; None opens one and closes it at the end.
+        metadata: of prompts, by their ids, for tools that take it.
+        controller: of the endpoint's limits; None takes the one that all collections of this process share.
+        client: sends the requests; None opens one and closes it at the end.
         effects: clock, sleep and jitter.
 
     Raises:
-        EndpointError: nobody can be reached there, or the model is not served. AuthenticationError, QuotaError and
-            BudgetReached as well; all of them while iterating, once answers under way have come in and are durable.
+        ConfigError: the config's `response_schema` is no JSON schema.
+        EndpointError: the endpoint cannot be reached, or does not serve the model. Like AuthenticationError, QuotaError
+            and BudgetReached it is raised while iterating, once answers in flight have come in and are durable.
         StoreError: the journal cannot be written.
     """
 
@@ -82,6 +81,7 @@ class RolloutCollector:
         self._plan = plan
         self._endpoint = endpoint
         self._config = config
+        self._rules = TurnRules.of(config)
         self._toolbox = toolbox
         self._journal = journal
         self._runtime = runtime
@@ -104,14 +104,14 @@ class RolloutCollector:
         return self._generator
 
     async def aclose(self) -> None:
-        """Ends the collection at once; answers under way are lost, all others are in the journal."""
+        """Ends the collection at once; answers in flight are lost, all others are in the journal."""
         await self._generator.aclose()
 
     async def _collect(self) -> AsyncGenerator[Trajectory, None]:
         self._finished: asyncio.Queue[Trajectory | None] = asyncio.Queue(_MAX_UNREAD)
         async with self._toolbox:
             client = self._given_client or self._open_client()
-            rollouts = asyncio.create_task(self._schedule_all(self._room(client)))
+            rollouts = asyncio.create_task(self._schedule_all(self._context(client)))
             reports = asyncio.create_task(self._report_on())
             try:
                 with self._budget.running(), rarely_collected():
@@ -129,12 +129,12 @@ class RolloutCollector:
             raise self._scheduler.error
 
     def _open_client(self) -> ChatClient:
-        # aiohttp takes a third of a second to import, which no command that asks nobody should wait for.
+        # aiohttp takes a third of a second to import, for which no command without requests should wait.
         from stillhouse.inference.http_client import HttpClient
 
         return HttpClient(self._endpoint, timeout_s=self._runtime.request_timeout_s, clock=self._effects.clock)
 
-    def _room(self, client: ChatClient) -> RolloutContext:
+    def _context(self, client: ChatClient) -> RolloutContext:
         requester = Requester(
             self._endpoint,
             self._controller,
@@ -147,6 +147,7 @@ class RolloutCollector:
         return RolloutContext(
             endpoint=self._endpoint,
             config=self._config,
+            rules=self._rules,
             journal=self._journal,
             client=client,
             requester=requester,
@@ -156,9 +157,9 @@ class RolloutCollector:
             replayed=self._count_replayed,
         )
 
-    async def _schedule_all(self, room: RolloutContext) -> None:
+    async def _schedule_all(self, context: RolloutContext) -> None:
         """Runs every rollout, then closes the queue of finished ones."""
-        await self._scheduler.run(room)
+        await self._scheduler.run(context)
         await self._finished.put(None)
 
     def _count_replayed(self, turn: Turn) -> None:

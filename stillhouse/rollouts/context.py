@@ -1,18 +1,44 @@
-"""`RolloutContext`: what all rollouts of one collection share."""
+"""What all rollouts of one collection share, and the keys they have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from stillhouse.agent.prepared_tools import PreparedTools
+from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
+from stillhouse.errors import ConfigError
 from stillhouse.inference.completion import ChatClient
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal import Journal
+from stillhouse.inference.keys import KeyForm
 from stillhouse.inference.retry import Requester
 from stillhouse.inference.stats import RolloutStats
+from stillhouse.store import canonical_json
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Turn
+from stillhouse.types import JsonObject, Prompt, ToolSchema, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTools:
+    """A selection of the tools and everything that follows from it and the config, computed once."""
+
+    schemas: list[ToolSchema]
+    num_characters: int
+    """Length of the schemas as JSON in UTF-8."""
+    takes_context: bool
+    """Whether a tool is given the prompt's metadata, which then is part of a rollout's identity."""
+    key_form: KeyForm
+
+    @classmethod
+    def of(cls, toolbox: Toolbox, config: RolloutsConfig, identity: str) -> "PreparedTools":
+        """The tools of `toolbox`, offered to the model that `Endpoint.identity` names."""
+        schemas = toolbox.schemas()
+        return cls(
+            schemas=schemas,
+            num_characters=len(canonical_json(schemas)) if schemas else 0,
+            takes_context=toolbox.takes_context,
+            key_form=KeyForm(identity, config, schemas),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +47,54 @@ class RolloutContext:
 
     endpoint: Endpoint
     config: RolloutsConfig
+    rules: TurnRules
     journal: Journal
     client: ChatClient
     requester: Requester
     stats: RolloutStats
     asleep: Callable[[], AbstractContextManager[None]]
-    """Entered while a rollout wants no slot: it runs a tool, or waits to try again."""
+    """Entered while a rollout wants no slot: it runs a tool, or waits before a retry."""
     metadata: Mapping[str, JsonObject]
-    """Metadata of the prompts' rows by prompt id, for tools that are told it."""
+    """Metadata of the prompts' rows by prompt id, for tools that take it."""
     replayed: Callable[[Turn], None]
-    """Told of each completion that an earlier attempt at the rollout paid for."""
-    _offers: dict[tuple[str, ...], PreparedTools] = field(default_factory=dict, init=False)
+    """Called with each completion that an earlier attempt at the rollout paid for."""
+    _prepared: dict[tuple[str, ...], PreparedTools] = field(default_factory=dict, init=False)
 
-    def offer(self, toolbox: Toolbox) -> PreparedTools:
-        """What follows from a selection of the collection's tools; made when it is first met.
-
-        Raises:
-            ConfigError: `config.response_schema` is no JSON schema.
-        """
+    def prepare(self, toolbox: Toolbox) -> PreparedTools:
+        """What follows from a selection of the tools; computed for the first rollout that is offered it."""
         names = tuple(toolbox.names)
-        offer = self._offers.get(names)
-        if offer is None:
-            offer = PreparedTools.of(toolbox, self.config, self.endpoint.identity)
-            self._offers[names] = offer
-        return offer
+        prepared = self._prepared.get(names)
+        if prepared is None:
+            prepared = PreparedTools.of(toolbox, self.config, self.endpoint.identity)
+            self._prepared[names] = prepared
+        return prepared
+
+
+def rollout_keys(
+    prompts: Iterable[Prompt],
+    config: RolloutsConfig,
+    toolbox: Toolbox,
+    identity: str,
+    metadata: Mapping[str, JsonObject],
+) -> Iterator[str]:
+    """The key of every rollout that a collection may begin; prompts that name a tool not configured have none.
+
+    Args:
+        prompts: of the collection.
+        config: what is sampled.
+        toolbox: the tools configured.
+        identity: `Endpoint.identity`.
+        metadata: of prompts, by their ids, for tools that take it.
+    """
+    prepared_by_names: dict[tuple[str, ...], PreparedTools] = {}
+    for prompt in prompts:
+        try:
+            tools = toolbox.select(prompt.tools)
+        except ConfigError:
+            continue
+        names = tuple(tools.names)
+        if names not in prepared_by_names:
+            prepared_by_names[names] = PreparedTools.of(tools, config, identity)
+        prepared = prepared_by_names[names]
+        prompt_metadata = metadata.get(prompt.id, {}) if prepared.takes_context else None
+        yield from (prepared.key_form.key(prompt.id, index, prompt_metadata) for index in range(config.num_samples))

@@ -1,10 +1,10 @@
-"""`Scheduler`: which rollouts of a plan are under way, and when the next one starts.
+"""`Scheduler`: which rollouts of a plan are running, and when the next one starts.
 
-event                                     what it does
-the window has use for another rollout    starts the plan's next one; there are no barriers between prompts
-a prompt names a tool that is not there   that rollout ends before it starts
-another process is at a rollout           looks again once the plan has no more
-an error that concerns every rollout      starts no more; ends those that wait, lets answers under way come in
+event                                        reaction
+the concurrency window has room              start the plan's next rollout; there are no barriers between prompts
+a prompt names a tool that is not configured that rollout fails before it starts
+another process holds a rollout              try again once the plan has no more
+an error that concerns every rollout         start no more, cancel those that wait, let answers in flight come in
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from stillhouse.tools import Toolbox
 from stillhouse.types import ErrorRecord, Prompt, Trajectory
 
 _LOG = logging.getLogger(__name__)
-_ELSEWHERE_S: Final = 1.0
+_CLAIM_RETRY_S: Final = 1.0
 
 
 class Scheduler:
     """Runs the rollouts of a plan, each as a task of its own.
 
     Args:
-        plan: what is started.
+        plan: says what to start.
         toolbox: the tools configured; each prompt is offered those it names.
-        controller: the limits of the endpoint, whose window is to be kept full.
-        finish: told of each trajectory, and waited for.
+        controller: of the endpoint, whose concurrency window is kept full.
+        finish: awaited with each trajectory.
     """
 
     def __init__(
@@ -43,44 +43,44 @@ class Scheduler:
         self._controller = controller
         self._finish = finish
         self._running: dict[asyncio.Task[None], Rollout] = {}
-        self._elsewhere: list[Rollout] = []
+        self._claimed_elsewhere: list[Rollout] = []
         self._num_asleep = 0
         self._changed = asyncio.Event()
         self.error: Exception | None = None
-        """What stopped it before the plan's end."""
+        """What stopped it before the end of the plan."""
 
     @property
     def tasks(self) -> Collection["asyncio.Task[None]"]:
-        """Those of the rollouts under way."""
+        """Tasks of the running rollouts."""
         return self._running.keys()
 
-    async def run(self, room: RolloutContext) -> None:
-        """Returns when the last rollout has ended; `error` then says whether that was the plan's end."""
-        self._room = room
+    async def run(self, context: RolloutContext) -> None:
+        """Returns when the last rollout has ended, at the end of the plan or because of `error`."""
+        self._context = context
         try:
             while self.error is None:
-                wanted = self._plan.next()
-                if wanted is not None:
-                    await self._admit(*wanted)
+                planned = self._plan.next()
+                if planned is not None:
+                    await self._admit(*planned)
                 elif self._running:
                     await self._next_change()
-                elif self._elsewhere:
+                elif self._claimed_elsewhere:
                     await self._take_over()
                 else:
                     break
-        # Whoever collects must hear of it, also when the prompts themselves raise.
+        # Also errors of the iterator of prompts must reach the collector.
         except Exception as error:
             self._halt(error)
         if self._running:
             await asyncio.wait(set(self._running))
 
     def wake(self) -> None:
-        """Has it look again whether there is room."""
+        """Makes the scheduler check again whether there is room."""
         self._changed.set()
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Entered while a rollout wants no slot, so that another may start."""
+        """Context in which a rollout wants no slot, so that another may start."""
         self._num_asleep += 1
         self._changed.set()
         try:
@@ -89,17 +89,17 @@ class Scheduler:
             self._num_asleep -= 1
 
     async def _admit(self, prompt: Prompt, sample_index: int) -> None:
-        """Starts a rollout once there is room, or ends it where its prompt names a tool that is not there."""
+        """Starts a rollout once there is room; fails it where its prompt names a tool that is not configured."""
         try:
             toolbox = self._toolbox.select(prompt.tools)
         except ConfigError as error:
-            refused: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
-            await self._finish(Rollout(prompt, sample_index, Toolbox([]), self._room).failed(refused))
+            record: ErrorRecord = {"kind": "ConfigError", "message": str(error)}
+            await self._finish(Rollout(prompt, sample_index, Toolbox([]), self._context).failed(record))
         else:
-            await self._start_when_room(Rollout(prompt, sample_index, toolbox, self._room))
+            await self._start_when_room(Rollout(prompt, sample_index, toolbox, self._context))
 
     async def _start_when_room(self, rollout: Rollout) -> None:
-        """Nothing is started once the collection has to stop."""
+        """Starts a rollout once there is room, unless the collection has stopped by then."""
         while self.error is None and not self._has_room():
             await self._next_change()
         if self.error is None:
@@ -112,32 +112,32 @@ class Scheduler:
         await self._changed.wait()
 
     async def _take_over(self) -> None:
-        """Takes what other processes have finished by now, and runs what they left undone."""
-        elsewhere, self._elsewhere = self._elsewhere, []
-        _LOG.info("waiting for %d rollouts that another process is at", len(elsewhere))
-        await asyncio.sleep(_ELSEWHERE_S)
-        for rollout in elsewhere:
+        """Tries again to claim rollouts of other processes: replays those finished by now, runs those abandoned."""
+        rollouts, self._claimed_elsewhere = self._claimed_elsewhere, []
+        _LOG.info("waiting for %d rollouts that another process is at", len(rollouts))
+        await asyncio.sleep(_CLAIM_RETRY_S)
+        for rollout in rollouts:
             await self._start_when_room(rollout)
 
     def _has_room(self) -> bool:
-        """Whether another rollout would be of use: those that want a slot should fill the window, and little more.
+        """Whether to start another rollout: those that want a slot should fill the window, and little more.
 
-        Rollouts in a tool or waiting to try again want none; they are bounded apart, or a dead endpoint would draw in
-        every prompt there is.
+        Rollouts that run a tool or wait before a retry want none. They have a bound of their own, or a dead endpoint
+        would draw in every prompt.
         """
         limit = self._controller.limit
-        wanting = len(self._running) - self._num_asleep
-        return wanting < limit + max(2, limit // 4) and len(self._running) < 4 * limit + 16
+        num_wanting = len(self._running) - self._num_asleep
+        return num_wanting < limit + max(2, limit // 4) and len(self._running) < 4 * limit + 16
 
     def _forget(self, task: "asyncio.Task[None]") -> None:
         del self._running[task]
         self._changed.set()
 
     async def _run(self, rollout: Rollout) -> None:
-        journal = self._room.journal
+        journal = self._context.journal
         try:
             if not await journal.claim(rollout.key):
-                self._elsewhere.append(rollout)
+                self._claimed_elsewhere.append(rollout)
                 return
             try:
                 if (replayed := rollout.finished()) is not None:
@@ -148,18 +148,18 @@ class Scheduler:
                 journal.disclaim(rollout.key)
         except Halted:
             return
-        # `Rollout.run` makes a row of what concerns one rollout; what comes out of it concerns all.
+        # `Rollout.run` turns what concerns one rollout into a row; what it raises concerns all.
         except Exception as error:
             self._halt(error)
 
     async def _finish_replayed(self, trajectory: Trajectory) -> None:
-        self._room.stats.num_replayed_rollouts += 1
+        self._context.stats.num_replayed_rollouts += 1
         for turn in trajectory.turns:
-            self._room.replayed(turn)
+            self._context.replayed(turn)
         await self._finish(trajectory)
 
     def _halt(self, error: Exception) -> None:
-        """Ends what costs nothing and lets answers under way come in."""
+        """Cancels rollouts that lose nothing and lets answers in flight come in."""
         if self.error is not None:
             return
         self.error = error
