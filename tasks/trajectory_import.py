@@ -75,10 +75,10 @@ def import_task(
     for problem in source.problems:
         _logger.warning("row left out: %s", problem)
     source.check(failure_budget)
-    if source.num_strangers:
+    if source.num_unmatched:
         told = "%d rows of %s left out: their prompts are held out or not among those of prompts.source"
-        _logger.warning(told, source.num_strangers, path)
-    left_out = {"malformed": len(source.problems), "of_other_prompts": source.num_strangers}
+        _logger.warning(told, source.num_unmatched, path)
+    left_out = {"malformed": len(source.problems), "of_other_prompts": source.num_unmatched}
     facts = {**add_up([shard.facts for shard in shards]), **left_out}
     return Rollouts(shards=tuple(shards), metadata=tuple(about), sampling=None, facts=facts)
 

@@ -1,4 +1,4 @@
-"""`RolloutCaps`: one rollout's own bound on tokens and money, kept by asking before each request."""
+"""`RolloutCaps`: the bound on tokens and money of one rollout, checked before each request."""
 
 import math
 from dataclasses import dataclass
@@ -9,30 +9,29 @@ from stillhouse.inference.endpoint import Price
 from stillhouse.types import Turn
 
 _BYTES_PER_TOKEN: Final = 3
-"""Of a prompt nobody has counted yet: what Chinese takes, and a third less than English does."""
+"""Bytes per token of a prompt not counted yet: about that of Chinese, and a third less than that of English."""
 _USEFUL_TOKENS: Final = 64
-"""A completion bounded to less is not worth its prompt, unless the config bounds all of them to less."""
+"""Least `max_tokens` worth the price of a prompt, unless the config bounds all completions to less."""
 
 
 @dataclass(slots=True)
-class _Answered:
-    """The last completion, from which the size of the next prompt is told."""
+class _LastRequest:
+    """Sizes of the last request, from which the next prompt's is estimated."""
 
-    tokens: int
-    """Of its prompt and of itself, which the next prompt holds both."""
-    characters: int
-    """Of its prompt."""
+    total_tokens: int
+    """Prompt and completion, both of which the next prompt contains."""
+    prompt_characters: int
     prompt_tokens: int
 
 
 class RolloutCaps:
-    """What one rollout has spent, and what is left for its next completion.
+    """Tokens and money left for the next completion of one rollout.
 
-    Completions are bounded exactly. Prompts are counted by the endpoint only once they are sent, so the next one is
-    reckoned as what the last one held and the text added since, by the tokens a character took so far.
+    Completions are bounded exactly. The endpoint counts a prompt only once it is sent, so that the next prompt is
+    estimated: the tokens of the last request, and the text added since at its ratio of tokens to characters.
 
     Args:
-        config: `max_tokens` and the caps.
+        config: holds `max_tokens` and the caps.
         price: None where it is unknown; there is then no cap on money.
     """
 
@@ -43,34 +42,34 @@ class RolloutCaps:
         self._tokens_left: float = math.inf if config.max_rollout_tokens is None else config.max_rollout_tokens
         self._usd_left: float = math.inf if config.max_rollout_usd is None else config.max_rollout_usd
         self._price = price
-        self._last: _Answered | None = None
+        self._last: _LastRequest | None = None
 
     @classmethod
     def of(cls, config: RolloutsConfig, price: Price | None) -> "RolloutCaps | None":
         """The caps of a config; None where it has none."""
-        capped = config.max_rollout_tokens is not None or config.max_rollout_usd is not None
-        return cls(config, price) if capped else None
+        has_caps = config.max_rollout_tokens is not None or config.max_rollout_usd is not None
+        return cls(config, price) if has_caps else None
 
     def allowed_tokens(self, num_characters: int) -> int | None:
         """`max_tokens` of the next request: the config's, or less where that would pass a cap.
 
         Args:
-            num_characters: length of what is sent.
+            num_characters: length of the prompt.
 
         Returns:
-            None where too little is left for an answer of any use.
+            None where too little is left for a useful answer.
         """
         prompt_tokens = self._prompt_tokens(num_characters)
         allowed = min(self._max_tokens, self._tokens_left - prompt_tokens, self._affordable(prompt_tokens))
         return int(allowed) if allowed >= min(self._max_tokens, _USEFUL_TOKENS) else None
 
     def count(self, turn: Turn, num_characters: int, max_tokens: int) -> None:
-        """Takes in a completion; what its endpoint did not report counts as the most it can have been.
+        """Counts a completion; usage that the endpoint did not report counts as the most it can have been.
 
         Args:
-            turn: its facts.
-            num_characters: length of what was sent for it.
-            max_tokens: what it was bounded to.
+            turn: of the completion.
+            num_characters: length of its prompt.
+            max_tokens: bound of its request.
         """
         self.has_cut = max_tokens < self._max_tokens
         prompt_tokens = turn.usage.get("prompt_tokens", self._prompt_tokens(num_characters))
@@ -80,18 +79,18 @@ class RolloutCaps:
             self._usd_left -= turn.cost_usd
         elif self._price is not None:
             self._usd_left -= self._price.worst(prompt_tokens, completion_tokens)
-        self._last = _Answered(prompt_tokens + completion_tokens, num_characters, prompt_tokens)
+        self._last = _LastRequest(prompt_tokens + completion_tokens, num_characters, prompt_tokens)
 
     def _prompt_tokens(self, num_characters: int) -> int:
         last = self._last
         if last is None:
             return math.ceil(num_characters / _BYTES_PER_TOKEN)
-        # The completion is among the characters added and among the tokens: counted twice, it errs on the safe side.
-        added = max(num_characters - last.characters, 0)
-        return last.tokens + math.ceil(added * last.prompt_tokens / max(last.characters, 1))
+        # The completion counts twice, as tokens and as added characters, which errs on the safe side.
+        added = max(num_characters - last.prompt_characters, 0)
+        return last.total_tokens + math.ceil(added * last.prompt_tokens / max(last.prompt_characters, 1))
 
     def _affordable(self, prompt_tokens: int) -> float:
-        """Tokens of a completion that the money left pays for at the dearest."""
+        """Tokens of a completion that the money left pays for at the highest price."""
         if self._price is None or math.isinf(self._usd_left):
             return math.inf
         prompt_usd = self._price.worst(prompt_tokens, 0)

@@ -1,6 +1,6 @@
-"""Trajectories that were sampled elsewhere: rows of a user's file, checked before any stage trusts them.
+"""Trajectories that were sampled elsewhere: rows of a user's file, validated before any stage uses them.
 
-A row is checked as a whole and then kept as it was read: checking writes no key and converts no value.
+Validation neither adds keys nor converts values: a valid row is kept as it was read.
 """
 
 from collections.abc import Container, Iterator
@@ -16,8 +16,8 @@ from stillhouse.prompts.sources import read_source
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.types import JsonObject, StopReason, Trajectory
 
-_SHOWN: Final = 5
-_BRIEF: Final = 60
+_MAX_PROBLEMS_SHOWN: Final = 5
+_MAX_VALUE_CHARACTERS: Final = 60
 
 
 class _Part(BaseModel):
@@ -37,7 +37,7 @@ class _Message(_Part):
     role: Literal["system", "user", "assistant", "tool"]
     content: Annotated[Any, AfterValidator(_checked_content)] = None
     tool_calls: list[Any] | None = None
-    """Models get calls wrong in every way; the stages take them as they come."""
+    """Unchecked: models get calls wrong in every way, and the stages accept them so."""
 
 
 class _Tool(_Part):
@@ -90,11 +90,11 @@ def parse_trajectory(row: JsonObject) -> Trajectory:
     try:
         _Row.model_validate(row)
     except ValidationError as error:
-        raise RowProblem(_told(error.errors(include_url=False)[0])) from error
+        raise RowProblem(_describe(error.errors(include_url=False)[0])) from error
     return trajectory_from_json(row)
 
 
-def _told(problem: Any) -> str:
+def _describe(problem: Any) -> str:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     match problem["type"]:
         case "missing":
@@ -106,7 +106,7 @@ def _told(problem: Any) -> str:
         case _:
             expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     value = repr(problem["input"])
-    seen = value if len(value) <= _BRIEF else f"{value[:_BRIEF]}..."
+    seen = value if len(value) <= _MAX_VALUE_CHARACTERS else f"{value[:_MAX_VALUE_CHARACTERS]}..."
     return f"{place}: {expected}, saw {type(problem['input']).__name__} {seen}"
 
 
@@ -115,17 +115,17 @@ class TrajectoryFile:
 
     Args:
         path: JSON lines.
-        known: ids of prompts.
+        prompt_ids: of the known prompts.
     """
 
-    def __init__(self, path: Path, known: Container[str]) -> None:
+    def __init__(self, path: Path, prompt_ids: Container[str]) -> None:
         self._path = path
-        self._known = known
+        self._prompt_ids = prompt_ids
         self._num_rows = 0
-        self._num_given = 0
+        self._num_matched = 0
         self.problems: list[str] = []
         """One entry for each malformed row: place, what was expected, what was seen."""
-        self.num_strangers = 0
+        self.num_unmatched = 0
         """Rows of other prompts."""
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -138,14 +138,14 @@ class TrajectoryFile:
             except RowProblem as error:
                 self.problems.append(f"{row.place}: {error}")
                 continue
-            if trajectory.prompt_id in self._known:
-                self._num_given += 1
+            if trajectory.prompt_id in self._prompt_ids:
+                self._num_matched += 1
                 yield trajectory
             else:
-                self.num_strangers += 1
+                self.num_unmatched += 1
 
     def check(self, failure_budget: float) -> None:
-        """Lets the file pass if enough of it could be used.
+        """Checks that enough of the file could be used.
 
         Raises:
             InputError: a larger share of its rows than `failure_budget` is malformed, or none is of a known prompt.
@@ -154,16 +154,16 @@ class TrajectoryFile:
             raise InputError(f"{self._path} is empty; expected trajectories, as `stillhouse convert` writes them")
         num_malformed = len(self.problems)
         if num_malformed > failure_budget * self._num_rows or num_malformed == self._num_rows:
-            lines = "\n  ".join(self.problems[:_SHOWN])
-            more = f"\n  and {num_malformed - _SHOWN} more" if num_malformed > _SHOWN else ""
+            lines = "\n  ".join(self.problems[:_MAX_PROBLEMS_SHOWN])
+            more = f"\n  and {num_malformed - _MAX_PROBLEMS_SHOWN} more" if num_malformed > _MAX_PROBLEMS_SHOWN else ""
             raise InputError(
                 f"{num_malformed} of {self._num_rows} rows of {self._path} are no trajectories; expected at most "
                 f"rollouts.failure_budget = {failure_budget:.1%}. Mend these rows, or make the file anew with "
                 f"`stillhouse convert`:\n  {lines}{more}"
             )
-        if not self._num_given:
+        if not self._num_matched:
             raise InputError(
                 f"none of the {self._num_rows} rows of {self._path} belongs to a training prompt: "
-                f"{self.num_strangers} belong to others and {num_malformed} are malformed. Set prompts.source to the "
+                f"{self.num_unmatched} belong to others and {num_malformed} are malformed. Set prompts.source to the "
                 "prompts that were converted with it, and prompts.held_out_fraction below 1"
             )

@@ -8,21 +8,21 @@ from typing import Final, Protocol
 from stillhouse.types import Prompt, Trajectory
 
 Accepts = Callable[[Trajectory], Awaitable[bool]]
-"""Whether a finished trajectory is one that was wanted."""
+"""Whether a finished trajectory counts towards the target."""
 
 
 class Plan(Protocol):
-    """Says what to start next, and is told what came of it."""
+    """Which rollout to start next."""
 
     @property
     def total(self) -> int | None:
-        """Rollouts in all; None where nobody can know."""
+        """Rollouts in all; None where that is not known beforehand."""
 
     def next(self) -> tuple[Prompt, int] | None:
-        """Prompt and sample index to start now; None while that depends on rollouts under way, or once all is done."""
+        """Prompt and sample index to start now; None while that depends on running rollouts, or at the end."""
 
     async def finished(self, trajectory: Trajectory) -> None:
-        """Takes note of a rollout that `next` gave and that has ended, well or not."""
+        """Called when a rollout that `next` gave has ended, well or not."""
 
 
 class EverySample:
@@ -46,8 +46,8 @@ class EverySample:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """One prompt so far."""
+class _Progress:
+    """What was started of one prompt, and what came of it."""
 
     prompt: Prompt
     num_started: int = 0
@@ -58,9 +58,9 @@ class _Asked:
 class UntilAccepted:
     """Rollouts until enough of them are accepted, and no more than could be needed.
 
-    A rollout is started only while those accepted and those under way could still fall short, of the target and of
-    what its prompt should give. So no answer is paid for that is not needed, at the price of a slower end: the last
-    rows wait for each other's verdicts. Every prompt gets its first sample before one gets its second.
+    A rollout starts only while those accepted and those running could still fall short of the target and of the
+    prompt's share. No answer is paid for without need, at the price of a slower end: the last rollouts wait for each
+    other's verdicts. Every prompt gets its first sample before any gets its second.
 
     Args:
         prompts: distinct ones, drawn as they are needed.
@@ -68,7 +68,7 @@ class UntilAccepted:
         target: accepted rollouts wanted in all.
         per_prompt: accepted rollouts wanted of one prompt; None lets one give all its samples.
         max_candidates: most rollouts in all; None leaves it to `num_samples`.
-        accepts: asked of every rollout that ends.
+        accepts: called with every trajectory.
     """
 
     def __init__(
@@ -84,54 +84,54 @@ class UntilAccepted:
         self.total: Final = None
         self.num_started = 0
         self.num_accepted = 0
-        self._fresh = iter(prompts)
+        self._unseen = iter(prompts)
         self._num_samples = num_samples
         self._target = target
         self._per_prompt = per_prompt or num_samples
         self._max_candidates = max_candidates
         self._accepts = accepts
         self._num_running = 0
-        self._waiting: deque[_Asked] = deque()
-        self._asked: dict[str, _Asked] = {}
+        self._waiting: deque[_Progress] = deque()
+        self._by_id: dict[str, _Progress] = {}
 
     def next(self) -> tuple[Prompt, int] | None:
         """See `Plan.next`."""
         if self.num_accepted + self._num_running >= self._target or self.num_started == self._max_candidates:
             return None
-        asked = self._draw()
-        if asked is None:
+        progress = self._draw()
+        if progress is None:
             return None
-        sample_index = asked.num_started
-        asked.num_started += 1
-        asked.num_running += 1
+        sample_index = progress.num_started
+        progress.num_started += 1
+        progress.num_running += 1
         self.num_started += 1
         self._num_running += 1
-        if self._wants_more(asked):
-            self._waiting.append(asked)
-        return asked.prompt, sample_index
+        if self._wants_more(progress):
+            self._waiting.append(progress)
+        return progress.prompt, sample_index
 
     async def finished(self, trajectory: Trajectory) -> None:
         """See `Plan.finished`."""
         accepted = await self._accepts(trajectory)
-        asked = self._asked[trajectory.prompt_id]
-        wanted_more = self._wants_more(asked)
-        asked.num_running -= 1
-        asked.num_accepted += accepted
+        progress = self._by_id[trajectory.prompt_id]
+        wanted_more = self._wants_more(progress)
+        progress.num_running -= 1
+        progress.num_accepted += accepted
         self._num_running -= 1
         self.num_accepted += accepted
-        if self._wants_more(asked) and not wanted_more:
-            self._waiting.append(asked)
-        elif asked.num_started == self._num_samples and asked.num_running == 0:
-            del self._asked[trajectory.prompt_id]
+        if self._wants_more(progress) and not wanted_more:
+            self._waiting.append(progress)
+        elif progress.num_started == self._num_samples and progress.num_running == 0:
+            del self._by_id[trajectory.prompt_id]
 
-    def _draw(self) -> _Asked | None:
-        prompt = next(self._fresh, None)
+    def _draw(self) -> _Progress | None:
+        prompt = next(self._unseen, None)
         if prompt is not None:
-            asked = self._asked[prompt.id] = _Asked(prompt)
-            return asked
+            progress = self._by_id[prompt.id] = _Progress(prompt)
+            return progress
         return self._waiting.popleft() if self._waiting else None
 
-    def _wants_more(self, asked: _Asked) -> bool:
+    def _wants_more(self, progress: _Progress) -> bool:
         """Whether another sample of the prompt could be needed now; such prompts are those in `_waiting`."""
-        could_give = asked.num_accepted + asked.num_running
-        return could_give < self._per_prompt and asked.num_started < self._num_samples
+        could_give = progress.num_accepted + progress.num_running
+        return could_give < self._per_prompt and progress.num_started < self._num_samples

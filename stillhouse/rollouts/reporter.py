@@ -1,4 +1,4 @@
-"""What a collection under way tells whoever watches it."""
+"""Progress reports of a running collection."""
 
 import math
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from stillhouse.progress.state import RecentRate, RolloutProgress, RolloutWatche
 
 
 class Reporter:
-    """Puts figures of the collection and its endpoint's limits together.
+    """Reports figures of the collection together with the limits of its endpoint.
 
     Args:
-        watcher: who is told.
+        watcher: receives the reports.
         stats: of the collection.
         controller: of the endpoint.
         total: rollouts in all; None when not known.
@@ -39,11 +39,11 @@ class Reporter:
         self._usd = Series()
 
     def count_rollout(self, usd: float | None) -> None:
-        """Takes a finished rollout into the projection of what all of them cost; None where its price is unknown."""
+        """Adds the cost of a finished rollout to the projection; None where its price is unknown."""
         self._usd.add(math.nan if usd is None else usd)
 
     def report(self) -> None:
-        """Tells the watcher how things stand now."""
+        """Sends the current figures."""
         now, stats, limits = self._clock(), self._stats, self._controller.snapshot()
         self._watcher.update_rollouts(
             "rollouts",

@@ -1,4 +1,4 @@
-"""What a set of trajectories cost and how it ended, as small figures that add up over shards."""
+"""Counts, tokens and cost of a set of trajectories, as figures that add up over shards."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> JsonObject:
 
 
 def add_up(summaries: Sequence[JsonObject]) -> JsonObject:
-    """The summary of all shards together; keys that are not numbers or counts are left out."""
+    """The summary of all shards together; keys that hold neither a number nor counts are left out."""
     total: JsonObject = {}
     for summary in summaries:
         for name, value in summary.items():

@@ -80,7 +80,7 @@ def test_malformed_rows_and_those_of_other_prompts_are_counted_and_the_rest_goes
         file.write(b"\n[1]\n" + orjson.dumps(ROW)[:-20])
     source = TrajectoryFile(path, {"p"})
     assert list(source) == [TRAJECTORY]
-    assert source.num_strangers == 1
+    assert source.num_unmatched == 1
     places = [problem.split(": ")[0] for problem in source.problems]
     assert places == [f"{path}, line {number}" for number in (3, 5, 6)]
     assert source.problems[-1].endswith("the file's last line has no end, so it may be cut off")
