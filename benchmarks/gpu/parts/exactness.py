@@ -29,7 +29,7 @@ from stillhouse.serving.generator import Generator
 from stillhouse.training.loop.passes import Passes
 from stillhouse.training.loop.row_order import Mixture
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.weights import sampling_weights
+from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sft.method import Sft
 

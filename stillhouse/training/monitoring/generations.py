@@ -1,4 +1,4 @@
-"""How often the student answers right, measured on answers it samples while it is trained."""
+"""Accuracy of the student on answers that it samples during training."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +24,7 @@ _TRUNCATED: Final = (StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW)
 
 @dataclass(frozen=True, slots=True)
 class GreedySampling:
-    """Settings of a `Sampler` that takes the most likely token.
-
-    What changes from one measurement to the next is then the student alone.
-    """
+    """Settings of a `Sampler` that takes the most likely token: between measurements only the student differs."""
 
     max_tokens: int
     max_turns: int
@@ -39,17 +36,17 @@ class GreedySampling:
 
 
 class Generations:
-    """Answers of the student to always the same prompts, with always the same seeds.
+    """Answers of the student to the same prompts with the same seeds at every measurement.
 
     Args:
-        student: measured as it is when it is measured.
-        sampler: answers, with the tools that the prompts offer.
+        student: measured in its current state.
+        sampler: samples the answers, with the tools that the prompts offer.
         prompts: at least one.
         metadata: expected answers by prompt id; may lack any.
         every_steps: steps between two measurements.
-        work_dir: holds `generations.jsonl`, one row for each answer; None keeps none. Processes that train together all
-            sample the same, since a model they share computes for all of them at once.
-        listener: gets the same rows as a table that grows.
+        work_dir: holds `generations.jsonl`, one row per answer; None writes none. Processes that train together all
+            sample the same, since a sharded model computes for all of them at once.
+        listener: gets the same rows as a table.
     """
 
     def __init__(
@@ -72,15 +69,15 @@ class Generations:
         self._listener = listener
 
     def measure(self, step: int) -> dict[str, float]:
-        """Samples the answers after `step` steps and records them; training goes on as if nothing had been sampled.
+        """Samples and records the answers after `step` steps; random states are those of a training without it.
 
         Returns:
-            generation_accuracy: right answers among those that can be verified; left out where none can.
-            generation_truncated_share: answers that ran out of tokens or of context.
-            generation_mean_tokens: tokens sampled for an answer, over all its turns.
+            generation_accuracy: share of right answers among the verifiable ones; left out where none is.
+            generation_truncated_share: share of answers that ran out of tokens or of context.
+            generation_mean_tokens: sampled tokens of an answer, over all its turns.
         """
         with _undisturbed(self._student):
-            # A step of its own for all: the seeds of one measurement are those of every other.
+            # Always round 0: every measurement has the same seeds.
             generator = Generator(self._student.causal_lm, max_batch=self._sampler.config.max_concurrent)
             trajectories = self._sampler.sample(generator, list(self._prompts.values()), round_index=0)
         rows = [self._row(trajectory, step) for trajectory in trajectories]
@@ -90,11 +87,11 @@ class Generations:
         return _metrics(rows)
 
     def restore(self, step: int, *, replay: bool) -> None:
-        """Returns to how things stood after `step` steps.
+        """Restores the state after `step` steps.
 
         Args:
-            step: rows of later steps are cut off; -1 cuts off all.
-            replay: send the rows that stay to the listener, which is not the one that got them at first.
+            step: rows of later steps are removed; -1 removes all.
+            replay: send the remaining rows to the listener, which has not had them.
         """
         kept = self._rows.go_back(step)
         if replay:
@@ -103,12 +100,12 @@ class Generations:
     def _row(self, trajectory: SampledTrajectory, step: int) -> JsonObject:
         metadata = self._metadata.get(trajectory.prompt_id)
         first = trajectory.loss_mask.index(True) if trajectory.num_turns else len(trajectory.token_ids)
-        # In the order in which MLflow shows columns: the first four fit its page.
+        # In the order of MLflow's columns, of which the first four fit on its page.
         return {
             "step": step,
             "verified": verify_ending(trajectory.messages, trajectory.stop_reason, metadata),
             "prompt": str(self._prompts[trajectory.prompt_id].messages[-1].get("content") or ""),
-            # With tool calls and what came of them: an answer without its way says little about what went wrong.
+            # With tool calls and results: the final answer alone says little about what went wrong.
             "completion": self._student.tokenizer.decode(trajectory.token_ids[first:]),
             "expected_answer": metadata.expected_answer if metadata else None,
             "stop_reason": str(trajectory.stop_reason),
@@ -130,7 +127,7 @@ def _metrics(rows: Sequence[JsonObject]) -> dict[str, float]:
 
 @contextmanager
 def _undisturbed(student: Student) -> Iterator[None]:
-    """The student as it samples; its mode and every random generator, which a tool may draw from, are put back."""
+    """Puts the student into eval mode; restores its mode and all random generators, which a tool may draw from."""
     state, was_training = random_state(), student.model.training
     student.model.eval()
     try:

@@ -1,4 +1,4 @@
-"""What a sampler drives: an engine that decodes, over one version of the student's weights."""
+"""The engines that a sampler drives: `Engine` decodes with one version of the student's weights."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -17,7 +17,7 @@ class Engine(Protocol):
         """
 
     def step(self) -> list[tuple[int, Generation]]:
-        """Goes on, and returns what has finished with its handles, in no particular order; may be empty."""
+        """Advances, and returns the completions that finished, with their handles, in no order; may be empty."""
 
 
 class Engines(Protocol):
@@ -25,16 +25,16 @@ class Engines(Protocol):
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens of a sequence that they hold, as far as it is not the student that bounds them."""
+        """Most tokens of a sequence; None where only the student bounds them."""
 
     def engine(self, version: int) -> AbstractContextManager[Engine]:
-        """An engine over the student's weights as they are now, which have had `version` updates.
+        """An engine over the student's current weights, which have had `version` updates.
 
         The weights must not change inside the block.
 
         Raises:
-            EndpointError: a server that samples cannot be reached or did not take the weights.
+            EndpointError: a server that samples cannot be reached or refused the weights.
         """
 
     def close(self) -> None:
-        """Gives back what the engines hold; called once, at the end."""
+        """Releases what the engines hold; called once, at the end."""

@@ -1,88 +1,46 @@
-"""Sampling by a vLLM server, token ids in and out, which is given the student's weights after each update.
+"""Sampling by a vLLM server, which is given the student's weights after each update.
 
-An adapter is saved to a folder and loaded under a name that carries its version: what the server has cached under one
-name is never used for other weights. The weights of a full student are written to a folder that the server reloads.
-Completions are seeded, but vLLM promises the same tokens only for the same batches: they are not repeated bit for bit.
+An adapter is saved to a folder and loaded under a name that carries its version, so that nothing cached under one name
+is used for other weights. The weights of a full student are written to a folder that the server reloads. Completions
+are seeded, but vLLM promises the same tokens only for the same batches: they do not repeat bit for bit.
 """
 
 import math
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.errors import ConfigError, EndpointError
-from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.score import score_tokens
 from stillhouse.store import digest
 from stillhouse.store.atomic import replaced_folder
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.completions import completion_body, read_completion
+from stillhouse.training.on_policy.sampling.vllm_engine import VllmEngine
 from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
 from stillhouse.training.ranks import Ranks
 
-_COMPLETIONS: Final = "/v1/completions"
 _PROBE: Final = (1, 2, 3, 4)
-"""Tokens of any vocabulary, which no model is sure how to continue."""
+"""Ids in any vocabulary, after which no model is certain of the next token."""
 _NUM_PROBED: Final = 16
 _MAX_MEAN_DIFFERENCE: Final = 0.1
-"""In nats a token: kernels in bfloat16 differ by a hundredth, another model by far more."""
+"""In nats per token: kernels in bfloat16 differ by 0.01, another model by far more."""
 _ZERO: Final = 1e-3
-
-
-class VllmEngine:
-    """Completions by one model name of a server, up to `max_concurrent` at once."""
-
-    def __init__(self, server: VllmServer, model: str, max_concurrent: int) -> None:
-        self._server = server
-        self._model = model
-        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
-        self._running: dict[Future[Generation], int] = {}
-        self._num_submitted = 0
-
-    def submit(self, request: GenerationRequest) -> int:
-        """See `Engine`."""
-        handle = self._num_submitted
-        self._num_submitted += 1
-        self._running[self._threads.submit(self.complete, request)] = handle
-        return handle
-
-    def step(self) -> list[tuple[int, Generation]]:
-        """See `Engine`; waits until a completion has ended.
-
-        Raises:
-            EndpointError: one cannot be had.
-        """
-        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-        return [(self._running.pop(future), future.result()) for future in done]
-
-    def complete(self, request: GenerationRequest) -> Generation:
-        """One completion.
-
-        Raises:
-            EndpointError: it cannot be had, or the answer lacks what training needs.
-        """
-        answer = self._server.post(_COMPLETIONS, completion_body(self._model, request))
-        return read_completion(answer, request)
-
-    def close(self) -> None:
-        """Drops what has not been sent."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class VllmEngines:
     """Engines over a student that a server samples.
 
     Args:
-        student: whose weights it is given.
+        student: sampled from.
         config: the server's address, and how it samples.
-        folder: where weights are handed over, which the server sees under the same path; emptied at the end.
+        folder: where weights are handed over, under the same path on the server's machine; deleted at the end.
 
     Raises:
-        ConfigError: vLLM cannot have the student's adapter.
+        ConfigError: vLLM does not support the student's adapter.
         EndpointError: the server cannot be reached.
     """
 
@@ -120,7 +78,7 @@ class VllmEngines:
             engine.close()
 
     def close(self) -> None:
-        """See `Engines`; a server that has gone away is left alone, and nothing is tried a second time."""
+        """See `Engines`; errors of the server are ignored, and nothing is retried."""
         self._server.stop()
         try:
             if self._is_adapter and self._version is not None:
@@ -132,7 +90,7 @@ class VllmEngines:
             self._server.close()
 
     def _hand_over(self, version: int) -> None:
-        """Gives the server the weights as they are now."""
+        """Gives the server the current weights."""
         folder = self._folder / f"version-{version}"
         with replaced_folder(folder) as work:
             self._student.save(work, Ranks.single(self._student.device))
@@ -141,7 +99,7 @@ class VllmEngines:
         else:
             call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
             self._server.post("/collective_rpc", call)
-            # Keys and values of prompts that the old weights computed.
+            # It holds keys and values that the old weights computed.
             self._server.post("/reset_prefix_cache", None)
         if self._version is not None:
             shutil.rmtree(self._folder / f"version-{self._version}", ignore_errors=True)
@@ -149,32 +107,32 @@ class VllmEngines:
 
     def _load_adapter(self, name: str, folder: Path) -> None:
         if self._version is None:
-            # An earlier process of this training may have been killed, and have gone another way from here.
-            for left in [model.id for model in self._server.models() if model.id.startswith(self._prefix)]:
-                self._server.post("/v1/unload_lora_adapter", {"lora_name": left})
+            # Left by a killed process of this training, whose weights of the same version may have been others.
+            for stale in [model.id for model in self._server.models() if model.id.startswith(self._prefix)]:
+                self._server.post("/v1/unload_lora_adapter", {"lora_name": stale})
         self._server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         if self._version is not None:
             self._server.post("/v1/unload_lora_adapter", {"lora_name": self._name})
         self._name = name
 
     def _probe(self, engine: VllmEngine) -> None:
-        """Holds the server's log-probabilities to the student's own.
+        """Compares the server's log-probabilities with the student's.
 
         Raises:
-            EndpointError: they are of another distribution, or of another model.
+            EndpointError: they are those of another distribution or model.
         """
         temperature = self._config.temperature
         if temperature != 1.0 or self._config.top_p < 1.0:
             self._probe_nucleus(engine)
         sampled = engine.complete(GenerationRequest(_PROBE, _NUM_PROBED, temperature, seed=1))
-        num_known = len(self._student.head.weight)
-        if max(sampled.completion_ids) >= num_known:
+        vocab_size = len(self._student.head.weight)
+        if max(sampled.completion_ids) >= vocab_size:
             raise EndpointError(
                 f"the vLLM server at {self._server.root} sampled token {max(sampled.completion_ids)}, but the student "
-                f"has {num_known}. Start it with the student's base model, {self._student.base_ref!r}"
+                f"has {vocab_size}. Start it with the student's base model, {self._student.base_ref!r}"
             )
-        own = self._own_logprobs([*_PROBE, *sampled.completion_ids], temperature)[len(_PROBE) :]
-        difference = math.fsum(abs(a - b) for a, b in zip(own, sampled.logprobs, strict=True)) / len(own)
+        expected = self._student_logprobs([*_PROBE, *sampled.completion_ids], temperature)[len(_PROBE) :]
+        difference = math.fsum(abs(a - b) for a, b in zip(expected, sampled.logprobs, strict=True)) / len(expected)
         if not difference < _MAX_MEAN_DIFFERENCE:
             raise EndpointError(
                 f"the vLLM server at {self._server.root} samples as {self._name!r} with log-probabilities that differ "
@@ -183,7 +141,7 @@ class VllmEngines:
             )
 
     def _probe_nucleus(self, engine: VllmEngine) -> None:
-        """Samples from a nucleus of one token, whose log-probability is 0 where it is that of what was sampled from."""
+        """Samples from a nucleus of one token, whose log-probability is 0 in the distribution sampled from."""
         [logprob] = engine.complete(GenerationRequest(_PROBE, 1, self._config.temperature, top_p=1e-6)).logprobs
         if abs(logprob) > _ZERO:
             raise EndpointError(
@@ -192,7 +150,7 @@ class VllmEngines:
                 "processed_logprobs, or set on_policy.temperature and top_p to 1"
             )
 
-    def _own_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
+    def _student_logprobs(self, token_ids: list[int], temperature: float) -> list[float]:
         model = self._student.model
         was_training = model.training
         model.eval()

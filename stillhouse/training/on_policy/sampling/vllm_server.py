@@ -1,4 +1,4 @@
-"""Requests to a vLLM server that samples: retries of passing faults, and errors that name the remedy."""
+"""`VllmServer`: requests to a server that samples, with retries and errors that name the remedy."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,7 +9,7 @@ from stillhouse.inference.model_server import ListedModel, ModelServer, read_key
 from stillhouse.inference.retry import Effects, RetryPolicy
 
 _TIMEOUT_S: Final = 1800.0
-"""Longest wait for one answer: a long completion in a full server is slow, and nobody else waits for it."""
+"""Longest wait for one answer: a long completion on a busy server is slow, and nothing else waits for it."""
 _RETRIES: Final = RetryPolicy(max_attempts=8, max_refused_s=1800.0)
 _REMEDIES: Final = {
     "/v1/models": "Check on_policy.engine_url: it is the address of a vLLM server, such as http://127.0.0.1:8000/v1",
@@ -52,7 +52,7 @@ class VllmServer:
         """What `path` answered with HTTP 200: the parsed JSON, or the text that is none.
 
         Raises:
-            EndpointError: it did not, also after a while.
+            EndpointError: it did not, also after retries.
         """
         return self._ask(path, lambda: self._server.post(path, body, _RETRIES))
 
@@ -60,13 +60,13 @@ class VllmServer:
         """What it serves, at least one: base models and adapters.
 
         Raises:
-            EndpointError: it does not say.
+            EndpointError: it does not list them.
         """
         found: list[ListedModel] = self._ask("/v1/models", lambda: self._server.models(_RETRIES))
         return found
 
     def stop(self) -> None:
-        """From now on nothing is tried a second time, and what waits to be gives up."""
+        """Ends all retries: nothing is tried again from now on, and waits are cut short."""
         self._server.stop_retries()
 
     def close(self) -> None:

@@ -14,11 +14,11 @@ from stillhouse.serving.score import score_tokens
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.completions import read_completion
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.sampling.vllm import VllmEngines
+from stillhouse.training.on_policy.sampling.vllm_engine import read_generation
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Prompt
 
@@ -154,7 +154,7 @@ def answer(**changed: Any) -> dict[str, Any]:
 
 
 def test_answer_is_read_as_ids_and_log_probs():
-    done = read_completion(answer(), REQUEST)
+    done = read_generation(answer(), REQUEST)
     assert (done.completion_ids, done.logprobs, done.finish_reason) == ([7, 2], [-0.5, -1.0], "stop")
 
 
@@ -173,13 +173,13 @@ def test_answer_is_read_as_ids_and_log_probs():
 )
 def test_answer_that_cannot_be_trained_on_is_refused(changed: dict[str, Any], message: str):
     with pytest.raises(EndpointError, match=message):
-        read_completion(answer(**changed), REQUEST)
+        read_generation(answer(**changed), REQUEST)
 
 
 @pytest.mark.parametrize("page", ["<html>Welcome</html>", None, [], {}, {"choices": []}, {"choices": [7]}])
 def test_answer_that_is_no_completion_is_shown(page: Any):
     with pytest.raises(EndpointError, match=r"no completion: .* Check on_policy.engine_url"):
-        read_completion(page, REQUEST)
+        read_generation(page, REQUEST)
 
 
 def test_adapters_that_a_killed_training_left_are_unloaded(new_engines: Callable[..., VllmEngines], server: str):

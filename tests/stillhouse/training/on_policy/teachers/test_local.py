@@ -16,7 +16,7 @@ from stillhouse.serving.score import score_tokens
 from stillhouse.training.loop.weights import WeightAverage
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
-from stillhouse.training.on_policy.sampling.weights import sampling_weights
+from stillhouse.training.on_policy.sampling.transformers import sampling_weights
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher

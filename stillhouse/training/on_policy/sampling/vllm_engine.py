@@ -1,0 +1,108 @@
+"""`VllmEngine`: completions of a vLLM server, token ids in and out."""
+
+import math
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Final
+
+from stillhouse.errors import EndpointError
+from stillhouse.serving.generation import Generation, GenerationRequest
+from stillhouse.training.on_policy.sampling.vllm_server import VllmServer
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+class VllmEngine:
+    """Completions by one model name of a server, up to `max_concurrent` at once."""
+
+    def __init__(self, server: VllmServer, model: str, max_concurrent: int) -> None:
+        self._server = server
+        self._model = model
+        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="vllm")
+        self._running: dict[Future[Generation], int] = {}
+        self._num_submitted = 0
+
+    def submit(self, request: GenerationRequest) -> int:
+        """See `Engine`."""
+        handle = self._num_submitted
+        self._num_submitted += 1
+        self._running[self._threads.submit(self.complete, request)] = handle
+        return handle
+
+    def step(self) -> list[tuple[int, Generation]]:
+        """See `Engine`; waits until a completion has ended.
+
+        Raises:
+            EndpointError: a completion failed.
+        """
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        return [(self._running.pop(future), future.result()) for future in done]
+
+    def complete(self, request: GenerationRequest) -> Generation:
+        """One completion.
+
+        Raises:
+            EndpointError: it failed, or the answer lacks what training needs.
+        """
+        answer = self._server.post("/v1/completions", _body(self._model, request))
+        return read_generation(answer, request)
+
+    def close(self) -> None:
+        """Drops the requests not sent yet."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _body(model: str, request: GenerationRequest) -> dict[str, Any]:
+    # Everything that shapes the distribution: vLLM takes what is missing from the model's generation_config.json.
+    return {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": request.seed,
+        "n": 1,
+        "logprobs": 0,
+        # The ids given here end a completion, and no others.
+        "ignore_eos": True,
+        "stop_token_ids": sorted(request.stop_ids),
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def read_generation(answer: Any, request: GenerationRequest) -> Generation:
+    """The completion in an answer.
+
+    Raises:
+        EndpointError: it lacks tokens or their log-probabilities, or is about another prompt.
+    """
+    try:
+        [choice] = answer["choices"]
+        reason = choice["finish_reason"]
+        ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise EndpointError(
+            f"the vLLM server answers with what is no completion: {str(answer)[:_SHOWN_CHARACTERS]!r}; expected one of "
+            "its `choices`. Check on_policy.engine_url"
+        ) from error
+    if ids is None or logprobs is None:
+        lacking = "token_ids" if ids is None else "logprobs"
+        raise EndpointError(f"the vLLM server answers without {lacking}; expected a version from 0.10.2 on")
+    if read_ids is not None and list(read_ids) != list(request.prompt_ids):
+        raise EndpointError(
+            f"the vLLM server read {len(read_ids)} tokens as the prompt, which are not the {len(request.prompt_ids)} "
+            "that were sent; a middleman that writes prompts anew cannot be sampled through"
+        )
+    are_numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in logprobs)
+    if not ids or len(logprobs) != len(ids) or not are_numbers:
+        raise EndpointError(
+            f"the vLLM server gave {len(logprobs)} log-probabilities, some of them perhaps no numbers, for {len(ids)} "
+            "tokens; expected a token or more, and a number for each"
+        )
+    return Generation(list(ids), list(logprobs), "stop" if reason == "stop" else "length")
