@@ -1,7 +1,7 @@
-"""Answers in JSON that meet a schema, whether or not the endpoint enforces it.
+"""Validation of answers against a JSON schema, whether or not the endpoint enforces it.
 
-The schema is sent with every request; many endpoints ignore it, and those that obey may still be cut short. So each
-answer is parsed and checked here, and the model is told where it misses.
+The schema is sent with every request; many endpoints ignore it, and a completion may be cut short. So each answer is
+validated here, and the model is told what is wrong with it.
 """
 
 from typing import Any, Final
@@ -23,37 +23,37 @@ _MAX_SHOWN: Final = 200
 
 
 class AnswerSchema:
-    """What the final answer has to be.
+    """Validator of the final answer.
 
     Args:
-        schema: JSON schema in any draft that `$schema` names; 2020-12 without it. References stay within it.
+        schema: JSON schema of the draft that `$schema` names, 2020-12 without it; references stay within it.
 
     Raises:
-        ConfigError: it is no JSON schema, or refers to something that is not in it.
+        ConfigError: it is no JSON schema, or refers to something outside of it.
     """
 
     def __init__(self, schema: JsonObject) -> None:
         self._schema = schema
-        kind: Any = validator_for(schema)
+        validator_class: Any = validator_for(schema)
         try:
-            kind.check_schema(schema)
+            validator_class.check_schema(schema)
         except SchemaError as error:
             raise ConfigError(
                 f"rollouts.response_schema is no JSON schema: at {error.json_path}: {error.message}"
             ) from error
         _check_references(schema)
-        # A registry of its own: the default one fetches what a reference names from the network.
-        self._validator = kind(schema, registry=Registry())
+        # The default registry would fetch remote references from the network.
+        self._validator = validator_class(schema, registry=Registry())
 
     def problem(self, answer: Message) -> str | None:
-        """How a message misses the schema, in words for its author; None where it does not.
+        """What is wrong with a message, in words for the model; None where it meets the schema.
 
-        Each problem names the place as a JSON path, the value seen there, and what was expected.
+        Each violation names the place as a JSON path, the value seen there, and what was expected.
         """
         text = text_of(answer)
         if not text or text.isspace():
-            declined = answer.get("refusal")
-            return f"there is no answer but a refusal: {_shown(declined)}" if declined else "the answer is empty"
+            refusal = answer.get("refusal")
+            return f"there is no answer but a refusal: {_shown(refusal)}" if refusal else "the answer is empty"
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -64,13 +64,13 @@ class AnswerSchema:
             return "the answer is nested too deeply to be checked"
         if not errors:
             return None
-        told = [_described(error) for error in errors[:_MAX_PROBLEMS]]
+        problems = [_described(error) for error in errors[:_MAX_PROBLEMS]]
         if len(errors) > _MAX_PROBLEMS:
-            told.append(f"and {len(errors) - _MAX_PROBLEMS} more")
-        return "; ".join(told)
+            problems.append(f"and {len(errors) - _MAX_PROBLEMS} more")
+        return "; ".join(problems)
 
     def correction(self, problem: str) -> Message:
-        """The user's message that asks for another answer."""
+        """The user's message that asks for a corrected answer."""
         schema = orjson.dumps(self._schema).decode()
         content = (
             f"Your answer does not meet the required JSON schema: {problem}. Answer again with the corrected JSON "
@@ -80,11 +80,11 @@ class AnswerSchema:
 
 
 def _described(error: ValidationError) -> str:
-    """One miss; of a choice of schemas (`anyOf`), where the answer comes closest to one."""
+    """One violation; of a choice of schemas (`anyOf`), that of the closest one."""
     closest = best_match([error]) or error
     expected = {str(closest.validator): closest.validator_value}
     if isinstance(closest.instance, list | dict):
-        # Its own value may be the whole answer, and is told better by what is wrong with it.
+        # The value may be the whole answer; the message says what is wrong with it.
         return f"at {closest.json_path}: {_cut(closest.message)}, expected {_shown(expected)}"
     return f"at {closest.json_path}: saw {_shown(closest.instance)}, expected {_shown(expected)}"
 
@@ -99,16 +99,16 @@ def _cut(text: str) -> str:
 
 def _check_references(schema: JsonObject) -> None:
     resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
-    waiting: list[Any] = [schema]
-    while waiting:
-        value = waiting.pop()
+    pending: list[Any] = [schema]
+    while pending:
+        value = pending.pop()
         if isinstance(value, dict):
-            waiting += value.values()
+            pending += value.values()
             reference = value.get("$ref")
             if isinstance(reference, str):
                 _resolve(resolver, reference)
         elif isinstance(value, list):
-            waiting += value
+            pending += value
 
 
 def _resolve(resolver: Any, reference: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from stillhouse.agent.answer_schema import AnswerSchema
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.completion import CUT_REASONS, WITHHELD_REASONS, ToolChoice
-from stillhouse.types import ErrorRecord, JsonObject, Message, StopReason
+from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason
 
 REFUSAL: Final = "No tool calls are left, so this one was not run. Answer now with what you have."
 """The answer to each call of the last turn where a closing answer is wanted."""
@@ -60,6 +60,13 @@ class TurnRules(BaseModel):
     def answer_schema(self) -> AnswerSchema | None:
         """The schema, ready to check answers with."""
         return AnswerSchema(self.response_schema) if self.response_schema else None
+
+
+def first_messages(prompt: Prompt, system_prompt: str | None) -> list[Message]:
+    """What a conversation begins with; `system_prompt` stands before a prompt that has no system message."""
+    if system_prompt is None or any(message["role"] == "system" for message in prompt.messages):
+        return list(prompt.messages)
+    return [{"role": "system", "content": system_prompt}, *prompt.messages]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from stillhouse.inference.rate_limit import Controller, controller_of
 from stillhouse.inference.retry import Effects, Requester
 from stillhouse.inference.stats import RolloutStats
 from stillhouse.progress.state import NoProgress, RolloutWatcher
-from stillhouse.rollouts.context import RolloutContext
+from stillhouse.rollouts.context import RolloutContext, ToolSets
 from stillhouse.rollouts.gc_tuning import rarely_collected
 from stillhouse.rollouts.plan import Plan
 from stillhouse.rollouts.reporter import Reporter
@@ -148,6 +148,7 @@ class RolloutCollector:
             endpoint=self._endpoint,
             config=self._config,
             rules=self._rules,
+            tool_sets=ToolSets(self._config, self._endpoint.identity),
             journal=self._journal,
             client=client,
             requester=requester,

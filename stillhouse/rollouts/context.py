@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stillhouse.agent.turns import TurnRules
 from stillhouse.config import RolloutsConfig
@@ -20,7 +20,7 @@ from stillhouse.types import JsonObject, Prompt, ToolSchema, Turn
 
 @dataclass(frozen=True, slots=True)
 class PreparedTools:
-    """A selection of the tools and everything that follows from it and the config, computed once."""
+    """What all rollouts that are offered the same tools have in common."""
 
     schemas: list[ToolSchema]
     num_characters: int
@@ -29,16 +29,32 @@ class PreparedTools:
     """Whether a tool is given the prompt's metadata, which then is part of a rollout's identity."""
     key_form: KeyForm
 
-    @classmethod
-    def of(cls, toolbox: Toolbox, config: RolloutsConfig, identity: str) -> "PreparedTools":
-        """The tools of `toolbox`, offered to the model that `Endpoint.identity` names."""
-        schemas = toolbox.schemas()
-        return cls(
-            schemas=schemas,
-            num_characters=len(canonical_json(schemas)) if schemas else 0,
-            takes_context=toolbox.takes_context,
-            key_form=KeyForm(identity, config, schemas),
-        )
+
+class ToolSets:
+    """Selections of the tools, each prepared for the first rollout that is offered it.
+
+    Args:
+        config: what is sampled.
+        identity: `Endpoint.identity`.
+    """
+
+    def __init__(self, config: RolloutsConfig, identity: str) -> None:
+        self._config = config
+        self._identity = identity
+        self._prepared: dict[tuple[str, ...], PreparedTools] = {}
+
+    def prepare(self, toolbox: Toolbox) -> PreparedTools:
+        """What rollouts with the tools of `toolbox` have in common."""
+        names = tuple(toolbox.names)
+        if names not in self._prepared:
+            schemas = toolbox.schemas()
+            self._prepared[names] = PreparedTools(
+                schemas=schemas,
+                num_characters=len(canonical_json(schemas)) if schemas else 0,
+                takes_context=toolbox.takes_context,
+                key_form=KeyForm(self._identity, self._config, schemas),
+            )
+        return self._prepared[names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +70,11 @@ class RolloutContext:
     stats: RolloutStats
     asleep: Callable[[], AbstractContextManager[None]]
     """Entered while a rollout wants no slot: it runs a tool, or waits before a retry."""
+    tool_sets: ToolSets
     metadata: Mapping[str, JsonObject]
     """Metadata of the prompts' rows by prompt id, for tools that take it."""
     replayed: Callable[[Turn], None]
     """Called with each completion that an earlier attempt at the rollout paid for."""
-    _prepared: dict[tuple[str, ...], PreparedTools] = field(default_factory=dict, init=False)
-
-    def prepare(self, toolbox: Toolbox) -> PreparedTools:
-        """What follows from a selection of the tools; computed for the first rollout that is offered it."""
-        names = tuple(toolbox.names)
-        prepared = self._prepared.get(names)
-        if prepared is None:
-            prepared = PreparedTools.of(toolbox, self.config, self.endpoint.identity)
-            self._prepared[names] = prepared
-        return prepared
 
 
 def rollout_keys(
@@ -86,15 +93,11 @@ def rollout_keys(
         identity: `Endpoint.identity`.
         metadata: of prompts, by their ids, for tools that take it.
     """
-    prepared_by_names: dict[tuple[str, ...], PreparedTools] = {}
+    tool_sets = ToolSets(config, identity)
     for prompt in prompts:
         try:
-            tools = toolbox.select(prompt.tools)
+            prepared = tool_sets.prepare(toolbox.select(prompt.tools))
         except ConfigError:
             continue
-        names = tuple(tools.names)
-        if names not in prepared_by_names:
-            prepared_by_names[names] = PreparedTools.of(tools, config, identity)
-        prepared = prepared_by_names[names]
         prompt_metadata = metadata.get(prompt.id, {}) if prepared.takes_context else None
         yield from (prepared.key_form.key(prompt.id, index, prompt_metadata) for index in range(config.num_samples))

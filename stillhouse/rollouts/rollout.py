@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from stillhouse.agent.loop import Conversation, run_agent
-from stillhouse.agent.turns import End, TurnState
+from stillhouse.agent.turns import End, TurnState, first_messages
 from stillhouse.errors import StillhouseError
 from stillhouse.inference.completion import Completion, Sampling, ToolChoice, decode_completion, encode_completion
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
@@ -18,7 +18,7 @@ from stillhouse.rollouts.caps import RolloutCaps
 from stillhouse.rollouts.context import RolloutContext
 from stillhouse.store.records import trajectory_from_json
 from stillhouse.tools import Toolbox, ToolContext, ToolResult
-from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
+from stillhouse.types import ErrorRecord, Prompt, StopReason, Trajectory
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,9 +41,10 @@ class Rollout:
         self._sample_index = sample_index
         self._toolbox = toolbox
         self._context = context
-        self._prepared = context.prepare(toolbox)
+        self._prepared = context.tool_sets.prepare(toolbox)
         self._metadata = context.metadata.get(prompt.id, {}) if self._prepared.takes_context else None
         self._caps = RolloutCaps.of(context.config, context.endpoint.price)
+        self._conversation = Conversation(first_messages(prompt, context.config.system_prompt))
         self._deadline: asyncio.Timeout | None = None
         self.key = self._prepared.key_form.key(prompt.id, sample_index, self._metadata)
         self._num_paying = 0
@@ -68,7 +69,6 @@ class Rollout:
             StillhouseError: the endpoint or the journal cannot be used, so that every rollout would fail.
             Halted: `halted` was set.
         """
-        self._conversation = Conversation(self._first_messages())
         ending = await self._converse()
         self._has_ended = True
         trajectory = self._trajectory(ending)
@@ -80,7 +80,6 @@ class Rollout:
 
     def failed(self, error: ErrorRecord) -> Trajectory:
         """The trajectory of a rollout that could not start."""
-        self._conversation = Conversation(self._first_messages())
         return self._trajectory(End(StopReason.ERROR, error))
 
     async def _converse(self) -> End:
@@ -216,13 +215,6 @@ class Rollout:
         timeout_s = self._context.config.timeout_s
         if timeout_s is not None and self._deadline is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
-
-    def _first_messages(self) -> list[Message]:
-        messages = list(self._prompt.messages)
-        system_prompt = self._context.config.system_prompt
-        if system_prompt is not None and not any(message["role"] == "system" for message in messages):
-            messages.insert(0, {"role": "system", "content": system_prompt})
-        return messages
 
     def _trajectory(self, ending: End) -> Trajectory:
         return Trajectory(

@@ -9,10 +9,16 @@ from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.completion import Completion, ToolChoice, read_completion
+from stillhouse.store import canonical_json, digest
 from stillhouse.tools import Toolbox, ToolResult
 from stillhouse.tools.calculator import calculator
-from stillhouse.types import StopReason
+from stillhouse.types import Message, StopReason
 
+MESSAGES: list[Message] = [
+    {"role": "user", "content": "café \ud83d 1"},
+    {"role": "assistant", "content": None, "reasoning_details": [{"data": "opaque", "index": 0}]},
+    {"role": "user", "content": "go on"},
+]
 NUMBER = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 
 
@@ -235,3 +241,24 @@ def test_what_was_said_stays_when_a_callable_raises() -> None:
 def test_a_rollout_without_tools_has_no_closing_answer() -> None:
     played = Played([sums("1")], max_turns=1, closing_answer=True, offers_tools=False)
     assert (played.stop, played.roles) == (StopReason.MAX_TURNS, ["user", "assistant"])
+
+
+def test_a_digest_that_grew_is_that_of_all_messages() -> None:
+    grown = Conversation(MESSAGES[:1])
+    for count in range(1, 4):
+        assert grown.digest.of_request() == digest(MESSAGES[:count])
+        if count < 3:
+            grown.add(MESSAGES[count])
+    assert Conversation([]).digest.of_request() == digest([])
+    assert grown.num_characters == sum(len(canonical_json(message)) for message in MESSAGES)
+
+
+def test_opaque_reasoning_is_part_of_a_request() -> None:
+    other: Message = {**MESSAGES[1], "reasoning_details": [{"data": "opaque", "index": 1}]}
+    assert Conversation(MESSAGES).digest.of_request() != Conversation([MESSAGES[0], other]).digest.of_request()
+    assert Conversation(MESSAGES[:2]).digest.of_request() != Conversation([MESSAGES[0], other]).digest.of_request()
+
+
+def test_a_request_bounded_to_fewer_tokens_is_another() -> None:
+    conversation = Conversation(MESSAGES)
+    assert len({conversation.digest.of_request(bound) for bound in (None, 10, 11)}) == 3

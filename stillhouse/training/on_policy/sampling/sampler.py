@@ -16,7 +16,7 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, next_action
+from stillhouse.agent.turns import Ask, CallTools, End, RequestedCall, TurnRules, TurnState, first_messages, next_action
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import next_turn_ids, render, stop_token_ids
@@ -128,7 +128,9 @@ class Sampler:
         """
         schemas = self.toolbox.select(prompt.tools).schemas()
         try:
-            return render(self.tokenizer, self._messages(prompt), schemas, add_generation_prompt=True)
+            return render(
+                self.tokenizer, first_messages(prompt, self.system_prompt), schemas, add_generation_prompt=True
+            )
         except TemplateError as error:
             raise TrainingError(f"prompt {prompt.id}: {error}") from error
 
@@ -181,16 +183,11 @@ class Sampler:
             context=ToolContext(key, prompt.id, index, metadata.metadata if metadata else {}),
             toolbox=toolbox,
             schemas=schemas,
-            messages=self._messages(prompt),
+            messages=first_messages(prompt, self.system_prompt),
             token_ids=self.prompt_ids(prompt),
             state=TurnState(self.config.max_turns, offers_tools=bool(schemas)),
             policy_version=policy_version,
         )
-
-    def _messages(self, prompt: Prompt) -> list[Message]:
-        if self.system_prompt is None or any(message["role"] == "system" for message in prompt.messages):
-            return list(prompt.messages)
-        return [{"role": "system", "content": self.system_prompt}, *prompt.messages]
 
     def _request(self, rollout: StudentRollout, round_index: int) -> GenerationRequest | None:
         """The next completion; None where the rollout has ended, as one does whose prompt fills the context."""
