@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.agent.turns import REFUSAL, TurnRules
 from stillhouse.chat.parse import parse_completion
-from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.chat.tokens import encode
+from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import OnPolicyConfig, RolloutsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import prompt_id
