@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
-from stillhouse.evaluation.comparison import Compared
+from stillhouse.evaluation.comparison import MetricComparison
 from stillhouse.inference.budget import forget_budgets
 from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.store.private import private_umask
@@ -122,7 +122,7 @@ def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
     return {"dataset": relative_path(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
 
 
-def _compared(results: dict[str, Any]) -> list[Compared]:
+def _compared(results: dict[str, Any]) -> list[MetricComparison]:
     return read_lines(results[COMPARISON.name]) if COMPARISON.name in results else []
 
 

@@ -21,53 +21,53 @@ Values = Mapping[Metric, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A line of the comparison: one metric of one model beside that of the reference."""
+class MetricComparison:
+    """One metric of one model against the reference: a line of the comparison."""
 
     model: str
     metric: Metric
     tag: str | None
-    """The prompts' tag; None where it is all prompts."""
+    """Tag of the prompts; None for all prompts."""
     difference: Difference
 
     @property
     def gain(self) -> tuple[float, float, float]:
         """The difference and the bounds of its interval, turned so that more is better."""
-        one = self.difference
+        seen = self.difference
         if self.metric in LOWER_IS_BETTER:
-            return -one.difference, -one.high, -one.low
-        return one.difference, one.low, one.high
+            return -seen.difference, -seen.high, -seen.low
+        return seen.difference, seen.low, seen.high
 
     @property
     def p_better(self) -> float:
-        """One-sided p of the model's being better than the reference."""
+        """One-sided p-value of being better than the reference."""
         return self.difference.p_lower if self.metric in LOWER_IS_BETTER else self.difference.p_higher
 
     @property
     def p_worse(self) -> float:
-        """One-sided p of its being worse."""
+        """One-sided p-value of being worse."""
         return self.difference.p_higher if self.metric in LOWER_IS_BETTER else self.difference.p_lower
 
     @property
     def p(self) -> float:
-        """Two-sided p: of a difference this large in either direction."""
+        """Two-sided p-value."""
         return min(1.0, 2.0 * min(self.difference.p_higher, self.difference.p_lower))
 
     def row(self) -> JsonObject:
-        """The line as a table shows it."""
-        one = self.difference
+        """The row of a table."""
+        seen = self.difference
         return {
             "model": self.model,
             "metric": self.metric,
             "tag": self.tag,
-            "num_prompts": one.num_prompts,
-            "value": one.mean,
-            "reference": one.reference,
-            "difference": one.difference,
-            "low": one.low,
-            "high": one.high,
+            "num_prompts": seen.num_prompts,
+            "value": seen.mean,
+            "reference": seen.reference,
+            "difference": seen.difference,
+            "low": seen.low,
+            "high": seen.high,
             "p": self.p,
-            "test": one.test,
+            "test": seen.test,
             "gain": self.gain[0],
         }
 
@@ -84,22 +84,22 @@ def prompt_values(
         metadata: by prompt id.
         rewards: totals by rollout key; empty where the run has none.
     """
-    found: defaultdict[Metric, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grouped: defaultdict[Metric, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trajectory in trajectories:
         if trajectory.stop_reason in INFRASTRUCTURE_STOPS:
             continue
         for metric, value in _values(trajectory, metadata, rewards).items():
             if value is not None:
-                found[metric][trajectory.prompt_id].append(value)
+                grouped[metric][trajectory.prompt_id].append(value)
     return {
         metric: {prompt: math.fsum(values) / len(values) for prompt, values in by_prompt.items()}
-        for metric, by_prompt in found.items()
+        for metric, by_prompt in grouped.items()
     }
 
 
 def compare_models(
     models: Mapping[str, Values], reference: str, tags: Mapping[str, str | None], *, confidence: float
-) -> list[Compared]:
+) -> list[MetricComparison]:
     """Every other model against `reference`, over all prompts and tag by tag; in the order of `models`.
 
     Args:
@@ -120,13 +120,13 @@ def compare_models(
             for tag, part in parts.items():
                 difference = paired_difference(part, theirs.get(metric, {}), confidence=confidence)
                 if difference is not None:
-                    lines.append(Compared(name, metric, tag, difference))
+                    lines.append(MetricComparison(name, metric, tag, difference))
     return lines
 
 
-def line_of(lines: Sequence[Compared], model: str, metric: Metric) -> Compared | None:
+def line_of(lines: Sequence[MetricComparison], model: str, metric: Metric) -> MetricComparison | None:
     """The line of a model and a metric over all prompts; None where they share no prompt with a value."""
-    return next((one for one in lines if (one.model, one.metric, one.tag) == (model, metric, None)), None)
+    return next((line for line in lines if (line.model, line.metric, line.tag) == (model, metric, None)), None)
 
 
 def _values(
@@ -144,7 +144,8 @@ def _values(
 
 
 def _by_tag(values: Mapping[str, float], tags: Mapping[str, str | None]) -> dict[str | None, dict[str, float]]:
-    found: dict[str | None, dict[str, float]] = {}
-    for tag in sorted({tag for prompt in values if (tag := tags.get(prompt)) is not None}):
-        found[tag] = {prompt: value for prompt, value in values.items() if tags.get(prompt) == tag}
-    return found
+    known = {tags.get(prompt) for prompt in values}
+    return {
+        tag: {prompt: value for prompt, value in values.items() if tags.get(prompt) == tag}
+        for tag in sorted(tag for tag in known if tag is not None)
+    }

@@ -1,4 +1,4 @@
-"""Figures of one model's trajectories on a set of prompts.
+"""Metrics of one model's trajectories on a set of prompts.
 
 A share or mean whose denominator is empty is None: nothing was measured, which is not zero.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from stillhouse.dataset.totals import completion_tokens, totals_of
-from stillhouse.evaluation.pass_at_k import mean_pass_at_k
 from stillhouse.types import JsonObject, PromptMetadata, StopReason, Trajectory
 from stillhouse.verification import INFRASTRUCTURE_STOPS, verify_trajectory
 from stillhouse.verification.intervals import Group, effective_sample_size, wilson_interval
@@ -27,9 +26,9 @@ def measure(
     alone. Of the others, those with an expected answer count in the accuracy, as wrong if they came to no answer.
 
     Args:
-        trajectories: Of one model; several of a prompt are allowed for in the interval.
-        metadata: By prompt id.
-        confidence: Level of the interval, within (0, 1).
+        trajectories: of one model; several of a prompt are allowed for in the interval.
+        metadata: by prompt id.
+        confidence: level of the interval, within (0, 1).
 
     Returns:
         num_prompts, num_trajectories; accuracy, accuracy_low, accuracy_high, num_verified; accuracy_by_tag and
@@ -38,25 +37,59 @@ def measure(
         completion_tokens over all, None as soon as one is unknown. Valid tool calls are those that parsed, were
         validated and ran, among the calls that were answered.
     """
-    every = list(trajectories)
-    sound = [trajectory for trajectory in every if trajectory.stop_reason not in INFRASTRUCTURE_STOPS]
-    by_prompt, by_tag = _verdicts(sound, metadata)
-    sound_totals = [totals_of(trajectory) for trajectory in sound]
-    num_results = sum(totals.num_tool_results for totals in sound_totals)
-    num_errors = sum(totals.num_tool_errors for totals in sound_totals)
+    all_trajectories = list(trajectories)
+    valid = [trajectory for trajectory in all_trajectories if trajectory.stop_reason not in INFRASTRUCTURE_STOPS]
+    by_prompt, by_tag = _verdicts(valid, metadata)
+    valid_totals = [totals_of(trajectory) for trajectory in valid]
+    num_results = sum(totals.num_tool_results for totals in valid_totals)
+    num_errors = sum(totals.num_tool_errors for totals in valid_totals)
     return {
-        "num_prompts": len({trajectory.prompt_id for trajectory in every}),
-        "num_trajectories": len(every),
+        "num_prompts": len({trajectory.prompt_id for trajectory in all_trajectories}),
+        "num_trajectories": len(all_trajectories),
         **_accuracy(by_prompt, confidence),
-        "accuracy_by_tag": {tag: _mean(verdicts) for tag, verdicts in sorted(by_tag.items())},
+        "accuracy_by_tag": {tag: mean(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "num_verified_by_tag": {tag: len(verdicts) for tag, verdicts in sorted(by_tag.items())},
         "pass_at_k": mean_pass_at_k(by_prompt),
-        "mean_completion_tokens": _mean_known([_tokens(trajectory) for trajectory in sound]),
-        "mean_turns": _mean([len(trajectory.turns) for trajectory in sound]),
-        "truncated_share": _mean([trajectory.stop_reason in TRUNCATED for trajectory in sound]),
+        "mean_completion_tokens": _mean_known([_tokens(trajectory) for trajectory in valid]),
+        "mean_turns": mean([len(trajectory.turns) for trajectory in valid]),
+        "truncated_share": mean([trajectory.stop_reason in TRUNCATED for trajectory in valid]),
         "valid_tool_call_share": 1.0 - num_errors / num_results if num_results else None,
-        "failed_share": _mean([trajectory.stop_reason in INFRASTRUCTURE_STOPS for trajectory in every]),
-        "completion_tokens": _sum_known([_tokens(trajectory) for trajectory in every]),
+        "failed_share": mean([trajectory.stop_reason in INFRASTRUCTURE_STOPS for trajectory in all_trajectories]),
+        "completion_tokens": _sum_known([_tokens(trajectory) for trajectory in all_trajectories]),
+    }
+
+
+def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
+    """Unbiased estimate from `num_samples` trajectories of one prompt, `num_right` of them right.
+
+        1 - C(n - c, k) / C(n, k)
+
+    Chen et al. 2021, "Evaluating large language models trained on code", equation 1 (arXiv 2107.03374).
+
+    Raises:
+        ValueError: not 0 <= num_right <= num_samples, or not 1 <= k <= num_samples.
+    """
+    if not 0 <= num_right <= num_samples or not 1 <= k <= num_samples:
+        raise ValueError(
+            f"pass@{k} of {num_right} right among {num_samples}: expected 0 <= right <= samples and 1 <= k <= samples"
+        )
+    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
+
+
+def mean_pass_at_k(groups: Sequence[Sequence[bool]]) -> dict[str, float]:
+    """Mean pass@k over prompts for k = 1, 2, 4, ... up to the largest group; empty if no prompt has two trajectories.
+
+    Args:
+        groups: for each prompt, whether each of its trajectories is right. A prompt with fewer than k trajectories,
+            some having failed, is left out of pass@k.
+    """
+    largest = max(map(len, groups), default=0)
+    if largest < 2:
+        return {}
+    return {
+        str(k): math.fsum(estimates) / len(estimates)
+        for k in (1 << power for power in range(largest.bit_length()))
+        if (estimates := [pass_at_k(len(group), sum(group), k) for group in groups if len(group) >= k])
     }
 
 
@@ -67,13 +100,13 @@ def _verdicts(
     by_prompt: defaultdict[str, list[bool]] = defaultdict(list)
     by_tag: defaultdict[str, list[bool]] = defaultdict(list)
     for trajectory in trajectories:
-        about = metadata.get(trajectory.prompt_id)
-        verdict = verify_trajectory(trajectory, about)
-        if about is None or verdict is None:
+        prompt_metadata = metadata.get(trajectory.prompt_id)
+        verdict = verify_trajectory(trajectory, prompt_metadata)
+        if prompt_metadata is None or verdict is None:
             continue
         by_prompt[trajectory.prompt_id].append(verdict)
-        if about.tag is not None:
-            by_tag[about.tag].append(verdict)
+        if prompt_metadata.tag is not None:
+            by_tag[prompt_metadata.tag].append(verdict)
     return list(by_prompt.values()), by_tag
 
 
@@ -93,11 +126,12 @@ def _accuracy(by_prompt: Sequence[Sequence[bool]], confidence: float) -> JsonObj
 
 
 def _tokens(trajectory: Trajectory) -> int | None:
-    """Tokens sampled; none were where the prompt already was too long or the first request failed."""
+    """Tokens sampled; 0 where the prompt was too long or the first request failed."""
     return completion_tokens(trajectory) if trajectory.turns else 0
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
     return math.fsum(values) / len(values) if values else None
 
 

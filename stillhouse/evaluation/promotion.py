@@ -1,11 +1,11 @@
-"""Whether a student takes the champion's place: a rule over a comparison, without any side effect."""
+"""The rule by which a student becomes the champion, applied to a comparison; without side effects."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from stillhouse.config.promotion import Margin, Metric, PromotionConfig
-from stillhouse.evaluation.comparison import Compared, line_of
+from stillhouse.evaluation.comparison import MetricComparison, line_of
 
 _UNITS: Final[dict[Metric, tuple[str, float, int]]] = {
     "accuracy": ("%", 100.0, 1),
@@ -24,21 +24,21 @@ class Check:
     student: str
     passed: bool
     told: str
-    """What was seen, and what would have been enough."""
+    """The value seen and the value required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who is the champion from now on, and why."""
+    """The outcome of a promotion, and why."""
 
     promoted: str | None
-    """Name of the student that takes the champion's place; None where all stays as it is."""
+    """Name of the new champion; None where there is no change."""
     reference: str
-    """Name of the model that the students were compared with: `champion`, or `base` while there is none."""
+    """Name of the model that the students were compared with: `champion`, or `base` while there is nseen."""
     checks: tuple[Check, ...]
     """All conditions of all students."""
     reason: str
-    """What was seen, in a sentence or two for people."""
+    """For people, in a sentence or two."""
 
     @property
     def verdict(self) -> str:
@@ -49,7 +49,9 @@ class Decision:
         return f"{kept} {self.reason}"
 
 
-def decide(lines: Sequence[Compared], students: Sequence[str], reference: str, config: PromotionConfig) -> Decision:
+def decide(
+    lines: Sequence[MetricComparison], students: Sequence[str], reference: str, config: PromotionConfig
+) -> Decision:
     """The best student on `config.metric` among those that pass every check; none where none does.
 
     Several students get more chances to look better by luck, so that each has to pass at a share of `config.level`
@@ -67,17 +69,17 @@ def decide(lines: Sequence[Compared], students: Sequence[str], reference: str, c
         blocked = " ".join(check.told for check in checks if not check.passed)
         return Decision(None, reference, tuple(checks), blocked or "There is no student to compare.")
     best = max(passed, key=lambda name: _gain(lines, name, config.metric))
-    told = " ".join(check.told for check in checks if check.student == best)
-    return Decision(best, reference, tuple(checks), told)
+    reason = " ".join(check.told for check in checks if check.student == best)
+    return Decision(best, reference, tuple(checks), reason)
 
 
-def _gain(lines: Sequence[Compared], student: str, metric: Metric) -> float:
+def _gain(lines: Sequence[MetricComparison], student: str, metric: Metric) -> float:
     line = line_of(lines, student, metric)
     return float("-inf") if line is None else line.gain[0]
 
 
 def _checks(
-    lines: Sequence[Compared], student: str, reference: str, num_students: int, config: PromotionConfig
+    lines: Sequence[MetricComparison], student: str, reference: str, num_students: int, config: PromotionConfig
 ) -> Iterator[Check]:
     line = line_of(lines, student, config.metric)
     num_prompts = 0 if line is None else line.difference.num_prompts
@@ -93,23 +95,23 @@ def _checks(
     is_better = line.p_better < level
     verb = "is better than" if is_better else "is not better than"
     bound = f"below {level:.2g}" if is_better else f"not below {level:.2g}"
-    yield Check(student, is_better, f"{student} {verb} {reference}: {told(line)}, {_p(line.p_better)}, {bound}.")
+    yield Check(student, is_better, f"{student} {verb} {reference}: {_describe(line)}, {_p(line.p_better)}, {bound}.")
     for margin in config.no_worse:
         yield _margin_check(line_of(lines, student, margin.metric), student, reference, margin)
     if config.tag_level is not None:
         yield from _tag_checks(lines, student, reference, config.metric, config.tag_level)
 
 
-def _margin_check(line: Compared | None, student: str, reference: str, margin: Margin) -> Check:
+def _margin_check(line: MetricComparison | None, student: str, reference: str, margin: Margin) -> Check:
     if line is None:
         return Check(student, False, f"{margin.metric} of {student} and {reference} is not known on the same prompts.")
     passed = line.gain[1] >= -margin.margin
     verb = "stays within" if passed else "may be worse by more than"
-    return Check(student, passed, f"{student} {verb} the margin of {margin.margin:g}: {told(line)}.")
+    return Check(student, passed, f"{student} {verb} the margin of {margin.margin:g}: {_describe(line)}.")
 
 
 def _tag_checks(
-    lines: Sequence[Compared], student: str, reference: str, metric: Metric, level: float
+    lines: Sequence[MetricComparison], student: str, reference: str, metric: Metric, level: float
 ) -> Iterator[Check]:
     for line in lines:
         if (line.model, line.metric) != (student, metric) or line.tag is None:
@@ -118,20 +120,20 @@ def _tag_checks(
             yield Check(
                 student,
                 False,
-                f"{student} is worse than {reference} on prompts tagged {line.tag}: {told(line)}, "
+                f"{student} is worse than {reference} on prompts tagged {line.tag}: {_describe(line)}, "
                 f"{_p(line.p_worse)}, below {level:.2g}.",
             )
 
 
-def told(line: Compared) -> str:
+def _describe(line: MetricComparison) -> str:
     """A line of a comparison in words, without the models' names."""
-    one = line.difference
+    seen = line.difference
     unit, scale, places = _UNITS[line.metric]
-    mean, reference = (f"{scale * value:.{places}f}" for value in (one.mean, one.reference))
-    difference, low, high = (f"{scale * value:+.{places}f}" for value in (one.difference, one.low, one.high))
+    mean, reference = (f"{scale * value:.{places}f}" for value in (seen.mean, seen.reference))
+    difference, low, high = (f"{scale * value:+.{places}f}" for value in (seen.difference, seen.low, seen.high))
     sign, points = ("%", " points") if unit == "%" else (unit, unit)
     return (
-        f"{line.metric.replace('_', ' ')} {mean}{sign} against {reference}{sign} on {one.num_prompts} prompts, "
+        f"{line.metric.replace('_', ' ')} {mean}{sign} against {reference}{sign} on {seen.num_prompts} prompts, "
         f"{difference}{points} ({low} to {high})"
     )
 

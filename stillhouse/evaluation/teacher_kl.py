@@ -1,4 +1,4 @@
-"""How far a model is from the teacher on the tokens it samples itself."""
+"""The reverse KL to the teacher on the tokens that a model samples itself."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ _CHUNK_SEQUENCES: Final = 256
 
 @dataclass(slots=True)
 class ScoredSpans:
-    """Tokens to run the teacher over, and those among them that were sampled."""
+    """A sequence that the teacher reads, and which of its tokens were sampled."""
 
     token_ids: list[int]
     positions: list[int] = field(default_factory=list)
@@ -42,8 +42,8 @@ def teacher_kl(
         was sampled.
 
     Raises:
-        InputError: A token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
-        ConfigError: The teacher cannot be loaded.
+        InputError: a token id lies outside the teacher's vocabulary, so the two do not share a tokenizer.
+        ConfigError: the teacher cannot be loaded.
     """
     if temperature != 1.0:
         return None
@@ -52,7 +52,7 @@ def teacher_kl(
         if not all(_is_recorded(turn) for turn in trajectory.turns):
             return None
         spans += merge_turns(trajectory.turns)
-    if not any(one.positions for one in spans):
+    if not any(span.positions for span in spans):
         return None
     # Only this measure needs torch.
     import torch
@@ -70,15 +70,15 @@ def teacher_kl(
 
 
 def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", teacher_ref: str) -> float:
-    """Mean of student minus teacher log-probability over all sampled positions; there must be one.
+    """Mean of student minus teacher log-probability over all sampled positions; there must be span.
 
     Raises:
-        InputError: A token id lies outside the teacher's vocabulary.
+        InputError: a token id lies outside the teacher's vocabulary.
     """
     from stillhouse.serving.score import score_tokens
 
     num_known = teacher.config.get_text_config().vocab_size
-    largest = max(max(one.token_ids) for one in spans)
+    largest = max(max(span.token_ids) for span in spans)
     if largest >= num_known:
         raise InputError(
             f"token id {largest} was sampled, and teacher {teacher_ref!r} knows {num_known} tokens; expected student "
@@ -86,11 +86,11 @@ def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", tea
         )
     differences: list[float] = []
     for chunk in _chunks(spans):
-        scores = score_tokens(teacher, [one.token_ids for one in chunk])
-        for one, teacher_logprobs in zip(chunk, scores, strict=True):
+        scores = score_tokens(teacher, [span.token_ids for span in chunk])
+        for span, teacher_logprobs in zip(chunk, scores, strict=True):
             differences += [
                 sampled - teacher_logprobs[place]
-                for place, sampled in zip(one.positions, one.sampling_logprobs, strict=True)
+                for place, sampled in zip(span.positions, span.sampling_logprobs, strict=True)
             ]
     return math.fsum(differences) / len(differences)
 
@@ -98,7 +98,7 @@ def mean_log_ratio(spans: Sequence[ScoredSpans], teacher: "PreTrainedModel", tea
 def merge_turns(turns: Sequence[Turn]) -> list[ScoredSpans]:
     """The fewest sequences that hold each turn's completion after exactly its own prompt.
 
-    A turn whose prompt begins with the sequence so far continues it; any other starts a new one.
+    A turn whose prompt begins with the sequence so far continues it; any other starts a new span.
     """
     merged: list[ScoredSpans] = []
     for turn in turns:

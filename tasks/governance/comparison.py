@@ -9,7 +9,7 @@ from prefect import task
 from pydantic import TypeAdapter
 
 from stillhouse.config import ToolsConfig
-from stillhouse.evaluation.comparison import Compared, compare_models, line_of, prompt_values
+from stillhouse.evaluation.comparison import MetricComparison, compare_models, line_of, prompt_values
 from stillhouse.evaluation.rewards import reward_totals
 from stillhouse.store import digest
 from stillhouse.store.records import read_jsonl, read_metadata, read_trajectories, write_jsonl
@@ -26,7 +26,7 @@ from tasks.sampling import TRAJECTORIES_FILE
 
 COMPARISON = Stage("comparison", version=1)
 LINES_FILE: Final = "comparison.jsonl"
-_LINES: Final = TypeAdapter(list[Compared])
+_LINES: Final = TypeAdapter(list[MetricComparison])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ComparedModels:
     champion: Registered | None
     students: Sequence[Model]
     """Candidates for promotion."""
-    lines: list[Compared]
+    lines: list[MetricComparison]
     evaluations: dict[str, JsonObject]
     """Metrics of `stillhouse.evaluation.measure` by model."""
 
@@ -103,12 +103,12 @@ def comparison_task(
     )
 
 
-def read_lines(comparison: Artifact) -> list[Compared]:
+def read_lines(comparison: Artifact) -> list[MetricComparison]:
     """The lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))
 
 
-def _figures(lines: Sequence[Compared]) -> JsonObject:
+def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
     """Metrics for MLflow: difference and two-sided p-value of each model's accuracy and reward."""
     figures = {}
     for name in dict.fromkeys(line.model for line in lines):

@@ -9,7 +9,7 @@ from prefect import flow
 
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig, PromotionConfig, RuntimeConfig, TrackingConfig
-from stillhouse.evaluation.comparison import Compared
+from stillhouse.evaluation.comparison import MetricComparison
 from stillhouse.evaluation.paired import Difference
 from stillhouse.store import ArtifactStore
 from stillhouse.tracking import start_run
@@ -22,7 +22,7 @@ from tasks.governance.promotion import promote
 from tasks.run.context import Run, RunContext
 
 BASE = Model(name="base", ref="embedded:student", fingerprint="base@0")
-BETTER = Compared("sft", "accuracy", None, Difference(200, 0.7, 0.6, 0.1, 0.05, 0.15, 0.001, 0.999, "mcnemar"))
+BETTER = MetricComparison("sft", "accuracy", None, Difference(200, 0.7, 0.6, 0.1, 0.05, 0.15, 0.001, 0.999, "mcnemar"))
 SETTINGS = {"model": "embedded:student", "parameters": "full", "dtype": "float32"}
 
 
@@ -30,7 +30,7 @@ SETTINGS = {"model": "embedded:student", "parameters": "full", "dtype": "float32
 def promoted(tmp_path: Path) -> Callable[..., Run]:
     """The run in which `lines` were seen of one student, after it decided."""
 
-    def decide(uri: str, lines: list[Compared]) -> Run:
+    def decide(uri: str, lines: list[MetricComparison]) -> Run:
         tracking = TrackingConfig(uri=uri, register_as="small")
         config = DistillConfig(
             tracking=tracking, promotion=PromotionConfig(enabled=True), runtime=RuntimeConfig(store=str(tmp_path))

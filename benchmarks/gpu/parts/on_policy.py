@@ -30,8 +30,8 @@ from benchmarks.sft.workload import word_tokenizer
 from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.monitoring.throughput import peak_memory_gib
 from stillhouse.training.on_policy.teachers.local import LocalSettings, LocalTeacher
-from stillhouse.training.on_policy.teachers.reading import SameTokens
-from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
+from stillhouse.training.on_policy.teachers.views import SameVocabulary
 
 _LEARNING_RATE: Final = 1e-5
 _NUM_WARM_UPS: Final = 2
@@ -164,9 +164,9 @@ def _train_ours(
             "compile": "on" if compiled else "off",
         }
     )
-    reading = SameTokens(word_tokenizer(vocabulary))
+    views = SameVocabulary(word_tokenizer(vocabulary))
     scorer = LocalTeacher(scoring, teacher.causal_lm, bench.device, compiled=compiled)
-    teachers = Teachers([Route("teacher", scorer, reading=reading)])
+    teachers = TeacherRouter([Route("teacher", scorer, views=views)])
     trained = student.student(bench)
     profiler = StepProfiler(trained.step, trained.step.backbone, bench) if profiled else None
     with tempfile.TemporaryDirectory() as work_dir:

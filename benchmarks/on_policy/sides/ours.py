@@ -28,16 +28,17 @@ from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import NoListener
+from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
-from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.method import OnPolicy
-from stillhouse.training.on_policy.rewards import Rewards
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
 from stillhouse.training.on_policy.teachers.load import load_teachers
-from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.repeatability import use_fast_float32_products
 from stillhouse.types import Prompt, Sample
 
@@ -223,7 +224,7 @@ def _config(settings: Mapping[str, Any]) -> OnPolicyConfig:
 
 def train(
     student: Student,
-    teachers: Teachers,
+    teachers: TeacherRouter,
     rows: Sequence[Mapping[str, Any]],
     config: OnPolicyConfig,
     work_dir: Path,
@@ -245,14 +246,15 @@ def train(
     sampled: Engines = Sampling(TransformersEngines(student, config.max_concurrent))
     places = teachers.max_context or student.causal_lm.config.max_position_embeddings
     with ExitStack() as resources:
-        objective = Objective(config, list(teachers.by_name))
+        algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
+        objective = Objective(algorithm, list(teachers.by_name))
         maker = BatchMaker(
             [Prompt(row["id"], row["messages"], tools=[]) for row in rows],
             {},
             Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, places),
             sampled if replayed is None else Replay(replayed),
             teachers,
-            resources.enter_context(Rewards(ToolsConfig(rewards_file=None if config.needs_teacher else _REWARDS))),
+            resources.enter_context(RewardScorer(ToolsConfig(rewards_file=None if config.needs_teacher else _REWARDS))),
             objective,
             config,
             lambda *_: None,

@@ -1,7 +1,7 @@
 """On-policy distillation: the student samples, the teacher scores every sampled token.
 
-`trajectories` is what was sampled and `scored` what is made of it to be trained on. On the way are `sampling`,
-`teachers`, `rewards` and `loss`; `batches` brings them together for one batch of rollouts, `watching` shows what came
-of it, `method` is what the trainer sees, and `load` puts all of it together from the config. `masks` serves
-several of them.
+Begin with `algorithms`, a file for each method: what is asked of the teacher, what credit a token gets, which loss.
+`batches` makes batches of rollouts with `sampling`, `teachers` and `rewards`: sampled `trajectories` become `scored`
+samples. `objective` and `method` are what the trainer sees, `monitoring` is for people, and `load` puts everything
+together from the config.
 """

@@ -13,12 +13,13 @@ from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.job import TrainJob
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Listener
+from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
 from stillhouse.training.on_policy.batches.queue import BatchQueue
-from stillhouse.training.on_policy.loss.objective import Objective
 from stillhouse.training.on_policy.method import OnPolicy
 from stillhouse.training.on_policy.monitoring.trajectory_page import PAGES_FOLDER, TrajectoryPages
-from stillhouse.training.on_policy.rewards import Rewards
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.engine import Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
@@ -63,12 +64,13 @@ def load_on_policy(
     )
     resources.callback(teachers.close)
     teachers.check(prompts, metadata)
-    objective = Objective(config, list(teachers.by_name), teachers.labels(prompts, metadata))
+    algorithm = choose_algorithm(config, has_teacher=bool(teachers.by_name))
+    objective = Objective(algorithm, list(teachers.by_name), teachers.labels(prompts, metadata))
     engines = _engines(config, student, job.work_dir)
     resources.callback(engines.close)
     places = (student.causal_lm.config.max_position_embeddings, teachers.max_context, engines.max_context)
     max_context = min(count for count in places if count is not None)
-    pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, config)
+    pages = TrajectoryPages(student.tokenizer, job.work_dir / PAGES_FOLDER, listener, algorithm)
     batches = job.work_dir / "rollouts"
     sampler = _sampler(job, config, student, max_context, metadata)
     maker = BatchMaker(
@@ -77,7 +79,7 @@ def load_on_policy(
         sampler,
         engines,
         teachers,
-        resources.enter_context(Rewards(job.tools)),
+        resources.enter_context(RewardScorer(job.tools)),
         objective,
         config,
         pages.show,

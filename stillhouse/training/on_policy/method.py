@@ -1,7 +1,7 @@
 """On-policy distillation: the student samples, teachers and rewards judge, the student follows.
 
 A batch of rollouts is `prompts_per_step * group_size` trajectories, which serve `num_substeps * num_passes` optimiser
-steps. What is minimised is said by `loss/objective.py`, how a batch comes about by `batches/`.
+steps. What is minimised is said by `algorithms/`, how a batch comes about by `batches/`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from stillhouse.training.loop.method import Batch
 from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
 from stillhouse.training.on_policy.batches.queue import BatchQueue
-from stillhouse.training.on_policy.loss.objective import Objective
-from stillhouse.training.on_policy.monitoring.measures import staleness
+from stillhouse.training.on_policy.monitoring.metrics import staleness
+from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
 from stillhouse.types import JsonObject, Sample
@@ -50,7 +50,7 @@ class OnPolicy:
         student: Student,
         objective: Objective,
         queue: BatchQueue,
-        teachers: Teachers,
+        teachers: TeacherRouter,
         config: OnPolicyConfig,
         checkpoints: Path,
     ) -> None:

@@ -37,7 +37,7 @@ class TrajectoryReward:
     """Why a reward could not be computed."""
 
 
-class Rewards:
+class RewardScorer:
     """Verification and the rewards of `tools.rewards_file`. As a context manager it ends their sandbox with the block.
 
     Args:

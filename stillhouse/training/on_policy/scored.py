@@ -33,7 +33,7 @@ class ScoredSample(Sample):
     old_logprobs: list[float] | None = None
     """The student's own before the first update on its batch, where `Objective.needs_old_logprobs`."""
     route: str | None = None
-    """What its prompt is routed by, as its KL is reported by it (`Teachers.label`); None where there is nothing."""
+    """What its prompt is routed by, as its KL is reported by it (`TeacherRouter.label`); None for none."""
     weight: float = 1.0
     """Factor of its losses, of which the sum over the batch is divided by the batch's number of loss positions."""
     policy_version: int = 0

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.evaluation.comparison import Compared, Values, compare_models, line_of, prompt_values
+from stillhouse.evaluation.comparison import MetricComparison, Values, compare_models, line_of, prompt_values
 from stillhouse.types import PromptMetadata, StopReason, Trajectory, Turn
 
 CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -84,4 +84,4 @@ def test_lines_are_read_back_as_they_were_written() -> None:
 
     models: dict[str, Values] = {"base": {"accuracy": {"a1": 1.0}}, "sft": {"accuracy": {"a1": 0.0}}}
     lines = compare_models(models, "base", TAGS, confidence=0.95)
-    assert TypeAdapter(list[Compared]).validate_json(orjson.dumps(lines)) == lines
+    assert TypeAdapter(list[MetricComparison]).validate_json(orjson.dumps(lines)) == lines

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from stillhouse.config.promotion import Margin, Metric, PromotionConfig
-from stillhouse.evaluation.comparison import Compared
+from stillhouse.evaluation.comparison import MetricComparison
 from stillhouse.evaluation.paired import Difference
 from stillhouse.evaluation.promotion import decide
 
@@ -14,7 +14,7 @@ RULE = PromotionConfig(enabled=True)
 def line(
     model: str = "sft", metric: Metric = "accuracy", tag: str | None = None, *, difference: float = 0.1,
     half: float = 0.05, p_higher: float = 0.001, p_lower: float = 0.999, num_prompts: int = 200,
-) -> Compared:  # fmt: skip
+) -> MetricComparison:  # fmt: skip
     one = Difference(
         num_prompts,
         0.6 + difference,
@@ -26,7 +26,7 @@ def line(
         p_lower,
         "mcnemar",
     )
-    return Compared(model, metric, tag, one)
+    return MetricComparison(model, metric, tag, one)
 
 
 def test_a_student_that_is_better_by_more_than_noise_is_promoted_and_the_reason_has_the_figures() -> None:
@@ -64,7 +64,7 @@ def test_a_student_that_is_better_by_more_than_noise_is_promoted_and_the_reason_
     ],
 )  # fmt: skip
 def test_the_champion_stays_and_the_reason_names_what_was_missing(
-    lines: list[Compared], changes: dict[str, Any], expected: str
+    lines: list[MetricComparison], changes: dict[str, Any], expected: str
 ) -> None:
     decision = decide(lines, ["sft"], "champion", RULE.model_copy(update=changes))
     assert decision.promoted is None

@@ -1,8 +1,7 @@
-"""Groups of trajectories that have ended while others of their batch are still sampled, kept on disk.
+"""Finished groups of a batch that is still being sampled, kept on disk so that a restart does not sample them again.
 
-Where sampling again would not give the same, or costs money, what has ended must not be sampled a second time. In one
-process on a CPU nothing is kept: rows that decode together round together, so that only the whole batch over again has
-the bits of an uninterrupted training.
+Not used for sampling in this process on a CPU: rows that decode together round together, so that only sampling the
+whole batch again gives the bits of an uninterrupted training.
 """
 
 import json
@@ -17,11 +16,11 @@ from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, Prompt, StopReason, Turn
 
 
-class EndedGroups:
-    """The groups of one batch that have ended, a file for each.
+class FinishedGroups:
+    """The finished groups of one batch, a file for each.
 
     Args:
-        folder: of this batch alone.
+        folder: used by this batch alone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,11 +28,11 @@ class EndedGroups:
 
     @classmethod
     def of_batch(cls, folder: Path, index: int) -> Self:
-        """Those of batch `index`, beside the batches in `folder`."""
+        """The finished groups of batch `index`, stored beside the batches in `folder`."""
         return cls(folder / f"groups-{index:08d}")
 
     def add(self, group: Sequence[SampledTrajectory]) -> None:
-        """Keeps the trajectories of a prompt, all of which have ended.
+        """Stores the trajectories of a prompt, all of them finished.
 
         Raises:
             StoreError: no space or no permission.
@@ -42,7 +41,7 @@ class EndedGroups:
         write_atomic(self._folder / f"{group[0].prompt_id}.json", rows.encode())
 
     def load(self, prompts: Sequence[Prompt]) -> dict[str, list[SampledTrajectory]]:
-        """The groups that are kept, by prompt id.
+        """The stored groups, by prompt id.
 
         Raises:
             StoreError: one is damaged.
@@ -51,7 +50,7 @@ class EndedGroups:
         return {prompt.id: _read(path) for prompt, path in paths if path.exists()}
 
     def forget(self) -> None:
-        """Deletes all of them: the batch is whole, and kept as such."""
+        """Deletes them; called once the whole batch is on disk."""
         for path in self._folder.glob("*.json"):
             path.unlink()
         if self._folder.exists():

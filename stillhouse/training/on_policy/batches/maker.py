@@ -9,28 +9,27 @@ from pathlib import Path
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.loop.row_order import distinct_rows
 from stillhouse.training.on_policy.batches.batch import RolloutBatch
-from stillhouse.training.on_policy.batches.groups import EndedGroups
+from stillhouse.training.on_policy.batches.credit import with_advantages, with_weights
+from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.on_policy.batches.scoring import Scoring
 from stillhouse.training.on_policy.batches.time_split import TimeSplit
-from stillhouse.training.on_policy.loss.advantages import credited
-from stillhouse.training.on_policy.loss.aggregation import weighted
-from stillhouse.training.on_policy.loss.objective import Objective
-from stillhouse.training.on_policy.monitoring.measures import (
+from stillhouse.training.on_policy.monitoring.metrics import (
     measure_credit,
     measure_rewards,
     measure_routes,
     measure_trajectories,
 )
-from stillhouse.training.on_policy.rewards import Rewards, TrajectoryReward
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.sampling.engine import Engine, Engines
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.scored import ScoredSample
-from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
-Shown = Callable[[int, Sequence[SampledTrajectory], Sequence[ScoredSample], Sequence[TrajectoryReward]], None]
-"""Told of each batch that was made: its index, and what its page shows."""
+OnBatch = Callable[[int, Sequence[SampledTrajectory], Sequence[ScoredSample], Sequence[TrajectoryReward]], None]
+"""Called with each finished batch: its index, trajectories, samples and rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +42,31 @@ class BatchMaker:
         sampler: makes trajectories.
         engines: sample completions.
         teachers: score them.
-        rewards: of the user and of verification.
-        objective: what will be trained on.
+        rewards: verification, and the user's.
+        objective: says what is scored and how tokens are credited.
         config: sizes, coefficients, seed.
-        show: told of each batch.
-        groups: holds the groups that have ended of a batch under way; None keeps none.
+        show: called with each batch.
+        groups: folder for the finished groups of an unfinished batch; None stores none.
     """
 
     prompts: Sequence[Prompt]
     metadata: Mapping[str, PromptMetadata]
     sampler: Sampler
     engines: Engines
-    teachers: Teachers
-    rewards: Rewards
+    teachers: TeacherRouter
+    rewards: RewardScorer
     objective: Objective
     config: OnPolicyConfig
-    show: Shown
+    show: OnBatch
     groups: Path | None = None
 
     def begin(self, index: int, policy_version: int) -> Callable[[], RolloutBatch]:
-        """Hands the weights, which have had `policy_version` updates, to an engine; the rest is done when called."""
+        """Hands the current weights to an engine and returns the call that makes the batch.
+
+        Args:
+            index: of the batch.
+            policy_version: optimiser updates that the weights have had.
+        """
         split = TimeSplit()
         stack = ExitStack()
         with split.of("sync"):
@@ -73,7 +77,7 @@ class BatchMaker:
         self, index: int, policy_version: int, engine: Engine, stack: AbstractContextManager[object], split: TimeSplit
     ) -> RolloutBatch:
         rows = distinct_rows(index, self.config.prompts_per_step, len(self.prompts), self.config.seed)
-        work = _Work(self, [self.prompts[row] for row in rows], split)
+        work = _BatchInProgress(self, [self.prompts[row] for row in rows], split)
         with stack:
             trajectories = work.sample(engine, index, policy_version)
         with split.of("score"):
@@ -81,8 +85,10 @@ class BatchMaker:
         with split.of("reward"):
             rewards = work.collect_rewards(trajectories)
         # A prompt that fills the context has nothing to train on; it stays in the share of truncated ones.
-        totals = [reward.total for one, reward in zip(trajectories, rewards, strict=True) if one.num_turns > 0]
-        samples = credited(samples, totals, self.config)
+        totals = [
+            reward.total for trajectory, reward in zip(trajectories, rewards, strict=True) if trajectory.num_turns > 0
+        ]
+        samples = with_advantages(samples, totals, self.objective.algorithm)
         self.show(index, trajectories, samples, rewards)
         labels = {prompt.id: self.teachers.label(self.metadata.get(prompt.id)) for prompt in work.prompts}
         reported = {key: label if label in self.objective.routes else None for key, label in labels.items()}
@@ -90,24 +96,24 @@ class BatchMaker:
             **measure_trajectories(trajectories),
             **measure_rewards(trajectories, rewards),
             **measure_routes(trajectories, rewards, self.config.route_by, reported),
-            **measure_credit(samples, self.config),
+            **measure_credit(samples, self.objective.algorithm),
             **split.metrics(),
         }
         return RolloutBatch(index, policy_version, self._parts(work.prompts, samples), metrics)
 
     def _parts(self, prompts: Sequence[Prompt], samples: Sequence[ScoredSample]) -> list[list[ScoredSample]]:
-        """Whole groups, shared out over the substeps."""
+        """Splits the groups over the substeps."""
         size = len(prompts) // self.config.num_substeps
         part_of = {prompt.id: number // size for number, prompt in enumerate(prompts)}
         parts: list[list[ScoredSample]] = [[] for _ in range(self.config.num_substeps)]
         for sample in samples:
             parts[part_of[sample.prompt_id]].append(sample)
-        return [weighted(part, self.config) for part in parts]
+        return [with_weights(part, self.config) for part in parts]
 
 
 @dataclass(slots=True)
-class _Work:
-    """What is under way for one batch."""
+class _BatchInProgress:
+    """One batch while it is sampled, scored and rewarded."""
 
     maker: BatchMaker
     prompts: Sequence[Prompt]
@@ -120,32 +126,32 @@ class _Work:
         self.scoring = Scoring(maker.teachers, maker.metadata, [prompt.id for prompt in self.prompts], maker.objective)
 
     def sample(self, engine: Engine, index: int, policy_version: int) -> list[SampledTrajectory]:
-        """All trajectories, in the order of their prompts; each group goes on to its scores as soon as it is whole."""
+        """All trajectories in prompt order; each group is sent to scoring as soon as it is complete."""
         maker = self.maker
-        ended = None if maker.groups is None else EndedGroups.of_batch(maker.groups, index)
-        kept = {} if ended is None else ended.load(self.prompts)
-        for group in kept.values():
+        store = None if maker.groups is None else FinishedGroups.of_batch(maker.groups, index)
+        stored = {} if store is None else store.load(self.prompts)
+        for group in stored.values():
             self._take(group)
 
         def on_group(group: list[SampledTrajectory]) -> None:
-            if ended is not None:
-                ended.add(group)
+            if store is not None:
+                store.add(group)
             self._take(group)
 
-        missing = [prompt for prompt in self.prompts if prompt.id not in kept]
+        missing = [prompt for prompt in self.prompts if prompt.id not in stored]
         with self.split.of("sample"):
             sampled = maker.sampler.sample(engine, missing, index, on_group, policy_version=policy_version)
-        by_prompt = {one.id: kept.get(one.id, []) for one in self.prompts}
+        by_prompt = {prompt.id: stored.get(prompt.id, []) for prompt in self.prompts}
         for trajectory in sampled:
             by_prompt[trajectory.prompt_id].append(trajectory)
         return [trajectory for group in by_prompt.values() for trajectory in group]
 
     def collect_rewards(self, trajectories: Sequence[SampledTrajectory]) -> list[TrajectoryReward]:
-        """The reward of each trajectory."""
-        found = {prompt_id: iter(future.result()) for prompt_id, future in self._rewards.items()}
-        return [next(found[trajectory.prompt_id]) for trajectory in trajectories]
+        """The rewards, aligned with `trajectories`."""
+        rewards = {prompt_id: iter(future.result()) for prompt_id, future in self._rewards.items()}
+        return [next(rewards[trajectory.prompt_id]) for trajectory in trajectories]
 
     def _take(self, group: list[SampledTrajectory]) -> None:
         self._rewards[group[0].prompt_id] = self.maker.rewards.start(group, self.maker.metadata)
         with self.split.of("score"):
-            self.scoring.take(group)
+            self.scoring.add(group)

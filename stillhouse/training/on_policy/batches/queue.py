@@ -1,7 +1,7 @@
-"""Batches of rollouts in their order, each made once however often the training is killed.
+"""Hands out batches of rollouts in order; each is made once, however often the training is killed.
 
-A batch is on disk before it is trained on. What a killed training has sampled since its last checkpoint is found there
-again, and so are batches that were sampled ahead of their turn, whose weights no longer exist.
+A batch is on disk before it is trained on. A restarted training finds there what was sampled since its last checkpoint,
+and what was sampled ahead, by weights that no longer exist.
 """
 
 import logging
@@ -12,32 +12,30 @@ from typing import Final
 
 from stillhouse.errors import StoreError
 from stillhouse.training.on_policy.batches.batch import RolloutBatch, read_batch, write_batch
-from stillhouse.training.on_policy.batches.groups import EndedGroups
+from stillhouse.training.on_policy.batches.groups import FinishedGroups
 
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "batch-"
 
-BatchMaker = Callable[[], RolloutBatch]
-"""Samples one batch; what it needs of the student's weights it has taken already where it runs in the background."""
+MakeBatch = Callable[[], RolloutBatch]
+"""Samples one batch; in the background it must not read the student's weights."""
 
 
 class BatchQueue:
     """Hands out the batches of a training.
 
     Args:
-        begin: called with the index of a batch and the version of the weights, in the training's own thread; gives
-            what makes the batch.
-        folder: where the batches are kept.
-        num_batches: of the whole training.
+        begin: called in the training thread with the batch's index and the version of the weights.
+        folder: holds the batches.
+        num_batches: number of batches of the whole training.
         max_staleness: batches made ahead of the one handed out.
-        in_background: make the batch furthest ahead while the one handed out is trained on. What makes it must then not
-            look at the student's weights.
+        in_background: make the batch furthest ahead in a thread, while the one handed out is trained on.
     """
 
     def __init__(
         self,
-        begin: Callable[[int, int], BatchMaker],
+        begin: Callable[[int, int], MakeBatch],
         folder: Path,
         *,
         num_batches: int,
@@ -53,7 +51,7 @@ class BatchQueue:
         self._current: RolloutBatch | None = None
 
     def get(self, index: int, policy_version: int) -> RolloutBatch:
-        """Batch `index`, when those that may be made ahead of it have been, or have been begun.
+        """Batch `index`; batches ahead of it are made or begun first.
 
         Raises:
             StillhouseError: whatever making a batch raises.
@@ -64,7 +62,7 @@ class BatchQueue:
         for ahead in range(index, last + 1):
             if ahead in self._pending or self._path(ahead).exists():
                 continue
-            # What samples in the background still needs the weights that it was given.
+            # A batch sampled in the background still needs the weights that it was given.
             wait(self._pending.values())
             maker = self._begin(ahead, policy_version)
             if self._worker is not None and ahead > index:
@@ -80,7 +78,7 @@ class BatchQueue:
         return self._current
 
     def keep(self, batch: RolloutBatch) -> None:
-        """Replaces the batch that was handed out last: more is known of it."""
+        """Replaces the batch that was handed out last, also on disk."""
         write_batch(self._path(batch.index), batch)
         self._current = batch
 
@@ -91,7 +89,7 @@ class BatchQueue:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Waits for nothing that has not begun; what is being made in the background ends first."""
+        """Cancels batches not yet begun and waits for the one in progress."""
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
 
@@ -104,10 +102,10 @@ class BatchQueue:
             )
         return batch
 
-    def _make(self, index: int, maker: BatchMaker) -> RolloutBatch:
+    def _make(self, index: int, maker: MakeBatch) -> RolloutBatch:
         batch = maker()
         write_batch(self._path(index), batch)
-        EndedGroups.of_batch(self._folder, index).forget()
+        FinishedGroups.of_batch(self._folder, index).forget()
         return batch
 
     def _path(self, index: int) -> Path:

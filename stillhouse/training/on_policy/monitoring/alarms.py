@@ -30,8 +30,8 @@ _FEW: Final = 3
 
 
 @dataclass(slots=True)
-class _Course:
-    """What has become of one figure."""
+class _History:
+    """Recent means of one metric."""
 
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     start: float = math.nan
@@ -59,22 +59,22 @@ class _Alarm:
     figure: str
     """The metric that shows it, by bare name."""
     bound: Literal["at most", "at least"]
-    limit: Callable[[_Course], float]
+    limit: Callable[[_History], float]
     remedy: str
 
-    def sounds(self, course: _Course) -> bool:
+    def sounds(self, history: _History) -> bool:
         """Whether the figure is beyond its limit; never before its first window is full, since NaN compares false."""
-        if math.isnan(course.start):
+        if math.isnan(history.start):
             return False
-        limit = self.limit(course)
-        return course.mean > limit if self.bound == "at most" else course.mean < limit
+        limit = self.limit(history)
+        return history.mean > limit if self.bound == "at most" else history.mean < limit
 
-    def message(self, course: _Course) -> str:
+    def message(self, history: _History) -> str:
         """The figure, its start, the limit and the remedy."""
         return (
-            f"{self.kind.replace('_', ' ')}: {self.figure} is {course.mean:.4g} over the last {WINDOW} measurements, "
-            f"was {course.start:.4g} over the first and {course.lowest:.4g} at its lowest; expected {self.bound} "
-            f"{self.limit(course):.4g}. {self.remedy}"
+            f"{self.kind.replace('_', ' ')}: {self.figure} is {history.mean:.4g} over the last {WINDOW} measurements, "
+            f"was {history.start:.4g} over the first and {history.lowest:.4g} at its lowest; expected {self.bound} "
+            f"{self.limit(history):.4g}. {self.remedy}"
         )
 
 
@@ -83,7 +83,7 @@ _ALARMS: Final = (
         "length_explosion",
         "mean_completion_tokens",
         "at most",
-        lambda course: 3.0 * course.start,
+        lambda history: 3.0 * history.start,
         "Look for loops on the page of trajectories and in repetition_rate. Lower on_policy.learning_rate, train some "
         "steps of SFT first, or choose a teacher that writes less",
     ),
@@ -91,7 +91,7 @@ _ALARMS: Final = (
         "entropy_collapse",
         "entropy",
         "at least",
-        lambda course: 0.05 * course.start,
+        lambda history: 0.05 * history.start,
         "With a low teacher_kl the teacher is as certain, and all is well. Otherwise lower on_policy.learning_rate or "
         "reward_coef, or raise kl_coef, so that the student keeps exploring",
     ),
@@ -99,7 +99,7 @@ _ALARMS: Final = (
         "truncation",
         "truncated_share",
         "at most",
-        lambda course: 0.5,
+        lambda history: 0.5,
         "What is cut off has no end to learn from. Raise on_policy.max_tokens, or lower learning_rate if it was not so "
         "at step 0; where trajectories never end, see that student and teacher end their turns with the same token",
     ),
@@ -107,7 +107,7 @@ _ALARMS: Final = (
         "kl_rising",
         "teacher_kl",
         "at most",
-        lambda course: max(2.0 * course.lowest, course.lowest + 0.2),
+        lambda history: max(2.0 * history.lowest, history.lowest + 0.2),
         "Lower on_policy.learning_rate. Where rewards pull the student away from its teacher, raise kl_coef or lower "
         "reward_coef, unless that is what is wanted",
     ),
@@ -126,21 +126,21 @@ class RolloutAlarms:
 
     def __init__(self, *, stops: bool) -> None:
         self._stops = stops
-        self._courses = {alarm.figure: _Course() for alarm in _ALARMS}
+        self._histories = {alarm.figure: _History() for alarm in _ALARMS}
         self._said: set[str] = set()
         self.reason_to_stop: str | None = None
         """What sounded at the last step; None where nothing did or training goes on anyway."""
 
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Takes in the metrics of a step; a figure that was not measured stays as it was."""
-        for figure, course in self._courses.items():
+        for figure, history in self._histories.items():
             if figure in metrics:
-                course.add(metrics[figure])
+                history.add(metrics[figure])
         sounding: dict[str, str] = {}
         for alarm in _ALARMS:
-            course = self._courses[alarm.figure]
-            if alarm.sounds(course):
-                sounding[alarm.kind] = alarm.message(course)
+            history = self._histories[alarm.figure]
+            if alarm.sounds(history):
+                sounding[alarm.kind] = alarm.message(history)
                 if alarm.kind not in self._said:
                     logger.warning("%s", sounding[alarm.kind])
         self._said |= sounding.keys()
@@ -152,28 +152,28 @@ class RolloutAlarms:
 
     def state(self) -> JsonObject:
         """What `restore` needs."""
-        courses = {
+        histories = {
             figure: {
-                "recent": list(course.recent),
-                "start": None if math.isnan(course.start) else course.start,
-                "lowest": None if math.isinf(course.lowest) else course.lowest,
+                "recent": list(history.recent),
+                "start": None if math.isnan(history.start) else history.start,
+                "lowest": None if math.isinf(history.lowest) else history.lowest,
             }
-            for figure, course in self._courses.items()
+            for figure, history in self._histories.items()
         }
-        return {"courses": courses, "said": sorted(self._said)}
+        return {"courses": histories, "said": sorted(self._said)}
 
     def restore(self, state: JsonObject) -> None:
         """Returns to how things stood when `state()` was called; that of `NoAlarms` begins anew."""
         if not state:
             return
         self._said = set(state["said"])
-        self._courses = {
-            figure: _Course(
-                deque(course["recent"], maxlen=WINDOW),
-                math.nan if course["start"] is None else course["start"],
-                math.inf if course["lowest"] is None else course["lowest"],
+        self._histories = {
+            figure: _History(
+                deque(history["recent"], maxlen=WINDOW),
+                math.nan if history["start"] is None else history["start"],
+                math.inf if history["lowest"] is None else history["lowest"],
             )
-            for figure, course in state["courses"].items()
+            for figure, history in state["courses"].items()
         }
 
 

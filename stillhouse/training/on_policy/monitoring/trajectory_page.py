@@ -10,12 +10,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from stillhouse.config import OnPolicyConfig
 from stillhouse.report.conversation import question
 from stillhouse.report.environment import page_environment, style_sheet
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.monitoring.metrics import Listener
-from stillhouse.training.on_policy.loss.advantages import sampled_advantages
+from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.monitoring.shown_tokens import LEVELS, full_scale, level_value, segments
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -35,7 +34,7 @@ class ScoredTrajectory(NamedTuple):
     sample: ScoredSample
     reward: TrajectoryReward
     advantages: Sequence[float]
-    """One for each token, see `sampled_advantages`."""
+    """One for each token, see `Algorithm.advantages_when_sampled`."""
 
     @property
     def mean_advantage(self) -> float:
@@ -50,16 +49,16 @@ class TrajectoryPages:
         tokenizer: the student's.
         folder: where the pages are written.
         listener: logs each page as an artifact.
-        config: interval of the pages and terms of the advantage.
+        algorithm: computes the advantages; its config says how often a page is due.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, config: OnPolicyConfig
+        self, tokenizer: PreTrainedTokenizerBase, folder: Path, listener: Listener, algorithm: Algorithm
     ) -> None:
         self._tokenizer = tokenizer
         self._folder = folder
         self._listener = listener
-        self._config = config
+        self._algorithm = algorithm
 
     def show(
         self,
@@ -79,14 +78,15 @@ class TrajectoryPages:
         Raises:
             StoreError: the page cannot be written.
         """
-        num_steps = self._config.updates_per_batch
+        config = self._algorithm.config
+        num_steps = config.updates_per_batch
         step = index * num_steps
-        if -step % self._config.show_every_steps >= num_steps or not samples:
+        if -step % config.show_every_steps >= num_steps or not samples:
             return
         pairs = zip(trajectories, rewards, strict=True)
         sampled = [(trajectory, reward) for trajectory, reward in pairs if trajectory.num_turns > 0]
         scored = [
-            ScoredTrajectory(trajectory, sample, reward, sampled_advantages(sample, self._config))
+            ScoredTrajectory(trajectory, sample, reward, self._algorithm.advantages_when_sampled(sample))
             for (trajectory, reward), sample in zip(sampled, samples, strict=True)
         ]
         path = self._folder / f"step-{step:08d}.html"

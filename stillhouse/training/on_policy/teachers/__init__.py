@@ -1,8 +1,7 @@
 """Teachers that score what the student sampled: local models, the student itself with other weights, and servers.
 
-`teacher` says what a teacher is and what it is asked; `load` makes them from the config, and `routing` says who scores
-a prompt. `vocabulary`, `stop_tokens` and `probe` find out before the training whether a teacher is of use. `local` and
-`own` are teachers in this process over a `packed` model, those of `served` are behind servers. `reading` is what a
-teacher reads of a trajectory: with a `hint`, or in tokens of its own, from which `alignment` leads back to the
-student's.
+`teacher` is the interface; `load` builds teachers from the config and `router` assigns one to each prompt. `local` and
+`self_teacher` run in this process over a `packed` model, `served` talks to servers. `views` makes the tokens that a
+teacher reads: with a `hint`, or in its own vocabulary, from which `alignment` leads back to the student's tokens.
+`vocabulary` and `probe` check a teacher before training starts.
 """

@@ -22,13 +22,12 @@ from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
 from stillhouse.training.on_policy.teachers.local import HostWeights, LocalSettings, LocalTeacher, load_local_model
 from stillhouse.training.on_policy.teachers.probe import probe
-from stillhouse.training.on_policy.teachers.reading import OtherTokens, Reading, SameTokens
-from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.connect import connect
-from stillhouse.training.on_policy.teachers.stop_tokens import stop_token_warning
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, Teacher
-from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies
+from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary, ViewBuilder
+from stillhouse.training.on_policy.teachers.vocabulary import check_vocabularies, stop_token_warning
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +45,15 @@ def load_teachers(
     averaged: Averaged,
     runtime: RuntimeConfig | None = None,
     budget: BudgetConfig = BudgetConfig(),  # noqa: B008
-) -> Teachers:
-    """All teachers of `config`; none where nothing is to be scored.
+) -> TeacherRouter:
+    """The teachers of `config`; none where nothing is scored.
 
     Args:
-        config: names them.
+        config: lists them.
         student: whose tokens they score.
         default_ref: the model that scores where the config names none; None if there is none.
         work_dir: holds the journal of what servers answered.
-        averaged: within its block the student has its running mean for weights.
+        averaged: context in which the student has its EMA weights.
         runtime: hedging, and the store that keeps rate limits learnt; None hedges and keeps none.
         budget: what teachers behind servers may spend.
 
@@ -64,7 +63,7 @@ def load_teachers(
         EndpointError: a teacher's server does not answer, or not with log-probabilities.
     """
     if not config.needs_teacher:
-        return Teachers(())
+        return TeacherRouter(())
     loading = _Loading(config, student, work_dir, averaged, runtime, Budget(budget, None))
     with ExitStack() as opened:
         routes = []
@@ -74,7 +73,7 @@ def load_teachers(
             if route.teacher is not None:
                 opened.callback(route.teacher.close)
             routes.append(route)
-        teachers = Teachers(routes, route_by=config.route_by, unrouted=config.unrouted)
+        teachers = TeacherRouter(routes, route_by=config.route_by, unrouted=config.unrouted)
         opened.pop_all()
     return teachers
 
@@ -91,7 +90,7 @@ def _only_teacher(config: OnPolicyConfig, default_ref: str | None) -> OnPolicyTe
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """What every teacher is made with."""
+    """What every teacher is built from."""
 
     config: OnPolicyConfig
     student: Student
@@ -112,7 +111,7 @@ class _Loading:
             case "vllm" | "sglang" | "echo":
                 is_other = settings.alignment == "bytes" and tokenizer is not None
                 if tokenizer is not None and not is_other:
-                    self._warn_of_other_ends(settings.name, tokenizer, None)
+                    self._warn_of_stop_tokens(settings.name, tokenizer, None)
                 teacher = connect(
                     settings,
                     kl_coef,
@@ -125,7 +124,7 @@ class _Loading:
                 )
         if isinstance(teacher, LocalTeacher):
             _probe_local(teacher, tokenizer or self.student.tokenizer)
-        return Route(settings.name, teacher, settings.routes, self._reading(settings, tokenizer))
+        return Route(settings.name, teacher, settings.routes, self._views(settings, tokenizer))
 
     def _tokenizer(self, settings: OnPolicyTeacher) -> PreTrainedTokenizerBase | None:
         """The teacher's own tokenizer where it is needed or at hand."""
@@ -137,7 +136,7 @@ class _Loading:
             check_vocabularies(settings.model, tokenizer, self.student.tokenizer)
         return tokenizer
 
-    def _warn_of_other_ends(
+    def _warn_of_stop_tokens(
         self, name: str, tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None
     ) -> None:
         student = self.student
@@ -145,12 +144,12 @@ class _Loading:
         if warning := stop_token_warning(student.tokenizer, tokenizer, ours, generation, teacher_name=name):
             logger.warning("%s", warning)
 
-    def _reading(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> Reading:
+    def _views(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> ViewBuilder:
         hint = None if settings.hint is None else Hint(settings.hint, settings.name)
         if settings.alignment == "ids":
-            return SameTokens(self.student.tokenizer, hint)
+            return SameVocabulary(self.student.tokenizer, hint)
         assert tokenizer is not None
-        return OtherTokens(self.student.tokenizer, tokenizer, self._ends(), hint)
+        return OtherVocabulary(self.student.tokenizer, tokenizer, self._ends(), hint)
 
     def _alignment(self, settings: OnPolicyTeacher, tokenizer: PreTrainedTokenizerBase | None) -> ByteAlignment | None:
         if settings.alignment == "ids":
@@ -188,7 +187,7 @@ class _Loading:
         dtype = student.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
         model = load_local_model(ref, settings, device, dtype)
         if tokenizer is not None and settings.alignment == "ids":
-            self._warn_of_other_ends(settings.name, tokenizer, model.generation_config)
+            self._warn_of_stop_tokens(settings.name, tokenizer, model.generation_config)
         rows = len(model.get_output_embeddings().weight)
         is_same_size = rows == len(student.head.weight)
         num_tokens = max(student.tokenizer.get_vocab().values()) + 1

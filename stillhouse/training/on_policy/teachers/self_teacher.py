@@ -1,4 +1,4 @@
-"""Teachers that are the student itself: before training (`base`), or the running mean of its weights (`ema`).
+"""TeacherRouter that are the student itself: before training (`base`), or the running mean of its weights (`ema`).
 
 They hold no weights of their own, and so cannot score while the student samples. An adapter is left out while the base
 reads; the mean changes places with the weights while it reads. Both compute as the student does, in its precision, and

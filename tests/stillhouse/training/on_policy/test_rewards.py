@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from stillhouse.config import ToolsConfig
-from stillhouse.training.on_policy.rewards import Rewards, TrajectoryReward
+from stillhouse.training.on_policy.rewards import RewardScorer, TrajectoryReward
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import PromptMetadata, StopReason, Turn
 
@@ -49,7 +49,7 @@ def tools(tmp_path: Path) -> ToolsConfig:
 
 
 def test_without_rewards_of_the_user_a_right_answer_is_worth_one() -> None:
-    rewards = Rewards(ToolsConfig())
+    rewards = RewardScorer(ToolsConfig())
     cut = sampled("p2", "4", StopReason.LENGTH)
     assert rewards.score([sampled("p0", "4"), sampled("p1", "5"), cut, sampled("unknown", "4")], METADATA) == [
         TrajectoryReward(1.0, {"correct": 1.0}),
@@ -60,7 +60,7 @@ def test_without_rewards_of_the_user_a_right_answer_is_worth_one() -> None:
 
 
 def test_the_users_rewards_make_the_total_and_verification_stays_a_part(tools: ToolsConfig) -> None:
-    with Rewards(tools) as rewards:
+    with RewardScorer(tools) as rewards:
         scored = rewards.score([sampled("p0", "4"), sampled("p1", "a long answer")], METADATA)
     assert scored == [
         TrajectoryReward(0.75, {"correct": 1.0, "short": 1.0, "judged": 0.5}),
@@ -71,7 +71,7 @@ def test_the_users_rewards_make_the_total_and_verification_stays_a_part(tools: T
 def test_a_reward_that_fails_leaves_no_total_and_is_named_once(
     tools: ToolsConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), Rewards(tools) as rewards:
+    with caplog.at_level(logging.WARNING), RewardScorer(tools) as rewards:
         scored = rewards.score([sampled("p2", "4"), sampled("p2", "5")], METADATA)
     assert [one.total for one in scored] == [None, None]
     assert scored[0].parts == {"correct": 1.0, "short": 1.0}
@@ -80,6 +80,6 @@ def test_a_reward_that_fails_leaves_no_total_and_is_named_once(
 
 
 def test_groups_are_scored_in_the_background_and_keep_their_order(tools: ToolsConfig) -> None:
-    with Rewards(tools) as rewards:
+    with RewardScorer(tools) as rewards:
         started = [rewards.start([sampled("p0", answer)], METADATA) for answer in ("4", "too long", "5")]
         assert [future.result()[0].total for future in started] == [0.75, 0.25, 0.75]

@@ -4,7 +4,7 @@ import pytest
 
 from stillhouse.errors import StoreError
 from stillhouse.tools.calculator import calculator
-from stillhouse.training.on_policy.batches.groups import EndedGroups
+from stillhouse.training.on_policy.batches.groups import FinishedGroups
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, StopReason, Turn
 
@@ -28,8 +28,8 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
         )
         for index in range(2)
     ]
-    EndedGroups(tmp_path / "groups").add(group)
-    again = EndedGroups(tmp_path / "groups")
+    FinishedGroups(tmp_path / "groups").add(group)
+    again = FinishedGroups(tmp_path / "groups")
     loaded = again.load(prompts)
     assert loaded == {"a": group}
     again.forget()
@@ -41,4 +41,4 @@ def test_groups_that_ended_come_back_as_they_were_and_go_with_their_batch(tmp_pa
 def test_a_damaged_group_says_what_to_delete(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(StoreError, match=r"a\.json: not a group of trajectories: .*Delete it"):
-        EndedGroups(tmp_path).load([Prompt("a", [])])
+        FinishedGroups(tmp_path).load([Prompt("a", [])])

@@ -12,12 +12,13 @@ from stillhouse.serving.generator import Generator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
+from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.batches.maker import BatchMaker
-from stillhouse.training.on_policy.loss.objective import Objective
-from stillhouse.training.on_policy.rewards import Rewards
+from stillhouse.training.on_policy.objective import Objective
+from stillhouse.training.on_policy.rewards import RewardScorer
 from stillhouse.training.on_policy.sampling.sampler import Sampler
 from stillhouse.training.on_policy.sampling.transformers import TransformersEngines
-from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
 from stillhouse.types import Prompt, PromptMetadata
 
@@ -105,9 +106,9 @@ def maker_of(
         metadata,
         Sampler(student.tokenizer, Toolbox.from_config(ToolsConfig()), config, 512),
         engines,
-        Teachers([Route("teacher", teacher)]),
-        Rewards(ToolsConfig()),
-        Objective(config, ["teacher"]),
+        TeacherRouter([Route("teacher", teacher)]),
+        RewardScorer(ToolsConfig()),
+        Objective(choose_algorithm(config, has_teacher=True), ["teacher"]),
         config,
         lambda *shown: None,
         groups,

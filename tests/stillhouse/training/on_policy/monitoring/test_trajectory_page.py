@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stillhouse import report
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.loss.advantages import sampled_advantages
+from stillhouse.training.on_policy.algorithms import choose_algorithm
 from stillhouse.training.on_policy.monitoring import trajectory_page
 from stillhouse.training.on_policy.monitoring.trajectory_page import (
     ScoredTrajectory,
@@ -26,6 +26,7 @@ from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import JsonObject, StopReason, Turn
 
 REPORT_FOLDER = Path(report.__file__).parent
+ALGORITHM = choose_algorithm(OnPolicyConfig(), has_teacher=True)
 PROMPT, FIRST, TOOL, SECOND = "2 + 2?", "<b>call</b>", "five & six", "4\n"
 
 
@@ -55,7 +56,7 @@ def scored_trajectory(
     )  # fmt: skip
     parts_of_reward = {} if reward is None else {"correct": reward}
     reward_of = TrajectoryReward(reward, parts_of_reward)
-    return ScoredTrajectory(trajectory, sample, reward_of, sampled_advantages(sample, OnPolicyConfig()))
+    return ScoredTrajectory(trajectory, sample, reward_of, ALGORITHM.advantages_when_sampled(sample))
 
 
 class Page(HTMLParser):
@@ -119,7 +120,7 @@ def test_with_an_exact_divergence_there_are_no_figures_of_the_teacher(
 ) -> None:
     one = scored_trajectory(tokenizer, advantage=-0.25)
     exact = replace(one.sample, teacher_logprobs=None)
-    advantages = sampled_advantages(exact, OnPolicyConfig())
+    advantages = ALGORITHM.advantages_when_sampled(exact)
     chosen = [Selected("best", one._replace(sample=exact, advantages=advantages))]
     write_page(tmp_path / "page.html", "Step 1", chosen, tokenizer)
     page = Page(tmp_path / "page.html")
@@ -208,7 +209,7 @@ def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
         sampling_logprobs=[0.0],
     )  # fmt: skip
     config = OnPolicyConfig(show_every_steps=every_steps, num_passes=updates_per_batch)
-    pages = TrajectoryPages(tokenizer, tmp_path, heard, config)
+    pages = TrajectoryPages(tokenizer, tmp_path, heard, choose_algorithm(config, has_teacher=True))
     for index in range(0, 12 // updates_per_batch):
         trajectories = [overlong, one.trajectory]
         pages.show(index, trajectories, [one.sample], [TrajectoryReward(None), one.reward])
@@ -217,7 +218,7 @@ def test_a_page_is_written_for_each_batch_that_a_due_step_trains_on(
 
 def test_a_batch_that_sampled_nothing_has_no_page(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     heard = Heard()
-    TrajectoryPages(tokenizer, tmp_path, heard, OnPolicyConfig()).show(0, [], [], [])
+    TrajectoryPages(tokenizer, tmp_path, heard, ALGORITHM).show(0, [], [], [])
     assert heard.files == []
 
 

@@ -20,7 +20,7 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.on_policy.scored import ScoredSample, TeacherView
 from stillhouse.training.on_policy.teachers.load import load_teachers
 from stillhouse.training.on_policy.teachers.local import LocalTeacher
-from stillhouse.training.on_policy.teachers.routing import Teachers
+from stillhouse.training.on_policy.teachers.router import TeacherRouter
 from stillhouse.training.on_policy.teachers.self_teacher import SelfTeacher
 from stillhouse.training.on_policy.teachers.served.teacher import ServedTeacher
 from stillhouse.training.on_policy.teachers.teacher import ExactTeacher, ScoreRequest
@@ -38,7 +38,7 @@ def student() -> Student:
 
 
 @contextmanager
-def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[Teachers]:
+def loaded(student: Student, work_dir: Path, ref: str | None = None, **config: Any) -> Iterator[TeacherRouter]:
     on_policy = OnPolicyConfig.model_validate(config)
     teachers = load_teachers(on_policy, student, default_ref=ref, work_dir=work_dir, averaged=nullcontext)
     yield teachers

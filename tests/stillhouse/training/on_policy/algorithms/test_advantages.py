@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.loss.advantages import (
-    AdvEstimator,
-    compared,
-    credited,
-    later_reverse_kl,
-    sampled_advantages,
-)
+from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.algorithms.grpo import group_baselines, reward_advantages
+from stillhouse.training.on_policy.algorithms.sampled_kl import later_kl
+from stillhouse.training.on_policy.batches.credit import with_advantages
 from stillhouse.training.on_policy.scored import ScoredSample
 
 
@@ -21,9 +18,18 @@ def config(**settings: Any) -> OnPolicyConfig:
     return OnPolicyConfig.model_validate({"group_size": 4, "reward_coef": 1.0, **settings})
 
 
-def advantages(rewards: Sequence[float], estimator: AdvEstimator) -> list[float]:
-    made = compared(rewards, estimator)
-    return [(reward - one.baseline) / one.scale for reward, one in zip(rewards, made, strict=True)]
+def advantages(rewards: Sequence[float], estimator: str) -> list[float]:
+    return reward_advantages(rewards, config(adv_estimator=estimator))
+
+
+def credited(
+    samples: Sequence[ScoredSample], rewards: Sequence[float | None], settings: OnPolicyConfig
+) -> list[ScoredSample]:
+    return with_advantages(samples, rewards, choose_algorithm(settings, has_teacher=True))
+
+
+def sampled_advantages(sample: ScoredSample, settings: OnPolicyConfig) -> list[float]:
+    return choose_algorithm(settings, has_teacher=True).advantages_when_sampled(sample)
 
 
 def scored(prompt_id: str, mask: Sequence[int], seed: int, kl_coef: float = 1.0) -> ScoredSample:
@@ -63,12 +69,12 @@ def at_mask(sample: ScoredSample) -> list[float]:
         ("reinforce", [1.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_rewards_become_advantages_by_hand(estimator: AdvEstimator, expected: list[float]):
+def test_rewards_become_advantages_by_hand(estimator: str, expected: list[float]):
     assert advantages([1.0, 0.0, 0.0, 0.0], estimator) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo"])
-def test_a_group_of_equal_rewards_has_no_advantage(estimator: AdvEstimator):
+def test_a_group_of_equal_rewards_has_no_advantage(estimator: str):
     assert advantages([0.1] * 7, estimator) == [0.0] * 7
     assert advantages([0.3], estimator) == [0.0]
 
@@ -91,7 +97,7 @@ def test_the_recursion_is_the_sum_over_all_pairs(discount: float):
         sum(discount ** (later - now) * values[later] for later in range(now + 1, len(values)))
         for now in range(len(values))
     ]
-    assert later_reverse_kl(values, discount) == pytest.approx(pairs, abs=1e-12)
+    assert later_kl(values, discount) == pytest.approx(pairs, abs=1e-12)
 
 
 def test_tool_output_between_sampled_tokens_takes_no_step_of_the_discount():
@@ -148,7 +154,7 @@ def test_a_plain_mode_has_nothing_to_fix_beforehand():
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce"])
-def test_the_kl_within_the_reward_is_normalised_with_it(estimator: AdvEstimator):
+def test_the_kl_within_the_reward_is_normalised_with_it(estimator: str):
     settings = config(kl_in_reward=True, reward_coef=2.0, kl_discount_factor=1.0, adv_estimator=estimator)
     samples = [scored("p", [0, 1, 1, 1], seed=seed, kl_coef=0.5) for seed in range(3)]
     rewards = [1.0, 0.0, 3.0]
@@ -156,7 +162,7 @@ def test_the_kl_within_the_reward_is_normalised_with_it(estimator: AdvEstimator)
         [2.0 * reward - 0.5 * sum(kls(sample)[token:]) for token in range(3)]
         for sample, reward in zip(samples, rewards, strict=True)
     ]
-    comparisons = compared([sum(values) / 3 for values in returns], estimator)
+    comparisons = group_baselines([sum(values) / 3 for values in returns], settings)
     for sample, values, one in zip(credited(samples, rewards, settings), returns, comparisons, strict=True):
         assert at_mask(sample) == pytest.approx([(value - one.baseline) / one.scale for value in values])
 

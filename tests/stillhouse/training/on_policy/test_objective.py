@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.fused import fused_loss
 from stillhouse.training.head.scores import Reference, TokenLosses, TokenScores
-from stillhouse.training.on_policy.loss.advantages import credited
-from stillhouse.training.on_policy.loss.objective import Objective
+from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.batches.credit import with_advantages
+from stillhouse.training.on_policy.objective import Objective
 from stillhouse.training.on_policy.scored import ScoredSample
 
 V, T = 3, 3
@@ -87,6 +88,16 @@ def rewards(seed: int = 9) -> list[float]:
     return torch.rand(len(SEQUENCES), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
+def credited(
+    samples: Sequence[ScoredSample], rewards: Sequence[float | None], settings: OnPolicyConfig
+) -> list[ScoredSample]:
+    return with_advantages(samples, rewards, choose_algorithm(settings, has_teacher=True))
+
+
+def objective_of(settings: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> Objective:
+    return Objective(choose_algorithm(settings, has_teacher=bool(teachers)), teachers, routes)
+
+
 def values_of(objective: Objective, samples: Sequence[ScoredSample]) -> dict[str, Tensor]:
     by_sample = [objective.token_values(sample) for sample in samples]
     return {
@@ -113,7 +124,7 @@ def scores_of(student: Tensor, objective: Objective, teacher: Tensor = TEACHER) 
 def losses_of(
     settings: OnPolicyConfig, batch: Sequence[ScoredSample], student: Tensor = STUDENT, **names: Any
 ) -> TokenLosses:
-    objective = Objective(settings, **({"teachers": ["t"]} | names))
+    objective = objective_of(settings, **({"teachers": ["t"]} | names))
     return objective.loss(scores_of(student, objective), values_of(objective, batch))
 
 
@@ -167,7 +178,7 @@ def test_the_output_layer_gives_the_objective_what_it_asks_for(settings: Mapping
         made.weight = nn.Parameter(table.T.clone())
         return made
 
-    objective, head = Objective(config(aggregation="token_sum", **settings), ["t"]), layer(STUDENT)
+    objective, head = objective_of(config(aggregation="token_sum", **settings), ["t"]), layer(STUDENT)
     hidden_NH = torch.eye(len(STATES), dtype=torch.float64)[VISITED.flatten()]
     reference = Reference(hidden_NH, layer(TEACHER), V) if objective.is_exact else None
     probabilities = token_logprobs(STUDENT).sum(-1).exp().tolist()
@@ -223,7 +234,7 @@ def test_samples_of_another_policy_are_unbiased_and_the_samplers_advantage_would
 def test_a_teacher_like_the_student_changes_nothing(settings: Mapping[str, Any]):
     same = config(**settings)
     batch = credited(samples(teacher=STUDENT), [None] * len(SEQUENCES), same)
-    objective = Objective(same, ["t"])
+    objective = objective_of(same, ["t"])
     student = STUDENT.clone().requires_grad_()
     losses = objective.loss(scores_of(student, objective, STUDENT), values_of(objective, batch))
     (gradient,) = torch.autograd.grad(losses.losses_N.sum(), student)
@@ -306,13 +317,13 @@ def test_samples_that_nobody_scores_still_learn_from_rewards_where_distributions
 
 def test_one_teachers_distribution_is_compared_in_a_microbatch():
     of_t, of_nobody = samples()[0], replace(samples()[0], teacher=None)
-    exact, sampled = Objective(config(divergence=[{}]), ["t"]), Objective(config(), ["t"])
+    exact, sampled = objective_of(config(divergence=[{}]), ["t"]), objective_of(config(), ["t"])
     assert (exact.partition(of_t), exact.partition(of_nobody)) == ("t", "")
     assert sampled.partition(of_t) == sampled.partition(of_nobody) == ""
 
 
 def test_an_id_that_the_teacher_does_not_have_is_left_out_of_its_kl():
-    objective = Objective(config(kl_baseline=True), ["t"])
+    objective = objective_of(config(kl_baseline=True), ["t"])
     scores = scores_of(STUDENT, objective)
     assert scores.reference_logprobs_N is not None
     scores.reference_logprobs_N[5] = -torch.inf
@@ -361,8 +372,8 @@ def test_old_logprobs_are_asked_for_only_where_updates_share_a_batch_that_anothe
     served = {"engine": "vllm", "engine_url": "http://127.0.0.1:8000/v1"}
     asked = [{"num_passes": 2, **served}, {"num_substeps": 2, "correction": "mask"}]
     not_asked: list[dict[str, Any]] = [{"num_passes": 2}, {"correction": "mask"}, served]
-    assert all(Objective(config(**settings)).needs_old_logprobs for settings in asked)
-    assert not any(Objective(config(**settings)).needs_old_logprobs for settings in not_asked)
+    assert all(objective_of(config(**settings)).needs_old_logprobs for settings in asked)
+    assert not any(objective_of(config(**settings)).needs_old_logprobs for settings in not_asked)
 
 
 def test_forms_that_bound_the_ratio_report_how_often():
@@ -377,4 +388,4 @@ def test_forms_that_bound_the_ratio_report_how_often():
 
 def test_a_teacher_that_is_not_known_is_an_error():
     with pytest.raises(ValueError, match="not in list"):
-        Objective(config(), ["u"]).token_values(samples()[0])
+        objective_of(config(), ["u"]).token_values(samples()[0])

@@ -1,15 +1,6 @@
-"""The objective of on-policy distillation in every mode: what the loss needs of a sample, and the loss.
+"""What the trainer minimises: values per token for an `Algorithm`, its losses, and what is reported of them.
 
-With d = log p_student - log p_teacher of the sampled token and the fixed part of the advantage (`advantages.py`), what
-is minimised is one of
-
-    policy gradient of  fixed - kl_coef * d                              the sampled KL
-    policy gradient of  fixed - kl_coef * (d - KL)                       with the exact KL as its baseline
-    policy gradient of  fixed,  plus  kl_coef * divergence               an exact divergence
-    policy gradient of  fixed                                            rewards alone, or the KL within them
-
-The baseline is that of vOPD (arXiv 2605.07865): it does not depend on the token, so it leaves the expected gradient as
-it is. Dimensions: N loss positions.
+Dimensions: N loss positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stillhouse.config import Divergence, OnPolicyConfig
+from stillhouse.config import Divergence
 from stillhouse.training.head.scores import ScoreName, TokenLosses, TokenScores
 from stillhouse.training.losses import reverse_kl, reverse_kl_k3
-from stillhouse.training.on_policy.loss.advantages import has_fixed_advantages
-from stillhouse.training.on_policy.loss.policy_gradient import policy_gradient
+from stillhouse.training.on_policy.algorithms.algorithm import Algorithm, LossInputs
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.types import Sample
 
@@ -46,23 +36,23 @@ class Objective:
     """Values per token, and their losses.
 
     Args:
-        config: the mode and its coefficients.
+        algorithm: makes credit and losses.
         teachers: names of those that score; none for rewards alone.
         routes: labels of the samples to report the KL by (`ScoredSample.route`); none for no such report.
     """
 
-    def __init__(self, config: OnPolicyConfig, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
+    def __init__(self, algorithm: Algorithm, teachers: Sequence[str] = (), routes: Sequence[str] = ()) -> None:
+        config = algorithm.config
+        self.algorithm = algorithm
         self._config = config
         self._teachers = list(teachers)
         self.routes = list(routes)
-        """Labels that figures are reported by."""
-        self._has_fixed = has_fixed_advantages(config)
-        self.divergence: tuple[Divergence, ...] = config.divergence if teachers else ()
-        """Terms that the head computes."""
-        has_baseline = bool(teachers) and config.kl_baseline
-        self.is_exact = bool(self.divergence) or has_baseline
+        """Labels that metrics are reported by."""
+        self.is_exact = bool(teachers) and algorithm.asks == "distribution"
         """Whether teachers are asked for their whole distribution, and not for the sampled tokens alone."""
-        self.wants: frozenset[ScoreName] = frozenset({"entropy", "reverse_kl"} if has_baseline else {"entropy"})
+        self.divergence: tuple[Divergence, ...] = algorithm.divergence if teachers else ()
+        """Terms that the head computes."""
+        self.wants: frozenset[ScoreName] = frozenset({"entropy", *(algorithm.scores if teachers else ())})
         """Scores that the head computes."""
         is_sampled_elsewhere = config.engine != "transformers" or config.correction != "none"
         self.needs_old_logprobs = config.updates_per_batch > 1 and is_sampled_elsewhere
@@ -79,8 +69,8 @@ class Objective:
         values: dict[str, Sequence[float]] = {"sampling": sample.sampling_logprobs or []}
         if self.needs_old_logprobs:
             values["old"] = sample.old_logprobs or []
-        if self._has_fixed:
-            values["fixed"] = sample.advantages or []
+        if self.algorithm.has_advantages:
+            values["advantage"] = sample.advantages or []
         if self._config.aggregation != "token_mean":
             values["weight"] = [sample.weight] * size
         if self._teachers:
@@ -97,7 +87,7 @@ class Objective:
         assert scores.entropy_N is not None
         log_ratios_N = scores.logprobs_N.detach() - values["sampling"]
         kl = self._sampled_kl(scores, values) if self._teachers else None
-        losses = self._losses(scores, values, kl)
+        losses = self.algorithm.losses(_inputs(scores, values, kl))
         losses_N = losses.losses_N * values["weight"] if "weight" in values else losses.losses_N
         return TokenLosses(
             losses_N,
@@ -105,33 +95,6 @@ class Objective:
             ratios={} if kl is None else self._kl_by_name(kl, scores, values),
             maxima={"log_ratio_abs_max": log_ratios_N.abs()},
         )
-
-    def _losses(self, scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> TokenLosses:
-        """Losses before their aggregation."""
-        if scores.divergence_N is None:
-            return self._policy_gradient(scores, values, self._credit(scores, values, kl))
-        divergence_N = values["kl_coef"] * scores.divergence_N
-        if not self._has_fixed:
-            return TokenLosses(divergence_N)
-        rewarded = self._policy_gradient(scores, values, values["fixed"])
-        return TokenLosses(rewarded.losses_N + divergence_N, rewarded.means)
-
-    def _credit(self, scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> Tensor:
-        """Advantages before they are clipped."""
-        fixed_N = values["fixed"] if self._has_fixed else torch.zeros_like(values["sampling"])
-        if kl is None or self._config.kl_in_reward:
-            return fixed_N
-        credited_N = kl.credited_N
-        if scores.reverse_kl_N is not None:
-            credited_N = credited_N - torch.where(kl.is_scored_N, scores.reverse_kl_N, 0.0)
-        return fixed_N - values["kl_coef"] * credited_N
-
-    def _policy_gradient(self, scores: TokenScores, values: Mapping[str, Tensor], advantages_N: Tensor) -> TokenLosses:
-        clip = self._config.adv_clip
-        kept_N = advantages_N if clip is None else advantages_N.clamp(-clip, clip)
-        losses = policy_gradient(scores.logprobs_N, kept_N, values, self._config)
-        is_clipped_N = (kept_N != advantages_N).to(kept_N.dtype)
-        return TokenLosses(losses.losses_N, losses.means | {"advantage": kept_N, "adv_clipped_share": is_clipped_N})
 
     def _sampled_kl(self, scores: TokenScores, values: Mapping[str, Tensor]) -> _SampledKL:
         is_scored_N = values["teacher"] != NOBODY
@@ -166,6 +129,23 @@ class Objective:
                 of_name_N = weights_N * (indices_N == index)
                 made[f"{prefix}/{name}"] = (kl.now_N * of_name_N, of_name_N)
         return made
+
+
+def _inputs(scores: TokenScores, values: Mapping[str, Tensor], kl: _SampledKL | None) -> LossInputs:
+    none_N = torch.zeros_like(values["sampling"])
+    exact_kl_N = scores.reverse_kl_N
+    if kl is not None and exact_kl_N is not None:
+        exact_kl_N = torch.where(kl.is_scored_N, exact_kl_N, 0.0)
+    return LossInputs(
+        student_logprobs_N=scores.logprobs_N,
+        sampling_logprobs_N=values["sampling"],
+        old_logprobs_N=values.get("old"),
+        advantages_N=values.get("advantage", none_N),
+        kl_coef_N=values.get("kl_coef", none_N),
+        sampled_kl_N=none_N if kl is None else kl.credited_N,
+        exact_kl_N=exact_kl_N,
+        divergence_N=scores.divergence_N,
+    )
 
 
 def _scored(sample: Sample) -> ScoredSample:

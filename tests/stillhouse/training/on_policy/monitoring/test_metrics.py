@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.monitoring.measures import (
+from stillhouse.training.on_policy.algorithms import choose_algorithm
+from stillhouse.training.on_policy.monitoring.metrics import (
     measure_credit,
     measure_rewards,
     measure_routes,
@@ -123,12 +124,13 @@ def test_figures_are_reported_by_route_where_prompts_have_one() -> None:
 
 def test_advantages_are_measured_at_sampled_tokens_alone() -> None:
     sample = scored(advantages=[0.0, 0.5, 0.5], teacher_logprobs=[0.0, -3.0, -1.0], kl_coef=0.1)
-    metrics = measure_credit([sample, ScoredSample([1], [False], "q")], OnPolicyConfig())
+    algorithm = choose_algorithm(OnPolicyConfig(), has_teacher=True)
+    metrics = measure_credit([sample, ScoredSample([1], [False], "q")], algorithm)
     assert metrics == {
         "sampled_advantage": pytest.approx(0.45),
         "sampled_advantage_std": pytest.approx(0.15),
     }
-    assert measure_credit([], OnPolicyConfig()) == {}
+    assert measure_credit([], algorithm) == {}
 
 
 def test_staleness_counts_updates_since_sampling() -> None:

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from stillhouse.errors import ConfigError, InputError
 from stillhouse.training.on_policy.scored import TeacherView
-from stillhouse.training.on_policy.teachers.reading import Reading
 from stillhouse.training.on_policy.teachers.teacher import Teacher
+from stillhouse.training.on_policy.teachers.views import ViewBuilder
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Prompt, PromptMetadata
 
@@ -30,11 +30,11 @@ class Route:
     """None where its coefficient is 0: its prompts have no KL, and nobody scores them."""
     values: tuple[str, ...] = ()
     """Of what the config routes by; none stands for every prompt that no other teacher is for."""
-    reading: Reading | None = None
+    views: ViewBuilder | None = None
     """What the teacher reads, where there is a teacher."""
 
 
-class Teachers:
+class TeacherRouter:
     """All teachers of a training; closed as one.
 
     Args:
@@ -108,9 +108,9 @@ class Teachers:
             TrainingError: a teacher with tokens of its own cannot render the conversation.
         """
         route = self._find(metadata)
-        if route is None or route.reading is None or not any(trajectory.loss_mask):
+        if route is None or route.views is None or not any(trajectory.loss_mask):
             return None
-        return route.reading.view(trajectory, metadata)
+        return route.views.view(trajectory, metadata)
 
     def check(self, prompts: Iterable[Prompt], metadata: Mapping[str, PromptMetadata]) -> None:
         """Every prompt has a teacher, and what the teacher's hint asks for. Warns of routes that no prompt has.
@@ -126,8 +126,8 @@ class Teachers:
             if route is None:
                 if self._routes and self._unrouted == "error":
                     raise InputError(self._nobody_for(prompt, about))
-            elif route.reading is not None:
-                added = route.reading.num_added(prompt.id, about)
+            elif route.views is not None:
+                added = route.views.num_added(prompt.id, about)
                 self._num_added[route.name] = max(added, self._num_added.get(route.name, 0))
         self._check_routes(seen)
 

@@ -3,7 +3,7 @@ from concurrent.futures import Future
 import pytest
 
 from stillhouse.errors import ConfigError, InputError
-from stillhouse.training.on_policy.teachers.routing import Route, Teachers
+from stillhouse.training.on_policy.teachers.router import Route, TeacherRouter
 from stillhouse.training.on_policy.teachers.teacher import ScoreRequest, finished
 from stillhouse.types import Prompt, PromptMetadata
 
@@ -41,7 +41,9 @@ MATHS, CODE, REST = Constant("maths"), Constant("code"), Constant("rest")
 
 
 def test_a_prompt_goes_to_the_teacher_of_its_tag_or_to_the_one_for_all_others() -> None:
-    teachers = Teachers([Route("maths", MATHS, ("algebra", "sums")), Route("rest", REST), Route("code", CODE, ("py",))])
+    teachers = TeacherRouter(
+        [Route("maths", MATHS, ("algebra", "sums")), Route("rest", REST), Route("code", CODE, ("py",))]
+    )
     tags = ["sums", "py", "poems", None]
     assert [teachers.select(about(tag)) for tag in tags] == [MATHS, CODE, REST, REST]
     assert teachers.select(None) is REST
@@ -49,20 +51,20 @@ def test_a_prompt_goes_to_the_teacher_of_its_tag_or_to_the_one_for_all_others() 
 
 
 def test_metadata_may_decide_in_place_of_the_tag() -> None:
-    teachers = Teachers([Route("maths", MATHS, ("3",))], route_by="dataset", unrouted="no_kl")
+    teachers = TeacherRouter([Route("maths", MATHS, ("3",))], route_by="dataset", unrouted="no_kl")
     assert teachers.route(about("x", dataset=3)) == "3"
     assert teachers.select(about("x", dataset=3)) is MATHS
     assert teachers.select(about("3")) is None
 
 
 def test_a_route_keeps_its_letters_in_a_metrics_name() -> None:
-    teachers = Teachers([Route("rest", REST)])
+    teachers = TeacherRouter([Route("rest", REST)])
     assert teachers.label(about("größe 3-events, 50%/x")) == "größe 3-events_ 50__x"
     assert teachers.label(about(None)) is None
 
 
 def test_figures_are_reported_by_routes_that_tell_prompts_apart_and_are_not_too_many() -> None:
-    teachers = Teachers([Route("rest", REST)])
+    teachers = TeacherRouter([Route("rest", REST)])
     prompts = [Prompt(str(number), []) for number in range(33)]
 
     def labels(*tags: str) -> list[str]:
@@ -79,23 +81,23 @@ def test_a_prompt_without_a_teacher_is_named_at_the_start() -> None:
     metadata = {"a": about("sums"), "b": about("poems")}
     routes = [Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "js"))]
     with pytest.raises(InputError, match=r"prompt b has no teacher: its tag is 'poems', .*: sums, 'code': py, js"):
-        Teachers(routes).check(prompts, metadata)
-    lenient = Teachers(routes, unrouted="no_kl")
+        TeacherRouter(routes).check(prompts, metadata)
+    lenient = TeacherRouter(routes, unrouted="no_kl")
     lenient.check(prompts, metadata)
     assert lenient.select(metadata["b"]) is None
-    Teachers([]).check(prompts, metadata)
+    TeacherRouter([]).check(prompts, metadata)
 
 
 def test_routes_that_no_prompt_has_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     routes = [Route("maths", MATHS, ("sums", "algebre")), Route("rest", REST)]
-    Teachers(routes).check([Prompt("a", []), Prompt("b", [])], {"a": about("sums"), "b": about("algebra")})
+    TeacherRouter(routes).check([Prompt("a", []), Prompt("b", [])], {"a": about("sums"), "b": about("algebra")})
     assert (
         "no prompt has the tag 'algebre', which teacher 'maths' is for; prompts have 'sums', 'algebra'" in caplog.text
     )
 
 
 def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
-    teachers = Teachers([Route("maths", MATHS, ("algebre",))], unrouted="no_kl")
+    teachers = TeacherRouter([Route("maths", MATHS, ("algebre",))], unrouted="no_kl")
     with pytest.raises(
         InputError, match=r"none of the 1 prompts has a teacher: their tag is 'algebra'.*'maths': algebre"
     ):
@@ -103,7 +105,7 @@ def test_teachers_who_are_for_no_prompt_at_all_are_a_mistake() -> None:
 
 
 def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
-    teachers = Teachers([Route("maths", None, ("sums",)), Route("rest", REST)])
+    teachers = TeacherRouter([Route("maths", None, ("sums",)), Route("rest", REST)])
     teachers.check([Prompt("a", [])], {"a": about("sums")})
     assert teachers.select(about("sums")) is None
     assert list(teachers.by_name) == ["rest"]
@@ -111,25 +113,27 @@ def test_a_coefficient_of_0_leaves_its_prompts_to_nobody() -> None:
 
 def test_two_teachers_for_the_same_prompts_are_refused() -> None:
     with pytest.raises(ConfigError, match="'maths' and 'code' are both for tag 'sums'"):
-        Teachers([Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "sums"))])
+        TeacherRouter([Route("maths", MATHS, ("sums",)), Route("code", CODE, ("py", "sums"))])
     with pytest.raises(ConfigError, match="'maths' and 'code' are both for prompts without a teacher of their own"):
-        Teachers([Route("maths", MATHS), Route("code", CODE)])
+        TeacherRouter([Route("maths", MATHS), Route("code", CODE)])
 
 
 def test_the_context_leaves_room_for_the_longest_hint() -> None:
     small = Constant("small", max_context=100)
-    teachers = Teachers([Route("small", small, ("s",), Longer()), Route("maths", Constant("maths", max_context=96))])
+    teachers = TeacherRouter(
+        [Route("small", small, ("s",), Longer()), Route("maths", Constant("maths", max_context=96))]
+    )
     assert teachers.max_context == 96
     teachers.check([Prompt("long", []), Prompt("short", [])], {"long": about("s"), "short": about("s")})
     assert teachers.max_context == 93
-    assert Teachers([Route("rest", REST)]).max_context is None
+    assert TeacherRouter([Route("rest", REST)]).max_context is None
 
 
 def test_routed_scores_are_those_of_each_teacher_by_itself() -> None:
     requests = [ScoreRequest([5, 6, 7], [False, True, True], name) for name in ("a", "b", "c")]
     tags = {"a": about("sums"), "b": about("py"), "c": about("poems")}
     one, two = Constant("one", -1.0), Constant("two", -2.0)
-    teachers = Teachers([Route("one", one, ("sums",)), Route("two", two, ("py",))], unrouted="no_kl")
+    teachers = TeacherRouter([Route("one", one, ("sums",)), Route("two", two, ("py",))], unrouted="no_kl")
     routed = {}
     for request in requests:
         teacher = teachers.select(tags[request.prompt_id])
@@ -139,6 +143,6 @@ def test_routed_scores_are_those_of_each_teacher_by_itself() -> None:
 
 def test_closing_closes_every_teacher() -> None:
     one, two = Constant("one"), Constant("two")
-    Teachers([Route("one", one, ("x",)), Route("two", two)]).close()
+    TeacherRouter([Route("one", one, ("x",)), Route("two", two)]).close()
     assert one.is_closed
     assert two.is_closed

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.loss.aggregation import weighted
+from stillhouse.training.on_policy.batches.credit import with_weights
 from stillhouse.training.on_policy.scored import ScoredSample
 
 Losses = list[list[float]]
@@ -28,7 +28,7 @@ def test_weights_make_the_trainers_sum_each_way_of_aggregating_however_the_batch
         ScoredSample(token_ids=[0] * (1 + count), loss_mask=[False] + [True] * count, prompt_id=str(index))
         for index, count in enumerate(counts)
     ]
-    made = weighted(samples, OnPolicyConfig(aggregation=mode, max_tokens=MAX_TOKENS))  # type: ignore[arg-type]
+    made = with_weights(samples, OnPolicyConfig(aggregation=mode, max_tokens=MAX_TOKENS))  # type: ignore[arg-type]
     assert [replace(sample, weight=1.0) for sample in made] == samples
     sums = [sample.weight * sum(row) for sample, row in zip(made, losses, strict=True)]
     expected = MODES[mode]([row for row in losses if row])

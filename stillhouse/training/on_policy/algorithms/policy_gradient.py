@@ -6,36 +6,33 @@ with the sampler itself; where it is, the form compares with `old`, and the corr
 so that unclipped the product is again the ratio of student to sampler.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from stillhouse.config import OnPolicyConfig
 from stillhouse.training.head.scores import TokenLosses
 from stillhouse.training.losses import cispo, importance_sampling, masked_ratios, ppo, reinforce, truncated_ratios
+from stillhouse.training.on_policy.algorithms.algorithm import LossInputs
 
 
-def policy_gradient(
-    student_logprobs_N: Tensor, advantages_N: Tensor, values: Mapping[str, Tensor], config: OnPolicyConfig
-) -> TokenLosses:
-    """Losses whose gradient raises tokens of positive advantage, with the shares that were clipped and corrected.
+def policy_gradient(inputs: LossInputs, advantages_N: Tensor, config: OnPolicyConfig) -> TokenLosses:
+    """Losses whose gradient raises tokens of positive advantage, by `loss_fn`, `adv_clip` and `correction`.
 
-    Args:
-        student_logprobs_N: under the weights being trained, with gradient.
-        advantages_N: held fixed.
-        values: log-probabilities `sampling`, and `old` where several updates share a batch and the sampler is not the
-            trainer.
-        config: form, bounds and correction.
+    Reports the advantages, and the shares of what was clipped and corrected.
     """
-    sampling_N, old_N = values["sampling"], values.get("old")
+    clip = config.adv_clip
+    clipped_N = advantages_N if clip is None else advantages_N.clamp(-clip, clip)
+    old_N = inputs.old_logprobs_N
     if old_N is None and config.correction != "none":
         # The only update on its batch: before it the student was what it is now.
-        old_N = student_logprobs_N.detach()
-    losses = _form(student_logprobs_N, sampling_N if old_N is None else old_N, advantages_N, config)
+        old_N = inputs.student_logprobs_N.detach()
+    behaviour_N = inputs.sampling_logprobs_N if old_N is None else old_N
+    losses = _form(inputs.student_logprobs_N, behaviour_N, clipped_N, config)
+    losses.means["advantage"] = clipped_N
+    losses.means["adv_clipped_share"] = (clipped_N != advantages_N).to(clipped_N.dtype)
     if old_N is None or config.correction == "none":
         return losses
-    ratios_N = torch.exp(old_N - sampling_N)
+    ratios_N = torch.exp(old_N - inputs.sampling_logprobs_N)
     if config.correction == "truncate":
         weights_N = truncated_ratios(ratios_N, config.correction_max)
     else:

@@ -22,7 +22,7 @@ from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata
 
 
-class Reading(Protocol):
+class ViewBuilder(Protocol):
     """Makes the views of one teacher."""
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
@@ -33,7 +33,7 @@ class Reading(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SameTokens:
+class SameVocabulary:
     """For a teacher of the student's vocabulary.
 
     Args:
@@ -45,7 +45,7 @@ class SameTokens:
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView | None:
-        """See `Reading`.
+        """See `ViewBuilder`.
 
         Raises:
             InputError: the prompt does not have what the hint asks for.
@@ -58,12 +58,12 @@ class SameTokens:
         return TeacherView(prompt + trajectory.token_ids[first:], [False] * len(prompt) + trajectory.loss_mask[first:])
 
     def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
-        """See `Reading`."""
+        """See `ViewBuilder`."""
         return 0 if self.hint is None else len(encode(self.tokenizer, self.hint.text(prompt_id, metadata)))
 
 
 @dataclass(frozen=True, slots=True)
-class OtherTokens:
+class OtherVocabulary:
     """For a teacher of another vocabulary.
 
     Args:
@@ -79,7 +79,7 @@ class OtherTokens:
     hint: Hint | None = None
 
     def view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:
-        """See `Reading`.
+        """See `ViewBuilder`.
 
         Raises:
             InputError: the prompt does not have what the hint asks for.
@@ -94,7 +94,7 @@ class OtherTokens:
             ) from error
 
     def num_added(self, prompt_id: str, metadata: PromptMetadata | None) -> int:
-        """See `Reading`."""
+        """See `ViewBuilder`."""
         return 0 if self.hint is None else len(encode(self.teacher, self.hint.text(prompt_id, metadata)))
 
     def _view(self, trajectory: SampledTrajectory, metadata: PromptMetadata | None) -> TeacherView:

@@ -9,7 +9,7 @@ from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.scored import TeacherView
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.hint import Hint
-from stillhouse.training.on_policy.teachers.reading import OtherTokens, SameTokens
+from stillhouse.training.on_policy.teachers.views import OtherVocabulary, SameVocabulary
 from stillhouse.training.on_policy.trajectories import SampledTrajectory
 from stillhouse.types import Message, PromptMetadata, StopReason, Turn
 
@@ -63,14 +63,14 @@ def sampled(one: SampledTrajectory | TeacherView) -> list[int]:
 def test_without_a_hint_the_teacher_reads_the_students_tokens(
     tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
-    assert SameTokens(tokenizer).view(trajectory, ABOUT) is None
+    assert SameVocabulary(tokenizer).view(trajectory, ABOUT) is None
 
 
 def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_sampled(
     tokenizer: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
-    reading = SameTokens(tokenizer, Hint("Solution ({{ tag }}): {{ solution }}, so {{ expected_answer }}.", "t"))
-    view = reading.view(trajectory, ABOUT)
+    views = SameVocabulary(tokenizer, Hint("Solution ({{ tag }}): {{ solution }}, so {{ expected_answer }}.", "t"))
+    view = views.view(trajectory, ABOUT)
     assert view is not None
     text = "Solution (shop): 12 + 5 = 17, so 17.\n\n"
     hinted: Message = {"role": "user", "content": text + (QUESTION["content"] or "")}
@@ -80,7 +80,7 @@ def test_a_hint_stands_before_the_question_and_all_else_is_what_the_student_samp
     assert view.loss_mask[len(prompt) :] == trajectory.loss_mask[first:]
     assert sampled(view) == sampled(trajectory)
     added = len(view.token_ids) - len(trajectory.token_ids)
-    assert abs(added - reading.num_added("p", ABOUT)) <= 1
+    assert abs(added - views.num_added("p", ABOUT)) <= 1
 
 
 @pytest.mark.parametrize("template", ["{{ proof }}", "{{ empty }}"])
@@ -107,7 +107,7 @@ def test_a_teacher_with_other_tokens_reads_the_conversation_in_its_own_template(
     tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, trajectory: SampledTrajectory
 ) -> None:
     ends = stop_token_ids(tokenizer)
-    view = OtherTokens(tokenizer, other, ends, Hint("{{ solution }}", "t")).view(trajectory, ABOUT)
+    view = OtherVocabulary(tokenizer, other, ends, Hint("{{ solution }}", "t")).view(trajectory, ABOUT)
     text = other.decode(view.token_ids)
     opening = "<|begin|>system: Be brief.<|stop|><|begin|>user: 12 + 5 = 17\n\nBen has 12 eggs."
     assert text.startswith(opening)
@@ -126,5 +126,5 @@ def test_a_turn_that_was_cut_off_has_no_end_for_the_teacher_either(
 ) -> None:
     trajectory.token_ids.pop()
     trajectory.loss_mask.pop()
-    view = OtherTokens(tokenizer, other, stop_token_ids(tokenizer)).view(trajectory, None)
+    view = OtherVocabulary(tokenizer, other, stop_token_ids(tokenizer)).view(trajectory, None)
     assert other.decode(sampled_runs(view)[-1]) == "Ben has 17 eggs."

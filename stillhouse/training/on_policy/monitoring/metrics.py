@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from stillhouse.config import OnPolicyConfig
-from stillhouse.training.on_policy.loss.advantages import sampled_advantages
+from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
 from stillhouse.training.on_policy.masks import sampled_runs
 from stillhouse.training.on_policy.rewards import TrajectoryReward
 from stillhouse.training.on_policy.scored import ScoredSample
@@ -127,9 +126,9 @@ def measure_routes(
     return metrics
 
 
-def measure_credit(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> dict[str, float]:
-    """sampled_advantage and sampled_advantage_std over the sampled tokens, see `sampled_advantages`."""
-    sampled = [np.compress(sample.loss_mask, sampled_advantages(sample, config)) for sample in samples]
+def measure_credit(samples: Sequence[ScoredSample], algorithm: Algorithm) -> dict[str, float]:
+    """sampled_advantage and sampled_advantage_std over the sampled tokens, see `Algorithm.advantages_when_sampled`."""
+    sampled = [np.compress(sample.loss_mask, algorithm.advantages_when_sampled(sample)) for sample in samples]
     if not any(map(len, sampled)):
         return {}
     advantages = np.concatenate(sampled)

@@ -1,0 +1,75 @@
+"""From scored samples to what one optimiser step trains on: the advantages of their tokens, and their weights."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stillhouse.config import OnPolicyConfig
+from stillhouse.training.on_policy.algorithms.algorithm import Algorithm
+from stillhouse.training.on_policy.masks import at_sampled_tokens
+from stillhouse.training.on_policy.scored import ScoredSample
+
+
+def with_advantages(
+    samples: Sequence[ScoredSample], rewards: Sequence[float | None], algorithm: Algorithm
+) -> list[ScoredSample]:
+    """The samples with the `advantages` that are known before training, if the algorithm makes any.
+
+    Args:
+        samples: of whole groups; those of one prompt are a group.
+        rewards: of each; None where nobody could say. With a reward_coef of 0 they are not even looked at.
+        algorithm: makes the advantages of a group.
+    """
+    if not algorithm.has_advantages:
+        return list(samples)
+    groups: dict[str, list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.prompt_id, []).append(index)
+    credited = list(samples)
+    for indices in groups.values():
+        known = [rewards[index] if algorithm.config.reward_coef > 0.0 else None for index in indices]
+        advantages = algorithm.advantages([samples[index] for index in indices], known)
+        for index, values in zip(indices, advantages, strict=True):
+            sample = samples[index]
+            credited[index] = replace(sample, advantages=at_sampled_tokens(values, sample.loss_mask))
+    return credited
+
+
+def with_weights(samples: Sequence[ScoredSample], config: OnPolicyConfig) -> list[ScoredSample]:
+    """The samples of one optimiser step with the `weight` by which their losses become the loss of the step.
+
+    The trainer minimises the sum of weight * loss over all loss positions of the step, divided by their number N. Every
+    aggregation is a choice of weights, one a trajectory, so that no split into microbatches can matter.
+    With B trajectories of n tokens each that were sampled, N together, the weights of their tokens are
+
+        token_mean                  1                       mean over all tokens
+        sequence_mean_token_mean    N / (B n)               mean over trajectories of the mean over their tokens
+        sequence_mean_token_sum     N / B                   mean over trajectories of the sum over their tokens
+        constant                    N / (B * max_tokens)    sum over B * max_tokens (Dr. GRPO, arXiv 2503.20783)
+        token_sum                   N                       sum over all tokens
+
+    Trajectories without a sampled token do not count.
+
+    Args:
+        samples: all of one optimiser step, of every rank.
+        config: aggregation and max_tokens.
+    """
+    counts = [sum(sample.loss_mask) for sample in samples]
+    num_tokens, num_trajectories = sum(counts), sum(count > 0 for count in counts)
+
+    def weight(count: int) -> float:
+        match config.aggregation:
+            case "token_mean":
+                return 1.0
+            case "sequence_mean_token_mean":
+                return num_tokens / (num_trajectories * count)
+            case "sequence_mean_token_sum":
+                return num_tokens / num_trajectories
+            case "constant":
+                return num_tokens / (num_trajectories * config.max_tokens)
+            case "token_sum":
+                return float(num_tokens)
+
+    return [
+        replace(sample, weight=weight(count)) if count else sample
+        for sample, count in zip(samples, counts, strict=True)
+    ]

@@ -1,1 +1,0 @@
-"""From the scores and rewards of a batch to the loss of each token."""
