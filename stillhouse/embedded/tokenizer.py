@@ -21,7 +21,7 @@ def train_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedToken
     """A tokenizer with `VOCAB_SIZE` entries at most, learnt from rendered conversations.
 
     Args:
-        texts: Conversations as rendered by `chat_template`; special tokens in them are kept whole.
+        texts: conversations as rendered by `chat_template`; special tokens in them are kept whole.
         chat_template: Jinja source stored with the tokenizer.
     """
     tokenizer = Tokenizer(models.BPE())

@@ -51,12 +51,12 @@ def served_model(
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
     Args:
-        ref: Model ref.
-        runtime: Gives device and CPU threads.
-        dtype: Weights' type.
-        max_batch: Sequences sampled at once.
-        max_pending: Sequences that may wait; more get a 429.
-        start_timeout_s: Longest wait for the server to answer.
+        ref: model ref.
+        runtime: gives device and CPU threads.
+        dtype: weights' type.
+        max_batch: sequences sampled at once.
+        max_pending: sequences that may wait; more get a 429.
+        start_timeout_s: longest wait for the server to answer.
 
     Raises:
         ConfigError: If `ref` names nothing.

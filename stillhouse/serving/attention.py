@@ -190,14 +190,14 @@ def slot_attention(
     """The attention that transformers calls in each layer: `sdpa`, without copies of keys, or attention by a kernel.
 
     Args:
-        module: The attention layer.
+        module: the attention layer.
         query: [B, H, S, D]; [1, H, T, D] for a packed row.
         key: [B, G, T, D]; [1, G, P, D], the places of all slots, for a packed row.
-        value: As `key`.
-        attention_mask: As `slot_masks` makes it; a placeholder for a packed row.
-        layout: Where the tokens of a packed row stand.
-        kernel: By which a packed row attends.
-        options: What the layer asks for: `scaling`, `sliding_window` and more.
+        value: as `key`.
+        attention_mask: as `slot_masks` makes it; a placeholder for a packed row.
+        layout: where the tokens of a packed row stand.
+        kernel: by which a packed row attends.
+        options: what the layer asks for: `scaling`, `sliding_window` and more.
 
     Returns:
         [B, S, H, D] and, as of `sdpa`, no weights.
@@ -228,10 +228,10 @@ def slot_masks(
     One mask when all layers attend alike; one by layer type when full and sliding layers alternate.
 
     Args:
-        config: The text model's config.
-        positions_BS: Position of each input token in its slot.
-        num_columns: Columns of the cache that are shown to attention.
-        dtype: The model's, which an additive mask (eager attention) must have.
+        config: the text model's config.
+        positions_BS: position of each input token in its slot.
+        num_columns: columns of the cache that are shown to attention.
+        dtype: the model's, which an additive mask (eager attention) must have.
 
     Raises:
         ValueError: If a layer is neither full nor sliding attention (recurrent states cannot be cut into slots), or the

@@ -24,7 +24,7 @@ def wilson_interval(share: float, num_trials: float, confidence: float) -> Confi
     Args:
         share: p, the share seen.
         num_trials: n > 0; an effective sample size need not be whole.
-        confidence: Probability of covering the true share, within (0, 1).
+        confidence: probability of covering the true share, within (0, 1).
     """
     z = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
     shrink = 1.0 + z * z / num_trials
@@ -51,7 +51,7 @@ def effective_sample_size(groups: Mapping[Group, int]) -> float:
     intervals for proportions with small expected number of positive counts estimated from survey data".
 
     Args:
-        groups: How many groups there are of each kind. Groups of no trials count for nothing; one has to have some.
+        groups: how many groups there are of each kind. Groups of no trials count for nothing; one has to have some.
     """
     counted = [(size, right, times) for (size, right), times in groups.items() if size]
     num_trials = sum(size * times for size, _, times in counted)

@@ -45,7 +45,7 @@ def ask(question: str, *, key: str, limit: timedelta, default: Decision) -> Answ
     """Waits for a person's answer and returns it; None if nobody answered.
 
     Args:
-        question: Markdown, shown above the form.
+        question: markdown, shown above the form.
         key: identifies the question in the run; after a resume it returns the answer given.
         limit: how long to wait.
         default: decision that the form shows first, and that resuming without input means.

@@ -241,7 +241,7 @@ class Pacer:
             since: what was sent after it.
             sent_at: when it was sent.
             now: seconds.
-            gate_s: Retry-After.
+            gate_s: the `Retry-After` of the refusal.
         """
         self.num_refusals += 1
         self.forgive(amount, sent_at)

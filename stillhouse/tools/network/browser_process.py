@@ -27,7 +27,7 @@ def own_chromium(driver: Any) -> str | None:
     """Path of the browser that `playwright install` installed, if any.
 
     Args:
-        driver: Playwright, started.
+        driver: playwright, started.
     """
     path = str(driver.chromium.executable_path)
     return path if Path(path).exists() else None

@@ -29,6 +29,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_project_runs_from_its_own_folder(
     template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

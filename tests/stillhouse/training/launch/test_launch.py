@@ -61,7 +61,7 @@ class Continued:
     scope="module",
     params=[
         pytest.param(("sft_job", 13), id="sft"),
-        pytest.param(("on_policy_job", 3), id="on_policy"),
+        pytest.param(("on_policy_job", 3), id="on_policy", marks=pytest.mark.slow),
         pytest.param(("lora_job", 13), id="lora with dropout", marks=pytest.mark.slow),
     ],
 )

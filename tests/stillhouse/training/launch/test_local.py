@@ -89,6 +89,7 @@ def assert_same_training(job: TrainJob, expected: TrainJob) -> None:
     torch.testing.assert_close(weights, expected_weights, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_student_that_one_trains(sft_job: NewJob, tmp_path: Path):
     alone, together = short(sft_job(tmp_path / "1"), **ALONE), short(sft_job(tmp_path / "2"), **TOGETHER)
     facts = [train(job, NoProgress()) for job in (alone, together)]

@@ -49,4 +49,4 @@ def test_one_that_cannot_be_deleted_costs_a_warning(folder: Path, caplog: pytest
     assert saved_steps(folder) == [10**239, 10, 8, 6, 4]
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert f"{stuck} has served and cannot be deleted: " in record.message
+    assert f"{stuck} is no longer needed and cannot be deleted: " in record.message
