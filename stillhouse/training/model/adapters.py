@@ -47,7 +47,7 @@ def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) ->
 
 
 def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentConfig) -> Any:
-    """Returns peft's wrapper of `causal_lm` with the adapter of `folder` to train on; the dropout is the config's.
+    """Peft's wrapper of `causal_lm` with the adapter of `folder` to train on; the dropout is the config's.
 
     Raises:
         ConfigError: the adapter has another variant, shape or layers than the config asks for.
@@ -63,11 +63,7 @@ def continued_adapter(causal_lm: PreTrainedModel, folder: Path, config: StudentC
 
 
 def merged_adapter(causal_lm: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """`causal_lm` with the adapter of `folder` added to its weights, in the type that they have.
-
-    Raises:
-        ConfigError: the adapter does not fit the model.
-    """
+    """`causal_lm` with the adapter of `folder` added to its weights, in the type that they have."""
     return _attached(causal_lm, folder).merge_and_unload()
 
 
@@ -75,7 +71,7 @@ def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[
     """Names of the linear layers that `targets` names, in full or by their last parts.
 
     Raises:
-        ConfigError: a target means no linear layer, or the output or embedding layer; the message names what there is.
+        ConfigError: a target means no linear layer, or the output or embedding layer.
     """
     output = causal_lm.get_output_embeddings()
     linear = [
@@ -86,18 +82,19 @@ def target_layers(causal_lm: PreTrainedModel, targets: tuple[str, ...]) -> list[
     if targets == (ALL_LINEAR,):
         return linear
     unsupported = [n for n, m in causal_lm.named_modules() if m is output or m is causal_lm.get_input_embeddings()]
+    expected = f"some of {_ends(linear)}, or `{ALL_LINEAR}`"
     for target in targets:
         if any(_matches(target, name) for name in unsupported):
             raise ConfigError(
                 f"student.lora_targets names {target!r}: the loss reads the weight of the output layer itself, which "
                 f"small models share with the embedding, so that an adapter there would be left out of it. Expected "
-                f"some of {_ends(linear)}, or `{ALL_LINEAR}`"
+                f"{expected}"
             )
         if not any(_matches(target, name) for name in linear):
             alone = f"; `{ALL_LINEAR}` stands alone" if target == ALL_LINEAR else ""
             raise ConfigError(
                 f"student.lora_targets names {target!r}, which no linear layer of {type(causal_lm).__name__} is "
-                f"called; expected some of {_ends(linear)}, or `{ALL_LINEAR}`{alone}"
+                f"called; expected {expected}{alone}"
             )
     return [name for name in linear if any(_matches(target, name) for target in targets)]
 
@@ -134,33 +131,24 @@ def _ends(names: set[str] | list[str]) -> list[str]:
 def _require_same_shape(folder: Path, config: StudentConfig) -> None:
     """Compares the config of an earlier adapter with the student's, before anything is loaded."""
     settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    remedy = "can be continued. Set student.parameters to `full` to merge it into the weights"
     if settings.get("peft_type") != "LORA":
-        raise ConfigError(
-            f"the adapter in {folder} is of the kind {settings.get('peft_type')}; only LoRA, rsLoRA and DoRA can be "
-            "continued. Set student.parameters to `full` to merge it into the weights"
-        )
-    rows = (
-        ("lora_variant", _variant(settings), config.lora_variant),
-        ("lora_rank", settings["r"], config.lora_rank),
-        ("lora_alpha", settings["lora_alpha"], config.lora_alpha),
-    )
-    for field, seen, expected in rows:
-        if seen != expected:
+        kind = settings.get("peft_type")
+        raise ConfigError(f"the adapter in {folder} is of the kind {kind}; only LoRA, rsLoRA and DoRA {remedy}")
+    variant = " and ".join(name for name in ("rslora", "dora") if settings.get(f"use_{name}")) or "lora"
+    seen = {"lora_variant": variant, "lora_rank": settings["r"], "lora_alpha": settings["lora_alpha"]}
+    for field, value in seen.items():
+        if value != (expected := getattr(config, field)):
             raise ConfigError(
-                f"student.{field} = {expected}: the adapter in {folder} has {seen}; an adapter keeps its shape when it "
-                "is continued. Use that value"
+                f"student.{field} = {expected}: the adapter in {folder} has {value}; an adapter keeps its shape when "
+                "it is continued. Use that value"
             )
     for key in ("rank_pattern", "alpha_pattern"):
         if settings.get(key):
             raise ConfigError(
-                f"the adapter in {folder} has a {key}, {settings[key]}; only adapters of one rank and one alpha can be "
-                "continued. Set student.parameters to `full` to merge it into the weights"
+                f"the adapter in {folder} has a {key}, {settings[key]}; only adapters of one rank and one alpha "
+                f"{remedy}"
             )
-
-
-def _variant(settings: dict[str, Any]) -> str:
-    names = [name for name in ("rslora", "dora") if settings.get(f"use_{name}")]
-    return " and ".join(names) or "lora"
 
 
 def _checked(adapted: Any, targets: list[str], source: str) -> Any:

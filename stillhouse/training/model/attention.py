@@ -70,11 +70,11 @@ def segment_attention(
     Args:
         module: the attention layer.
         query: [1, H, T, D] for a packed row.
-        key: as `query`, with as many heads or a divisor of them.
-        value: as `key`.
+        key: with as many heads as `query` or a divisor of them, like `value`.
+        value: of each key.
         attention_mask: the placeholder, where there are segments.
         segments: where the samples stand in the row.
-        options: further arguments of the layer: `scaling`, `dropout`, `sliding_window` and more.
+        options: `scaling`, `dropout`, `sliding_window` and other arguments of the layer.
 
     Returns:
         [1, T, H, D] and, as of `sdpa`, no weights.
@@ -121,13 +121,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, segments: Segments, option
     # Autocast does not cover the kernel.
     query, key, value = (x[0].transpose(0, 1).to(computed_type(x)) for x in (query, key, value))
     output = varlen_attn(
-        query,
-        key,
-        value,
-        segments.starts,
-        segments.starts,
-        segments.max_length,
-        segments.max_length,
+        *(query, key, value, segments.starts, segments.starts, segments.max_length, segments.max_length),
         scale=options.get("scaling"),
         # Tokens to the left of a token; transformers' window counts the token itself.
         window_size=(-1 if window is None else window - 1, 0),

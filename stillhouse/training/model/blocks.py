@@ -18,6 +18,8 @@ from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.training.model.student import Student
 
+logger = logging.getLogger(__name__)
+
 MIN_COMPILED_STEPS: Final = 200
 """Steps from which `auto` compiles: compilation takes a minute or two, which shorter trainings do not regain."""
 
@@ -45,17 +47,12 @@ def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
 def prepare_blocks(causal_lm: PreTrainedModel, *, compiled: bool, checkpointed: bool) -> None:
     """Changes the forward pass of the blocks in training mode with gradients; validation and sampling stay uncompiled.
 
-    Checkpointing (arXiv 1604.06174,
-    torch's form that is not reentrant) computes the same bits and needs no input with a gradient, which a block over
-    frozen embeddings does not have; dropout is drawn alike both times. A compiled block gives other roundings, which
-    may also depend on the first row it saw: on a CPU a resumed training is then the uninterrupted one to rounding only.
+    Checkpointing (arXiv 1604.06174, torch's form that is not reentrant) computes the same bits and needs no input
+    with a gradient, which a block over frozen embeddings does not have; dropout is drawn alike both times. A compiled
+    block, for rows of any length, gives other roundings, which may also depend on the first row it saw: on a CPU a
+    resumed training is then the uninterrupted one to rounding only.
 
     Call it once, before weights are sharded: hooks of the blocks then run outside of what is compiled and recomputed.
-
-    Args:
-        causal_lm: the model, with its adapter if it has one; changed in place.
-        compiled: compile for rows of any length.
-        checkpointed: keep only each block's input for the backward pass.
     """
     if not (compiled or checkpointed):
         return
@@ -70,9 +67,7 @@ def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether to compile the student's blocks and the loss, by `config.compile`.
-
-    `auto` leaves out DoRA, whose layers compile in pieces.
+    """Whether to compile the student's blocks and the loss; `auto` leaves out DoRA, whose layers compile in pieces.
 
     Raises:
         ConfigError: as `pays_to_compile`.
@@ -84,7 +79,7 @@ def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bo
 
 
 def pays_to_compile(config: TrainerConfig, num_steps: int, device: torch.device) -> bool:
-    """Whether a training of `num_steps` steps compiles what runs on `device`, by `config.compile`.
+    """Whether a training of `num_steps` steps compiles what runs on `device`.
 
     `auto` does on CUDA from 200 steps on, where the machine has a compiler that works.
 
@@ -116,9 +111,6 @@ def _training_forward(block: nn.Module, *, compiled: bool, checkpointed: bool) -
     return forward
 
 
-logger = logging.getLogger(__name__)
-
-
 def missing_compiler(device: torch.device) -> str | None:
     """What `torch.compile` needs for `device` and this machine lacks; None where nothing is missing."""
     if device.type == "cuda" and find_spec("triton") is None:
@@ -138,7 +130,7 @@ def can_compile(device: torch.device) -> bool:
     missing = missing_compiler(device)
     if missing is None:
         try:
-            torch.compile(_probe)(torch.zeros(32, device=device))
+            torch.compile(lambda x: x.sin() + 1.0)(torch.zeros(32, device=device))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever compilers and drivers raise
@@ -146,7 +138,3 @@ def can_compile(device: torch.device) -> bool:
     if missing is not None:
         logger.warning("training is not compiled, which makes it slower: torch.compile needs %s", missing)
     return missing is None
-
-
-def _probe(x: torch.Tensor) -> torch.Tensor:
-    return x.sin() + 1.0

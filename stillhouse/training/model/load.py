@@ -22,8 +22,8 @@ def load_student(ref: str, config: StudentConfig, device: torch.device, seed: in
         ref: a model ref, or the folder of an earlier student. An earlier adapter is continued when an adapter is
             trained, and merged into the float32 weights when all weights are.
         config: what is trained and in which type.
-        device: device of the weights.
-        seed: seed of a new adapter's initialisation.
+        device: of the weights.
+        seed: of a new adapter's initialisation.
 
     Raises:
         ConfigError: the model cannot be loaded or lacks layers that the config names, an earlier adapter has another
@@ -61,22 +61,15 @@ def _load(ref: str, **how: object) -> PreTrainedModel:
 def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig:
     """NF4 with quantised scales (0.5 + 0.016 bytes a weight) and products in `dtype` (arXiv 2305.14314).
 
-    Only linear layers of the blocks are quantised. The embedding, the norms and the output layer keep their type: the
-    loss reads the output layer's weight itself.
+    Only linear layers of the blocks are quantised: the loss reads the output layer's weight itself.
 
     Raises:
         ConfigError: `device` is not CUDA, or bitsandbytes is not installed.
     """
-    require_bitsandbytes(
-        "student.parameters = 'qlora'",
-        device,
-        "Set student.parameters to `lora`, which holds the frozen weights in student.dtype",
-    )
+    remedy = "Set student.parameters to `lora`, which holds the frozen weights in student.dtype"
+    require_bitsandbytes("student.parameters = 'qlora'", device, remedy)
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
 
 

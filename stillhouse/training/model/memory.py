@@ -7,6 +7,7 @@ bfloat16 at hidden size 256; Muon in bfloat16 at hidden size 384 with a vocabula
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import psutil
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _USABLE: Final = 0.9
 """Share of the free memory to plan with: allocators lose some between their blocks."""
 _PROBE_TOKENS: Final = (64, 128)
+_MIN_BYTES: Final = 1 << 20
+"""Smaller tensors stay: their copies would cost more than their memory is worth."""
 _COMPILED_SHARE: Final = 0.7
 """Of the activations that compiled blocks keep of those counted in eager mode. Counted in bfloat16 with flash attention
 it is 0.60 for all weights of Qwen3-0.6B and 1.7B (50 and 41 bytes for each token, layer and unit of width instead of 84
@@ -50,6 +53,10 @@ class MemoryEstimate:
         """Bytes in all."""
         return self.state + self.kept + self.passing
 
+    def __str__(self) -> str:
+        parts = (part / _GIB for part in (self.total, self.state, self.kept, self.passing))
+        return "{:.2f} GiB beyond the weights (state {:.2f}, kept {:.2f}, passing {:.2f})".format(*parts)
+
 
 def wants_checkpointing(
     student: Student,
@@ -60,7 +67,7 @@ def wants_checkpointing(
     compares: bool = False,
     compiled: bool = False,
 ) -> bool:
-    """Whether to use gradient checkpointing, by `config.gradient_checkpointing`; collective.
+    """Whether to use gradient checkpointing; collective: if one rank needs it, all use it.
 
     `auto` does where the estimate without it is above nine tenths of the free memory. Call it after the weights were
     loaded, before optimiser and running mean are made and weights are sharded.
@@ -69,24 +76,16 @@ def wants_checkpointing(
         student: loaded; rows of up to 128 tokens are sent through it to count what it keeps.
         config: the setting, and others that affect memory.
         num_tokens: of the largest microbatch, padding included.
-        ranks: the processes that train together; if one needs it, all use it.
+        ranks: the processes that train together.
         compares: whether the output layer compares the student with a teacher.
         compiled: whether blocks and loss will be compiled later.
     """
     if config.gradient_checkpointing != "auto":
         return config.gradient_checkpointing == "on"
-    plain, checkpointed = (
-        estimate_memory(
-            student,
-            config,
-            num_tokens,
-            checkpointed=checkpointed,
-            num_ranks=ranks.size,
-            compares=compares,
-            compiled=compiled,
-        )
-        for checkpointed in (False, True)
+    estimate = partial(
+        estimate_memory, student, config, num_tokens, num_ranks=ranks.size, compares=compares, compiled=compiled
     )
+    plain, checkpointed = estimate(checkpointed=False), estimate(checkpointed=True)
     free = free_memory(ranks.device)
     if student.device != ranks.device:
         # Sharded weights move to their devices only afterwards.
@@ -95,9 +94,7 @@ def wants_checkpointing(
     is_needed = bool(maxima["is needed"])
     logger.info(
         "gradient checkpointing %s: %s; with it %s; %.2f GiB are free",
-        "on" if is_needed else "off",
-        *map(_in_words, (plain, checkpointed)),
-        free / _GIB,
+        *("on" if is_needed else "off", plain, checkpointed, free / _GIB),
     )
     if is_needed and checkpointed.total > _USABLE * free:
         logger.warning(
@@ -128,9 +125,7 @@ def estimate_memory(
     """The estimate for microbatches of `num_tokens`, all of them targets, on one of `num_ranks`.
 
     What a forward pass keeps is not derived from the model's config but counted, on rows of 64 and 128 tokens: it is
-    proportional to the number of tokens, beside a part that is not (weights cast to the type of computation). With
-    `compares` it counts what a comparison with a teacher as wide as the student takes in the output layer, and with
-    `compiled` the share that compiled blocks keep.
+    proportional to the number of tokens, beside a part that is not (weights cast to the type of computation).
     """
     fixed, per_token = _kept_by_forward(student)
     if compiled:
@@ -150,13 +145,6 @@ def estimate_memory(
         kept=int(fixed + kept),
         # Gradients of a block are about as large as what it keeps, which checkpointing makes anew beside them.
         passing=int(max(_head_bytes(student, num_tokens, compares, compiled), block * (2 if checkpointed else 1))),
-    )
-
-
-def _in_words(estimate: MemoryEstimate) -> str:
-    parts = (estimate.total, estimate.state, estimate.kept, estimate.passing)
-    return "{:.2f} GiB beyond the weights (state {:.2f}, kept {:.2f}, passing {:.2f})".format(
-        *(part / _GIB for part in parts)
     )
 
 
@@ -227,18 +215,11 @@ def _kept_of_row(student: Student, num_tokens: int) -> int:
     return sum(kept.values())
 
 
-_MIN_BYTES: Final = 1 << 20
-"""Smaller tensors stay: their copies would cost more than their memory is worth."""
-
-
 def activation_offload(min_bytes: int = _MIN_BYTES) -> torch.autograd.graph.saved_tensors_hooks:
-    """Context in which activations kept for the backward pass are copied to the host, and back when they are used.
+    """Context in which activations of `min_bytes` and more are copied to the host, and back for the backward pass.
 
     Unlike torch's `save_on_cpu` it leaves weights, and weights cast by autocast, where they are: a backward pass
     needs all of them. With gradient checkpointing, the inputs of blocks are copied. On a CPU it only costs time.
-
-    Args:
-        min_bytes: size from which a tensor is copied.
     """
 
     def keep(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:

@@ -90,7 +90,7 @@ def microbatch_groups(
         partition: samples for which it returns different values never share a group.
 
     Raises:
-        ValueError: a mask has another length than its tokens, or marks the first token.
+        ValueError: as `num_inputs`.
     """
     parts: dict[str, list[SampleT]] = {}
     for sample in samples:
@@ -99,8 +99,8 @@ def microbatch_groups(
     groups: list[list[SampleT]] = []
     for part in parts.values():
         lengths = [num_inputs(sample) for sample in part]
-        places = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
-        groups += ([part[place] for place in group] for group in places)
+        group_indices = best_fit_decreasing(lengths, max_tokens) if packing else _rectangles(lengths, max_tokens)
+        groups += ([part[index] for index in indices] for indices in group_indices)
     return groups
 
 
@@ -121,7 +121,7 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
     Args:
         samples: each with at least one target.
         token_values: the method's values of a sample by name, one for each of its `token_ids`.
-        device: device of the tensors.
+        device: of the tensors.
         packing: one packed row instead of a rectangle.
 
     Raises:
@@ -151,23 +151,11 @@ def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.
 
 
 def idle_microbatch(names: Iterable[str], device: torch.device, *, packing: bool) -> Microbatch:
-    """A microbatch of one token without a target, for a process that has no sample left when others do.
-
-    Args:
-        names: names of the per-token values in the other processes' microbatches.
-        device: device of the tensors.
-        packing: as in the other processes.
-    """
+    """A microbatch of one token without a target, for a process that has no sample left when others do."""
     nothing_N = torch.zeros(0, dtype=torch.int64, device=device)
     token_BT = torch.zeros((1, 1), dtype=torch.int64, device=device)
-    return Microbatch(
-        inputs_BT=token_BT,
-        position_ids_BT=token_BT,
-        segments=_segments([1], device) if packing else None,
-        target_places_N=nothing_N,
-        targets_N=nothing_N,
-        values={name: nothing_N.float() for name in names},
-    )
+    segments = _segments([1], device) if packing else None
+    return Microbatch(token_BT, token_BT, segments, nothing_N, nothing_N, {name: nothing_N.float() for name in names})
 
 
 def _segments(lengths: Sequence[int], device: torch.device) -> Segments:

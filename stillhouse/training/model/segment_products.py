@@ -25,19 +25,16 @@ _TILE: Final = 128
 
 
 def segment_products(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
-    """softmax(scale q k^T) v of each token over those of its segment up to itself.
+    """softmax(scale q k^T) v of each token over those of its segment up to itself, as [T, H, D].
 
     The softmax is computed in float32 at least, the products in the type of the inputs.
 
     Args:
         query: [H, T, D].
         key: [K, T, D], where H is a multiple of K.
-        value: as `key`.
+        value: [K, T, D].
         lengths: tokens of each segment, T in all.
         scale: of the scores.
-
-    Returns:
-        [T, H, D].
     """
     output: Tensor = _SegmentProducts.apply(query, key, value, lengths, scale)
     return output

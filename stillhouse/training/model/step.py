@@ -1,7 +1,7 @@
 """From a microbatch to the loss as one module, since FSDP hooks into the calls of modules; and NEFTune's noise."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,9 +20,6 @@ class StudentStep(nn.Module):
     Args:
         model: the module that holds all weights: the causal language model, or peft's wrapper of it.
         causal_lm: the causal language model in it.
-
-    Raises:
-        TrainingError: the output layer is no linear layer.
     """
 
     def __init__(self, model: nn.Module, causal_lm: PreTrainedModel) -> None:
@@ -52,7 +49,9 @@ class StudentStep(nn.Module):
 
         `reference` holds the teacher's hidden states at these targets; None compares with no teacher.
         """
-        with self._noise(microbatch):
+        alpha = self.noise_alpha
+        embedding = self.backbone.get_input_embeddings()
+        with nullcontext() if alpha is None else embedding_noise(embedding, alpha, microbatch):
             hidden_NH = hidden_before_targets(self.backbone, microbatch)
         return fused_loss(
             hidden_NH,
@@ -68,11 +67,6 @@ class StudentStep(nn.Module):
             compiled=self.compiles_head,
         )
 
-    def _noise(self, microbatch: Microbatch) -> AbstractContextManager[None]:
-        if self.noise_alpha is None:
-            return nullcontext()
-        return embedding_noise(self.backbone.get_input_embeddings(), self.noise_alpha, microbatch)
-
 
 @contextmanager
 def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) -> Iterator[None]:
@@ -80,12 +74,8 @@ def embedding_noise(embedding: nn.Module, alpha: float, microbatch: Microbatch) 
 
     Each element gets a draw from the uniform distribution between -s and s with s = alpha / sqrt(L H), where L is the
     number of tokens of the sample that the element belongs to and H the width of the embedding (arXiv 2310.05914,
-    algorithm 1). It is drawn from torch's generator of the device, so that a resumed training sees the same noise.
-
-    Args:
-        embedding: the model's input embedding.
-        alpha: size of the noise; the paper uses 5 to 15.
-        microbatch: what is embedded, packed or padded.
+    algorithm 1; alpha is 5 to 15 there). It is drawn from torch's generator of the device, so that a resumed training
+    sees the same noise.
     """
 
     def add_noise(module: nn.Module, inputs: Any, embedded_BTH: Tensor) -> Tensor:

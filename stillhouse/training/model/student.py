@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
@@ -30,7 +30,7 @@ class Student:
     Args:
         model: sampled from, and saved at the end: the causal language model, or peft's wrapper of it.
         causal_lm: the causal language model itself; an adapter's layers are inside it.
-        tokenizer: its tokenizer, with the chat template.
+        tokenizer: with the chat template.
         base_ref: model ref of the weights that training started from, below any adapter.
         dtype: type of computation.
 
@@ -77,22 +77,22 @@ class Student:
 
     def save(self, folder: Path, ranks: Ranks) -> None:
         """The first rank writes weights or adapter, tokenizer and chat template: a folder that is a model ref."""
-        weights = None if ranks.size == 1 else full_tensors(self._saved_state(), ranks)
+        is_full = self.model is self.causal_lm
+        weights = None
+        if ranks.size > 1:
+            # All weights of a full student, the trained ones of an adapter; tied weights come once.
+            saved = dict(self.model.named_parameters() if is_full else self.trained_parameters())
+            names = saved.keys() | (dict(self.model.named_buffers()).keys() if is_full else ())
+            state = {name: value for name, value in self.model.state_dict().items() if name in names}
+            weights = full_tensors(state, ranks)
         if not ranks.is_first:
             return
-        if self.model is self.causal_lm:
+        if is_full:
             self.causal_lm.save_pretrained(folder, state_dict=weights)
         else:
             # Otherwise peft looks the base model up on the hub, to see whether its vocabulary grew.
             self.model.save_pretrained(folder, save_embedding_layers=False, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
-
-    def _saved_state(self) -> dict[str, Tensor]:
-        """All weights of a full student, the trained ones of an adapter; tied weights come once."""
-        is_full = self.model is self.causal_lm
-        names = {name for name, _ in (self.model.named_parameters() if is_full else self.trained_parameters())}
-        buffers = {name for name, _ in self.model.named_buffers()} if is_full else set()
-        return {name: value for name, value in self.model.state_dict().items() if name in names | buffers}
 
     def packs_exactly(self) -> bool:
         """Whether samples in a packed row do not affect each other; a warning gives the reason if they do."""

@@ -1,7 +1,6 @@
 """Bytes of text of each token, for metrics that can be compared between tokenizers."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -16,7 +15,9 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     A token of a byte-level vocabulary has one character for each byte. A token of a SentencePiece vocabulary is its
     text, with U+2581 for the space and `<0x..>` for a byte. Other tokens are decoded alone.
     """
-    kinds = set(_decoders(tokenizer))
+    decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
+    state: Any = {"decoders": []} if decoder is None else json.loads(decoder.__getstate__())
+    kinds = {step["type"] for step in state.get("decoders", [state])}
     added = tokenizer.added_tokens_decoder
     vocabulary = tokenizer.get_vocab()
     sizes = [0] * (max(vocabulary.values()) + 1)
@@ -32,11 +33,3 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         else:
             sizes[token_id] = len(tokenizer.decode([token_id]).encode())
     return sizes
-
-
-def _decoders(tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Types of the tokenizer's decoding steps; none where they are unknown."""
-    decoder = tokenizer.backend_tokenizer.decoder if tokenizer.is_fast else None
-    if decoder is not None:
-        state: Any = json.loads(decoder.__getstate__())
-        yield from (step["type"] for step in state.get("decoders", [state]))
