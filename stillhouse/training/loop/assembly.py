@@ -1,7 +1,6 @@
 """Builds a trainer from its parts."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +10,12 @@ from stillhouse.config import TrainerConfig
 from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.passes import Passes
-from stillhouse.training.loop.stopping import Alarms, NoAlarms
+from stillhouse.training.loop.stopping import Alarms
 from stillhouse.training.loop.trainer import Measurement, Trainer
 from stillhouse.training.loop.watch import Watch
 from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.blocks import decoder_blocks, prepare_blocks, wants_compile
-from stillhouse.training.model.memory import activation_offload, wants_checkpointing
+from stillhouse.training.model.memory import wants_checkpointing
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.flops import measure_peak_flops, model_flops
 from stillhouse.training.monitoring.metrics import Listener, NoListener
@@ -52,19 +51,18 @@ def build_trainer(
         work_dir: holds `checkpoints/` and `metrics.jsonl`.
         identity: what the result depends on; checkpoints of another identity are refused.
         ranks: the processes that train together; None for this one alone.
-        progress: receives every step; None shows nothing.
-        listener: receives the rows of metrics; None for no listener.
-        tracking_run_id: the run behind `listener`.
+        progress: receives every step.
+        listener: receives the rows of metrics.
+        tracking_run_id: the run behind `listener`; a checkpoint made under another run sends all metrics again.
         measurements: taken in addition to the validation.
         peak_tflops: speed of one device, of which MFU is a share; None measures it.
-        alarms: receive every step's metrics and may end the training; None for no alarms.
+        alarms: receive every step's metrics and may end the training.
 
     Raises:
         ConfigError: this student, method or machine does not support what the config asks for.
     """
     ranks = ranks or Ranks.single(student.device)
-    activations = activation_offload if config.activation_offload else nullcontext
-    passes = Passes(student, ranks, config, activations)
+    passes = Passes(student, ranks, config)
     student.step.compiles_head = compiled = wants_compile(student, config, method.num_steps)
     if compiled:
         # A block may be compiled again for rows of another range of lengths; at torch's limit of 8 it would run
@@ -72,18 +70,11 @@ def build_trainer(
         torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
         # What the compiler cannot compile then runs uncompiled, with a warning.
         torch._dynamo.config.suppress_errors = config.compile == "auto"
-    prepare_blocks(
-        student.causal_lm,
-        compiled=compiled,
-        checkpointed=wants_checkpointing(
-            student,
-            config,
-            config.microbatch_tokens,
-            ranks,
-            compares=bool(method.divergence) or "reverse_kl" in method.wants,
-            compiled=compiled,
-        ),
+    compares = bool(method.divergence) or "reverse_kl" in method.wants
+    checkpointed = wants_checkpointing(
+        student, config, config.microbatch_tokens, ranks, compares=compares, compiled=compiled
     )
+    prepare_blocks(student.causal_lm, compiled=compiled, checkpointed=checkpointed)
     flops = model_flops(student.step.backbone, student.head, student.causal_lm.config)
     if ranks.size > 1:
         shard(student.step, decoder_blocks(student.causal_lm), ranks, student.dtype)
@@ -100,7 +91,7 @@ def build_trainer(
         keeps_rows=ranks.is_first,
         progress=progress or NoProgress(),
         listener=listener or NoListener(),
-        alarms=alarms or NoAlarms(),
+        alarms=alarms or Alarms(),
     )
     return Trainer(
         method,

@@ -16,6 +16,7 @@ from stillhouse.training.model.load import require_bitsandbytes
 from stillhouse.training.model.student import Student
 
 _EPSILON: Final = 1e-8
+_MOMENTUM: Final = 0.95
 
 
 def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
@@ -71,9 +72,6 @@ def _adamw_8bit(parameters: list[nn.Parameter], student: Student, config: Traine
     return AdamW8bit(groups, **_settings(config))
 
 
-_MOMENTUM: Final = 0.95
-
-
 class MuonAndAdamW(torch.optim.Optimizer):
     """Muon (https://kellerjordan.github.io/posts/muon) over `matrices` and AdamW over `groups`.
 
@@ -85,24 +83,15 @@ class MuonAndAdamW(torch.optim.Optimizer):
     Args:
         matrices: two-dimensional weights between the embedding and the output layer.
         groups: parameter groups of everything else.
-        weight_decay: decoupled weight decay of `matrices`.
+        weight_decay: of `matrices`, decoupled.
         settings: learning rate of both, and AdamW's `betas` and `eps`.
     """
 
     def __init__(
-        self,
-        matrices: list[nn.Parameter],
-        groups: list[dict[str, Any]],
-        weight_decay: float,
-        settings: dict[str, Any],
+        self, matrices: list[nn.Parameter], groups: list[dict[str, Any]], weight_decay: float, settings: dict[str, Any]
     ) -> None:
-        self._muon = Muon(
-            matrices,
-            lr=settings["lr"],
-            weight_decay=weight_decay,
-            momentum=_MOMENTUM,
-            adjust_lr_fn="match_rms_adamw",
-        )
+        muon = {"lr": settings["lr"], "momentum": _MOMENTUM, "adjust_lr_fn": "match_rms_adamw"}
+        self._muon = Muon(matrices, weight_decay=weight_decay, **muon)
         self._adamw = AdamW(groups, **settings, fused=True)
         super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {})
         self._share()

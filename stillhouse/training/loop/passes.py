@@ -5,11 +5,11 @@ microbatches, nor packing, nor the number of ranks changes it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -19,13 +19,8 @@ from stillhouse.errors import TrainingError
 from stillhouse.training.head.fused import LossSums
 from stillhouse.training.head.scores import TokenLoss
 from stillhouse.training.loop.stopping import named_prompts
-from stillhouse.training.model.microbatches import (
-    Microbatch,
-    collate,
-    idle_microbatch,
-    microbatch_groups,
-    num_targets,
-)
+from stillhouse.training.model.memory import activation_offload
+from stillhouse.training.model.microbatches import collate, idle_microbatch, microbatch_groups, num_targets
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import Ratio
 from stillhouse.training.ranks import Ranks
@@ -42,9 +37,8 @@ class PassResult:
     loss: float
     """Mean over the loss positions of the batch."""
     ratios: dict[str, Ratio]
-    """The method's means and ratios, by bare name."""
+    """The method's means and ratios, by bare name, as are its maxima."""
     maxima: dict[str, float]
-    """The method's maxima, by bare name."""
     num_targets: int
     """Loss positions of the batch."""
     groups: Sequence[Sequence[Sample]]
@@ -60,27 +54,14 @@ class PassResult:
 
 
 class Passes:
-    """Takes batches through `student`.
+    """Takes batches through `student`, each of the `ranks` its share."""
 
-    Args:
-        student: whose gradients are computed.
-        ranks: the processes that share the work.
-        config: tokens of a microbatch, and whether they are packed where the student allows it.
-        activations: context manager around each forward and backward pass, for offloading activations.
-    """
-
-    def __init__(
-        self,
-        student: Student,
-        ranks: Ranks,
-        config: TrainerConfig,
-        activations: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
+    def __init__(self, student: Student, ranks: Ranks, config: TrainerConfig) -> None:
         self._student = student
         self._ranks = ranks
         self._max_tokens = config.microbatch_tokens
         self.packing = config.packing and student.packs_exactly()
-        self._activations = activations
+        self._activations = activation_offload if config.activation_offload else nullcontext
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
         """Adds the gradient of the mean loss to the trained parameters.
@@ -114,7 +95,12 @@ class Passes:
         local_groups = self._ranks.local_microbatches(groups)
         results = []
         for group in local_groups:
-            microbatch = self._microbatch(group, samples[0], method)
+            if group:
+                microbatch = collate(group, method.token_values, self._student.device, packing=self.packing)
+            else:
+                # A rank without work still takes part in collective operations.
+                names = method.token_values(samples[0])
+                microbatch = idle_microbatch(names, self._student.device, packing=self.packing)
             with torch.no_grad(), self._student.precision():
                 reference = method.reference(group)
             with self._activations():
@@ -134,12 +120,6 @@ class Passes:
             for sample in group
         ]
         return PassResult(sums["loss"], means | ratios, maxima, count, groups, suspects)
-
-    def _microbatch(self, group: Sequence[Sample], example: Sample, method: TokenLoss) -> Microbatch:
-        if group:
-            return collate(group, method.token_values, self._student.device, packing=self.packing)
-        # A rank without work still takes part in collective operations.
-        return idle_microbatch(method.token_values(example), self._student.device, packing=self.packing)
 
 
 def _combined(first: PassResult, second: PassResult) -> PassResult:

@@ -18,14 +18,8 @@ class Mixture:
 
     An epoch holds `round(weight * rows)` rows of each source, at least one, in an order of its own. A source of weight
     0.5 gives one half of its rows in the first epoch and the other half in the second; one of weight 2 gives each row
-    twice in every epoch. Over epochs, the counts of a source's rows differ by at most one.
-
-    Args:
-        num_rows: of each source, at least one. Rows are numbered on from source to source.
-        weights: of each source.
-        batch_size: rows of a step.
-        num_epochs: in all.
-        seed: of the orders.
+    twice in every epoch. Over epochs, the counts of a source's rows differ by at most one. Rows are numbered on from
+    source to source.
     """
 
     num_rows: tuple[int, ...]

@@ -7,11 +7,9 @@ those steps, is both
 - above half the logarithm of the vocabulary's size, in nats: a perplexity of its square root, about that of a model
   that knows how frequent tokens are and nothing of what stands before them.
 
-The first alone would stop trainings that are nearly perfect, where a loss of 0.01 rises to 0.04 by the luck of the
-draw; the second alone would stop models that start from nothing; without most steps, a few wild ones of a small batch
-would be enough. While the last step alone is above
-the limit, training is suspicious and no checkpoint should be written. The trainer itself checks for losses that are not
-finite.
+The first alone would stop trainings that are nearly perfect, where a loss of 0.01 rises to 0.04 by chance; the second
+alone would stop models that start from nothing; without most steps, a few wild ones of a small batch would be enough.
+While the last step alone is above the limit, training is suspicious and no checkpoint should be written.
 """
 
 import math
@@ -19,7 +17,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from stillhouse.errors import TrainingError
 from stillhouse.training.loop.checkpoint_folder import checkpoint_path, saved_steps
@@ -32,14 +30,9 @@ _SHOWN_VALUES: Final = 5
 
 
 class DivergenceWatch:
-    """Stops a training that has diverged.
+    """Stops a training whose `metric` rises above `factor` times its lowest mean; None for either watches nothing.
 
-    Args:
-        method: name of the method, for the error.
-        metric: bare name of the metric watched; None watches nothing.
-        factor: multiple of the lowest mean that is too high; None watches nothing.
-        vocabulary_size: entries of the student's vocabulary.
-        checkpoints: where the last good checkpoint is, for the error.
+    `method` and `checkpoints`, the folder of the last good one, are named in the error.
     """
 
     def __init__(
@@ -111,8 +104,8 @@ def named_prompts(samples: Iterable[Sample]) -> str:
 class BestValidation:
     """Remembers the step of the lowest validation loss; of equal ones the first.
 
-    Args:
-        patience: validations in a row without a lower loss after which training is to end; None never ends it.
+    `patience` is the number of validations in a row without a lower loss after which training is to end; None never
+    ends it.
     """
 
     def __init__(self, patience: int | None) -> None:
@@ -145,35 +138,22 @@ class BestValidation:
         self.step, self.loss, self._num_worse = state["step"], state["loss"], state["num_worse"]
 
 
-class Alarms(Protocol):
-    """Watches metrics over many steps. A pure function of the metrics observed, so that it continues bit for bit."""
+class Alarms:
+    """Watches metrics over many steps, and may end the training. These never do.
+
+    What subclasses report must be a pure function of the metrics observed, so that it continues bit for bit.
+    """
+
+    reason_to_stop: str | None = None
+    """Why training should stop after the last step observed; None where it should go on."""
 
     def observe(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
         """Records the metrics of a finished step; returns metrics to report. All are by bare name."""
-
-    @property
-    def reason_to_stop(self) -> str | None:
-        """Why training should stop after the last step observed; None where it should go on."""
+        return {}
 
     def state(self) -> JsonObject:
         """The state for `restore`."""
+        return {}
 
     def restore(self, state: JsonObject) -> None:
         """Restores a `state()`."""
-
-
-class NoAlarms:
-    """Never stops a training."""
-
-    reason_to_stop: str | None = None
-
-    def observe(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Reports nothing."""
-        return {}
-
-    def state(self) -> JsonObject:
-        """Nothing."""
-        return {}
-
-    def restore(self, state: JsonObject) -> None:
-        """Does nothing."""

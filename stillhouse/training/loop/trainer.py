@@ -10,18 +10,13 @@ from typing import Protocol
 from stillhouse.config import TrainerConfig
 from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.training.interruption import Interrupted, InterruptOnSigterm
-from stillhouse.training.loop.checkpoint import (
-    Checkpoint,
-    load_newest_checkpoint,
-    load_weights,
-    save_checkpoint,
-)
+from stillhouse.training.loop.checkpoint import Checkpoint, load_newest_checkpoint, load_weights, save_checkpoint
 from stillhouse.training.loop.method import Batch, Method
 from stillhouse.training.loop.optimizer import learning_rate
 from stillhouse.training.loop.passes import Passes, PassResult
 from stillhouse.training.loop.stopping import named_prompts
 from stillhouse.training.loop.watch import Watch
-from stillhouse.training.loop.weights import Weights, WeightsState
+from stillhouse.training.loop.weights import Weights
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.repeatability import random_state, restore_random_state_of_rank
 from stillhouse.types import JsonObject
@@ -46,18 +41,7 @@ class Measurement(Protocol):
 class Trainer:
     """Trains a student by `method` for `method.num_steps` steps, from the newest checkpoint if there is one.
 
-    Args:
-        method: supplies batches and the loss.
-        passes: take batches through the student.
-        weights: what is trained; changed in place.
-        watch: collects metrics and says when to stop.
-        config: schedule and intervals.
-        ranks: the processes that train together.
-        work_dir: holds `checkpoints`.
-        identity: what the result depends on; checkpoints of another identity are refused.
-        tracking_run_id: the run that gets the metrics; they are sent again when a checkpoint was made under another.
-        measurements: taken in addition to the validation.
-        clock: seconds, for the facts only.
+    `build_trainer` makes one and describes the arguments. `clock` counts seconds, for the facts only.
 
     Raises:
         ConfigError: the config needs a validation loss and there are no validation rows.
@@ -198,7 +182,7 @@ class Trainer:
         if checkpoint is None:
             self._restore_records(None, -1, replay=False)
             return None
-        self.weights.load(WeightsState(checkpoint.weights, checkpoint.optimizer, checkpoint.average))
+        self.weights.load(checkpoint.weights, checkpoint.optimizer, checkpoint.average)
         restore_random_state_of_rank(checkpoint.random, self._ranks.rank)
         self._random = random_state()
         self._step = checkpoint.step
@@ -218,7 +202,7 @@ class Trainer:
             return
         checkpoint = Checkpoint(
             step=self._step,
-            **self.weights.state()._asdict(),
+            **self.weights.state(),
             random=self._ranks.gather(self._random),
             identity=self._identity,
             progress={

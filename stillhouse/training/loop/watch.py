@@ -23,16 +23,7 @@ _SHOWN: Final = ("learning_rate", "tokens_per_s")
 class Watch:
     """Turns results of steps into metrics under the method's name, and tells the trainer when to stop.
 
-    Args:
-        method: trained by.
-        config: patience and the limit of divergence.
-        throughput: times the steps.
-        vocabulary_size: entries of the student's vocabulary.
-        work_dir: holds `metrics.jsonl` and `checkpoints`.
-        keeps_rows: whether this process writes `metrics.jsonl`; of several ranks the first does.
-        progress: told of every step.
-        listener: receives the rows of metrics.
-        alarms: see every step's metrics.
+    Of several ranks the first `keeps_rows`: it writes `metrics.jsonl`.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,22 +17,8 @@ from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors, load_full_optimizer_state, load_full_tensors
 
 
-class WeightsState(NamedTuple):
-    """Unsharded tensors on the CPU."""
-
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    average: dict[str, Tensor] | None
-    """None where no running mean is kept."""
-
-
 class Weights:
-    """The trained parameters of a student.
-
-    Args:
-        student: whose parameters are changed in place; sharded where there are several ranks.
-        config: optimiser, clipping, running mean.
-        ranks: the processes that train together.
+    """The trained parameters of a student, changed in place and sharded where there are several ranks.
 
     Raises:
         ConfigError: the optimiser is not available here, or does not work for an adapter or for several ranks.
@@ -68,20 +54,22 @@ class Weights:
         """Within the block the student has the running mean as its weights, where one is kept."""
         return nullcontext() if self._average is None else self._average.swapped()
 
-    def state(self) -> WeightsState:
-        """The state for `load`, in the first rank; collective."""
-        return WeightsState(
-            full_tensors(self._parameters, self._ranks),
-            full_tensors(self._optimizer.state_dict(), self._ranks),
-            None if self._average is None else full_tensors(self._average.state(), self._ranks),
-        )
+    def state(self) -> dict[str, Any]:
+        """The arguments for `load`, in the first rank: unsharded tensors on the CPU; collective."""
+        return {
+            "weights": full_tensors(self._parameters, self._ranks),
+            "optimizer": full_tensors(self._optimizer.state_dict(), self._ranks),
+            "average": None if self._average is None else full_tensors(self._average.state(), self._ranks),
+        }
 
-    def load(self, state: WeightsState) -> None:
+    def load(
+        self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Any], average: Mapping[str, Tensor] | None
+    ) -> None:
         """Continues from a `state`."""
-        self.replace(state.weights)
-        load_full_optimizer_state(self._optimizer, state.optimizer)
-        if self._average is not None and state.average is not None:
-            self._average.load(state.average)
+        self.replace(weights)
+        load_full_optimizer_state(self._optimizer, optimizer)
+        if self._average is not None and average is not None:
+            self._average.load(average)
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:
         """Copies unsharded `weights` into the parameters."""
@@ -94,11 +82,7 @@ class WeightAverage:
     After n steps the mean is (1 - decay) / (1 - decay^n) * sum_t decay^t w_{n-t}: the running mean of Adam with its
     correction of the start (arXiv 1412.6980, section 3), in the form avg_n = d_n avg_{n-1} + (1 - d_n) w_n with
     d_n = decay (1 - decay^{n-1}) / (1 - decay^n). So the weights before the first step have no part in it, and a short
-    training has a mean over its own steps.
-
-    Args:
-        parameters: trained parameters by name; the means have their type and device.
-        decay: of one step, above 0 and below 1.
+    training has a mean over its own steps. The means have the type and device of the parameters.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:

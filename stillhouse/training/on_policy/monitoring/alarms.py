@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from stillhouse.config import OnPolicyConfig
-from stillhouse.training.loop.stopping import Alarms, NoAlarms
+from stillhouse.training.loop.stopping import Alarms
 from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ _ALARMS: Final = (
 )
 
 
-class RolloutAlarms:
+class RolloutAlarms(Alarms):
     """Watches lengths, entropy, truncation and KL.
 
     Each kind that sounds is logged as a warning once, and reported from then on as `alarm/KIND`: 1.0 for a step at
@@ -163,7 +163,7 @@ class RolloutAlarms:
         return {"courses": histories, "said": sorted(self._said)}
 
     def restore(self, state: JsonObject) -> None:
-        """Returns to how things stood when `state()` was called; that of `NoAlarms` begins anew."""
+        """Returns to how things stood when `state()` was called; that of `Alarms` begins anew."""
         if not state:
             return
         self._said = set(state["said"])
@@ -179,4 +179,4 @@ class RolloutAlarms:
 
 def alarms_of(config: OnPolicyConfig) -> Alarms:
     """The alarms that `on_policy.watch` asks for."""
-    return NoAlarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")
+    return Alarms() if config.watch == "off" else RolloutAlarms(stops=config.watch == "stop")

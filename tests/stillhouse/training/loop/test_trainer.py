@@ -22,6 +22,8 @@ from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.metrics import read_metrics
 from stillhouse.types import JsonObject, Sample
 
+NewStudent = Callable[[], Student]
+
 
 def samples() -> list[Sample]:
     generator = torch.Generator().manual_seed(0)
@@ -74,7 +76,7 @@ class Imitation:
 
 
 @pytest.fixture
-def new_student(tiny_model: str, full_student: StudentConfig) -> Callable[[], Student]:
+def new_student(tiny_model: str, full_student: StudentConfig) -> NewStudent:
     return lambda: load_student(tiny_model, full_student, torch.device("cpu"), seed=0)
 
 
@@ -95,13 +97,13 @@ def gradient_step(
     """What one step adds to the gradient's running mean, which is the gradient up to a factor."""
     done = trainer(Imitation(batch, 1), student, work_dir, microbatch_tokens=microbatch_tokens, max_grad_norm=1e9)
     done.run()
-    state = done.weights.state().optimizer["state"]
+    state = done.weights.state()["optimizer"]["state"]
     return {number: entry["exp_avg"] for number, entry in state.items()}
 
 
 @pytest.mark.parametrize("microbatch_tokens", [1, 20, 64])
 def test_gradient_does_not_depend_on_the_split_into_microbatches(
-    new_student: Callable[[], Student], tmp_path: Path, microbatch_tokens: int
+    new_student: NewStudent, tmp_path: Path, microbatch_tokens: int
 ):
     whole = gradient_step(new_student(), samples(), tmp_path / "whole", 10_000)
     split = gradient_step(new_student(), samples(), tmp_path / "split", microbatch_tokens)
@@ -109,16 +111,14 @@ def test_gradient_does_not_depend_on_the_split_into_microbatches(
         torch.testing.assert_close(split[name], whole[name], rtol=1e-4, atol=1e-7)
 
 
-def test_gradient_does_not_depend_on_the_order_of_samples(new_student: Callable[[], Student], tmp_path: Path):
+def test_gradient_does_not_depend_on_the_order_of_samples(new_student: NewStudent, tmp_path: Path):
     forward = gradient_step(new_student(), samples(), tmp_path / "a", 40)
     backward = gradient_step(new_student(), samples()[::-1], tmp_path / "b", 40)
     for name in forward:
         torch.testing.assert_close(backward[name], forward[name], rtol=1e-4, atol=1e-7)
 
 
-def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(
-    new_student: Callable[[], Student], tmp_path: Path
-):
+def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(new_student: NewStudent, tmp_path: Path):
     student = new_student()
     total, count = 0.0, 0
     for sample in samples():
@@ -134,7 +134,7 @@ def test_loss_is_the_mean_over_the_tokens_of_the_batch_not_the_mean_of_means(
     assert row["metrics"]["imitation/worst"] >= total / count
 
 
-def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student: Callable[[], Student], tmp_path: Path):
+def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student: NewStudent, tmp_path: Path):
     def loss_with_last_token(mask_last: bool, token: int) -> float:
         sample = Sample([1, 2, 3, token], [False, True, False, mask_last], "p")
         work_dir = tmp_path / f"{mask_last}-{token}"
@@ -145,13 +145,13 @@ def test_target_outside_the_mask_changes_nothing_inside_it_does(new_student: Cal
     assert loss_with_last_token(True, 7) != loss_with_last_token(True, 50)
 
 
-def test_training_lowers_the_loss(new_student: Callable[[], Student], tmp_path: Path):
+def test_training_lowers_the_loss(new_student: NewStudent, tmp_path: Path):
     trainer(Imitation(samples(), 30), new_student(), tmp_path, log_every_steps=1).run()
     losses = [row["metrics"]["imitation/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: Callable[[], Student], tmp_path: Path):
+def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: NewStudent, tmp_path: Path):
     def worst(log_every_steps: int) -> list[float]:
         work_dir = tmp_path / str(log_every_steps)
         settings = {"checkpoint_every_steps": 3, "log_every_steps": log_every_steps}
@@ -161,7 +161,7 @@ def test_a_row_over_several_steps_has_the_largest_of_their_maxima(new_student: C
     assert worst(3) == [max(worst(1))]
 
 
-def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_path: Path):
+def test_weight_decay_spares_vectors(new_student: NewStudent, tmp_path: Path):
     def trained(weight_decay: float) -> dict[str, torch.Tensor]:
         student = new_student()
         trainer(Imitation(samples(), 1), student, tmp_path / str(weight_decay), weight_decay=weight_decay).run()
@@ -174,13 +174,13 @@ def test_weight_decay_spares_vectors(new_student: Callable[[], Student], tmp_pat
 
 @pytest.mark.parametrize("change", [{"beta1": 0.8}, {"beta2": 0.97}])
 def test_the_optimisers_running_means_decay_as_the_config_says(
-    new_student: Callable[[], Student], tmp_path: Path, change: dict[str, float]
+    new_student: NewStudent, tmp_path: Path, change: dict[str, float]
 ):
     def state(**config: float) -> dict[str, torch.Tensor]:
         work_dir = tmp_path / "-".join(["work", *config])
         done = trainer(Imitation(samples(), 1), new_student(), work_dir, **{"beta1": 0.5, "beta2": 0.5, **config})
         done.run()
-        return done.weights.state().optimizer["state"][0]
+        return done.weights.state()["optimizer"]["state"][0]
 
     moment = {"beta1": "exp_avg", "beta2": "exp_avg_sq"}
     ((name, beta),) = change.items()
@@ -188,7 +188,7 @@ def test_the_optimisers_running_means_decay_as_the_config_says(
     torch.testing.assert_close(state(**change)[moment[name]] / (1 - beta), state()[moment[name]] / 0.5)
 
 
-def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: Callable[[], Student], tmp_path: Path):
+def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: NewStudent, tmp_path: Path):
     def train(
         student: Student, work_dir: Path, seed: int, before: Callable[[int], None] = lambda step: None
     ) -> Trainer:
@@ -216,7 +216,7 @@ def test_interrupted_training_with_noise_ends_with_the_same_bits(new_student: Ca
     assert all(torch.equal(seen[name], expected[name]) for name in expected)
 
 
-def test_facts_count_the_earlier_attempt_too(new_student: Callable[[], Student], tmp_path: Path):
+def test_facts_count_the_earlier_attempt_too(new_student: NewStudent, tmp_path: Path):
     def fail_at_step_5(step: int) -> None:
         if step == 5:
             raise RuntimeError("the machine is gone")
@@ -230,7 +230,7 @@ def test_facts_count_the_earlier_attempt_too(new_student: Callable[[], Student],
 
 
 def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint(
-    new_student: Callable[[], Student], tmp_path: Path
+    new_student: NewStudent, tmp_path: Path
 ):
     student = new_student()
 
@@ -244,19 +244,19 @@ def test_loss_that_is_not_finite_names_step_and_prompts_and_keeps_the_checkpoint
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
-def test_batch_without_targets_is_an_error(new_student: Callable[[], Student], tmp_path: Path):
+def test_batch_without_targets_is_an_error(new_student: NewStudent, tmp_path: Path):
     nothing = [Sample([1, 2, 3], [False, False, False], "empty")]
     with pytest.raises(TrainingError, match="no token to train on; prompts empty"):
         trainer(Imitation(nothing), new_student(), tmp_path).run()
 
 
-def test_checkpoint_of_another_config_is_refused(new_student: Callable[[], Student], tmp_path: Path):
+def test_checkpoint_of_another_config_is_refused(new_student: NewStudent, tmp_path: Path):
     trainer(Imitation(samples()), new_student(), tmp_path).run()
     with pytest.raises(TrainingError, match=r"trainer\.learning_rate: 0\.01 in the checkpoint, 0\.02 now"):
         trainer(Imitation(samples()), new_student(), tmp_path, learning_rate=0.02).run()
 
 
-def test_checkpoint_holds_no_pickled_objects(new_student: Callable[[], Student], tmp_path: Path):
+def test_checkpoint_holds_no_pickled_objects(new_student: NewStudent, tmp_path: Path):
     trainer(Imitation(samples(), 2), new_student(), tmp_path).run()
     folder = tmp_path / "checkpoints" / "step-00000002"
     torch.load(folder / "optimizer.pt", weights_only=True)
