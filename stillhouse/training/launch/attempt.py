@@ -19,6 +19,7 @@ from stillhouse.training.job import JOB_FILE, TrainJob
 from stillhouse.training.launch.messages import parse_message
 from stillhouse.types import JsonObject
 
+ALL_MESSAGES: Final = "answers-*.jsonl"
 _NOTE: Final = "cluster_job.json"
 
 
@@ -70,10 +71,6 @@ class Attempt:
     def message_file(self, sender: str) -> Path:
         """Messages of a host, by its number, or of the launcher's part inside the cluster."""
         return self.folder / f"answers-{sender}.jsonl"
-
-    def message_files(self) -> list[Path]:
-        """The message files that exist."""
-        return sorted(self.folder.glob("answers-*.jsonl"))
 
     def take_student(self, folder: Path) -> None:
         """Puts the finished student into `folder`; the attempt stays complete, should the flow be killed meanwhile."""

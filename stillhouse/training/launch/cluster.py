@@ -17,7 +17,7 @@ from stillhouse.config import RuntimeConfig
 from stillhouse.errors import TrainingError, TrainingKilled
 from stillhouse.progress.state import Progress
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.training.launch.attempt import Attempt, MessageFile, begin_attempt, last_attempt
+from stillhouse.training.launch.attempt import ALL_MESSAGES, Attempt, MessageFile, begin_attempt, last_attempt
 from stillhouse.training.launch.messages import EXIT_S, GRACE_S, relay, tail
 from stillhouse.types import JsonObject
 
@@ -40,11 +40,7 @@ class ClusterJobs(Protocol):
     """Jobs of a cluster, by names we choose. Each call raises ConnectionError where the cluster does not answer."""
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
-        """Submits the job; does nothing where it is known already.
-
-        Raises:
-            ConfigError: the cluster refuses it.
-        """
+        """Submits the job; does nothing where it is known already. Raises ConfigError where the cluster refuses it."""
 
     def status(self, name: str) -> JobStatus:
         """The job's status; a job that the cluster does not know has ended."""
@@ -114,7 +110,8 @@ def _running_attempt(job: TrainJob, jobs: ClusterJobs) -> Attempt | None:
     attempt = last_attempt(job.work_dir)
     if attempt is None or not attempt.folder.is_dir():
         return None
-    done = any("done" in message for path in attempt.message_files() for message in MessageFile(path).new_messages())
+    files = attempt.folder.glob(ALL_MESSAGES)
+    done = any("done" in message for path in files for message in MessageFile(path).new_messages())
     if not done and jobs.status(attempt.name).has_ended:
         return None
     logger.info("%s: goes on with job %s, which an earlier run left behind", job.method, attempt.name)
@@ -174,7 +171,7 @@ class _Follower:
         self._warning = warning
 
     def _read(self, progress: Progress) -> JsonObject | None:
-        for path in self._attempt.message_files():
+        for path in sorted(self._attempt.folder.glob(ALL_MESSAGES)):
             for message in self._files.setdefault(path, MessageFile(path)).new_messages():
                 if "progress" in message:
                     relay(message["progress"], progress)
@@ -189,18 +186,14 @@ class _Follower:
         if self._failures:
             first = min(self._failures, key=lambda message: message["at"])
             return (TrainingKilled if first["killed"] else TrainingError)(f"{first['error']} {source}")
-        kind = TrainingKilled if status.killed else TrainingError
-        return kind(
-            f"{self._job.method}: {status.reason} {source}. Run the same command again to continue from the last "
-            f"checkpoint. The end of what it printed:\n{self._log_tail()}"
-        )
-
-    def _log_tail(self) -> str:
         try:
             printed = self._jobs.log_tail(self._attempt.name)
         except ConnectionError as error:
             printed = f"(the cluster does not answer: {error})"
-        return printed.strip() or tail(self._job.work_dir / LOG_FILE)
+        return (TrainingKilled if status.killed else TrainingError)(
+            f"{self._job.method}: {status.reason} {source}. Run the same command again to continue from the last "
+            f"checkpoint. The end of what it printed:\n{printed.strip() or tail(self._job.work_dir / LOG_FILE)}"
+        )
 
 
 @contextmanager

@@ -34,12 +34,6 @@ from stillhouse.training.launch.process import run_job_file
 _POLL_S: Final = 0.5
 
 
-def run_first_host(job_file: Path) -> int:
-    """Runs the ranks of the first host; returns the exit code."""
-    job = TrainJob.model_validate_json(job_file.read_bytes())
-    return _run_ranks(job, 0, job_file, job.runtime.rendezvous)
-
-
 def run_attempt(folder: Path, host: int, address: str) -> int:
     """Trains one host's part of an attempt; returns the exit code."""
     attempt = attempt_in(folder)
@@ -61,11 +55,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
 def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
     """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one.
 
-    Args:
-        attempt: the attempt that all hosts take part in.
-        host: number of this host.
-        num_hosts: number of hosts.
-        address: address at which the others reach this host.
+    `address` is where the others reach this host.
     """
     write_atomic(attempt.started_file(host), b"")
     if host == 0:
@@ -80,26 +70,22 @@ def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
 
 
 def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:
-    answers = MessageWriter(sys.stdout)
-    # Only torchrun's own messages: standard output carries the answers of the ranks.
+    messages = MessageWriter(sys.stdout)
+    # Only torchrun's own messages: standard output carries those of the ranks.
     _redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
     announce_parent()
     try:
         run(parse_args(torchrun_arguments(job, host, job_file, rendezvous)))
+        return 0
     except ChildFailedError as error:
-        # The parent stops this process as soon as it has read the answer.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        message, killed = failure_reason(error.failures)
-        answers.failed(message, killed=killed)
-        return 1
+        (reason, killed), exit_code = failure_reason(error.failures), 1
     except SignalException as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        answers.failed(
-            f"{job.method}: stopped by {error.sigval.name}; the same command continues from the last checkpoint",
-            killed=True,
-        )
-        return 128 + error.sigval
-    return 0
+        reason = f"{job.method}: stopped by {error.sigval.name}; the same command continues from the last checkpoint"
+        killed, exit_code = True, 128 + error.sigval
+    # The parent stops this process as soon as it has read the message.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    messages.failed(reason, killed=killed)
+    return exit_code
 
 
 def failure_reason(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
@@ -126,16 +112,13 @@ def _redirect(descriptor: int, path: Path) -> None:
     os.close(handle)
 
 
-def _arguments() -> argparse.Namespace:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path, help="a job's file, or the folder of an attempt on a cluster")
     parser.add_argument("--host", type=int)
     parser.add_argument("--address")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    given = _arguments()
-    if given.host is None:
-        sys.exit(run_first_host(given.path))
-    sys.exit(run_attempt(given.path, given.host, given.address))
+    given = parser.parse_args()
+    if given.host is not None:
+        sys.exit(run_attempt(given.path, given.host, given.address))
+    job = TrainJob.model_validate_json(given.path.read_bytes())
+    sys.exit(_run_ranks(job, 0, given.path, job.runtime.rendezvous))

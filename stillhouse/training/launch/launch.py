@@ -11,26 +11,20 @@ from stillhouse.training.launch.local import train_by_torchrun, train_in_subproc
 from stillhouse.training.launch.ray_jobs import train_by_ray
 from stillhouse.types import JsonObject
 
-Launcher = Callable[[TrainJob, Progress], JsonObject]
-"""Trains a job, which also lies in its work folder, to the end; returns the trainer's facts.
-
-However it ends, no process of the training is left running. On a cluster, though, a flow that is killed leaves its job
-running; the next call for the same work folder follows that job.
-"""
-
-LAUNCHERS: Final[Mapping[str, Launcher]] = {
+LAUNCHERS: Final[Mapping[str, Callable[[TrainJob, Progress], JsonObject]]] = {
     "inline": train_inline,
     "subprocess": train_in_subprocess,
     "torchrun": train_by_torchrun,
     "ray": train_by_ray,
 }
-"""By name, as `runtime.launcher` has it."""
+"""By name, as `runtime.launcher` has it: each trains a job, which also lies in its work folder, to the end."""
 
 
 def train(job: TrainJob, progress: Progress) -> JsonObject:
     """Trains to the end, from the newest checkpoint in the job's work folder; returns the trainer's facts.
 
-    Call it from the main thread, which signals reach: however it ends, the processes it started are ended.
+    Call it from the main thread, which signals reach: however it ends, no process of the training is left running. On a
+    cluster, though, a flow that is killed leaves its job running; the next call for the same work folder follows it.
 
     Raises:
         ConfigError: the method does not train in several processes.

@@ -21,13 +21,9 @@ logger = logging.getLogger(__name__)
 def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
     """Trains in this process, for notebooks and debuggers, and restores torch's settings and generators afterwards.
 
-    Nothing is guarded, memory stays with the process, and the log is the process's own. Call it from the main thread.
-    SIGTERM saves a checkpoint and is then passed on to its previous handler, which by default ends the process.
-
-    Raises:
-        StillhouseError: as the training raised it.
-        TrainingError: it raised something else, which is the cause.
-        TrainingKilled: SIGTERM arrived, and its previous handler returned.
+    Nothing is guarded, memory stays with the process, and the log is the process's own. SIGTERM saves a checkpoint and
+    is then passed on to its previous handler, which by default ends the process. Errors that are none of Stillhouse's
+    become a TrainingError with their cause.
     """
     from stillhouse.training.interruption import Interrupted
 
@@ -49,14 +45,7 @@ def train_inline(job: TrainJob, progress: Progress) -> JsonObject:
 
 
 def train_in_subprocess(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains in a child process, so that its memory is returned and it never outlives the flow.
-
-    Call it from the main thread, which signals reach.
-
-    Raises:
-        TrainingError: the child failed; the message holds the end of its log.
-        TrainingKilled: something from outside ended it.
-    """
+    """Trains in a child process, so that its memory is returned and it never outlives the flow."""
     return _train_guarded("stillhouse.training", job, progress)
 
 
@@ -66,10 +55,6 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
     The first rank is always on this host: its progress and result are relayed. Hosts share the store, where the job,
     its data and its checkpoints are. The other hosts are waited for: a person or a scheduler starts them with the
     commands that are logged here.
-
-    Raises:
-        TrainingError: a process failed; the message is that of the one that failed first.
-        TrainingKilled: something from outside ended one.
     """
     for host in range(1, job.runtime.num_hosts):
         # A warning, since nothing happens before somebody has read it.
@@ -87,13 +72,9 @@ def environment(job: TrainJob) -> dict[str, str]:
 
 
 def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
-    """The arguments of torchrun on one host.
+    """The arguments of torchrun on one host; host 0 has the first rank.
 
-    Args:
-        job: what is trained.
-        host: number of the host; host 0 has the first rank.
-        job_file: describes the job.
-        rendezvous: `host:port` of the first host; not needed for a single host.
+    `rendezvous` is `host:port` of the first host, not needed for a single host.
     """
     runtime = job.runtime
     location = ["--standalone"]

@@ -59,13 +59,7 @@ class MessageWriter:
 
 
 class RankMessageWriter(MessageWriter):
-    """Messages of one rank among several: only the first writes to `stream`; errors go to torchrun.
-
-    Args:
-        stream: where the first rank's messages go.
-        rank: number of this process.
-        error_file: where torchrun looks for the error of a rank that failed.
-    """
+    """Messages of one rank among several: only the first writes to `stream`; errors go to torchrun's `error_file`."""
 
     def __init__(self, stream: TextIO, rank: int, error_file: Path) -> None:
         super().__init__(stream)

@@ -58,19 +58,19 @@ def run_as_rank(job_file: Path, rank: int) -> NoReturn:
 
 
 def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int:
+    killed, exit_code = False, 1
     match error:
         case Interrupted():
-            messages.failed(
-                f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues", killed=True
-            )
-            return 128 + signal.SIGTERM
+            message = f"{job.method}: stopped by SIGTERM; a checkpoint was saved, the same command continues"
+            killed, exit_code = True, 128 + signal.SIGTERM
         case StillhouseError():
             logging.getLogger(__name__).error("%s", error)
-            messages.failed(str(error), killed=False)
+            message = str(error)
         case _:
             traceback.print_exception(error)
-            messages.failed(f"{job.method}: {type(error).__name__}: {error}", killed=False)
-    return 1
+            message = f"{job.method}: {type(error).__name__}: {error}"
+    messages.failed(message, killed=killed)
+    return exit_code
 
 
 def _redirect_output(log: Path) -> TextIO:

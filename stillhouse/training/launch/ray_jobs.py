@@ -25,17 +25,15 @@ def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
 
     Raises:
         ConfigError: the extra `ray` is not installed, or no cluster answers.
-        TrainingError: the training failed; the message is that of the host that failed first.
-        TrainingKilled: something from outside ended it.
+        TrainingError, TrainingKilled: as `train_on_cluster`.
     """
     return train_on_cluster(job, progress, RayJobs(job.runtime))
 
 
 class RayJobs:
-    """Jobs of the Ray cluster at `runtime.ray_address`; see `ClusterJobs`."""
+    """Jobs of the Ray cluster at `runtime.ray_address`, as `ClusterJobs` describes them."""
 
     def __init__(self, runtime: RuntimeConfig) -> None:
-        """Raises a `ConfigError` where the extra `ray` is not installed or no cluster answers."""
         self._client = _connect(runtime.ray_address)
 
     def submit(self, attempt: Attempt, job: TrainJob) -> None:
@@ -52,12 +50,10 @@ class RayJobs:
         )
 
     def status(self, name: str) -> JobStatus:
-        """The status of the Ray job; see `ClusterJobs`."""
         info = self._call("get_job_info", name, accept=_UNKNOWN)
         if info is None:
-            return JobStatus(
-                True, "the Ray cluster does not know the job, as happens when it was restarted", killed=True
-            )
+            reason = "the Ray cluster does not know the job, as happens when it was restarted"
+            return JobStatus(True, reason, killed=True)
         if not info.status.is_terminal():
             return JobStatus(False)
         reason = f"the Ray job ended as {info.status}"
@@ -66,11 +62,9 @@ class RayJobs:
         return JobStatus(True, reason, killed=killed)
 
     def cancel(self, name: str) -> None:
-        """Asks for the end of the Ray job; see `ClusterJobs`."""
         self._call("stop_job", name, accept=_UNKNOWN)
 
     def log_tail(self, name: str) -> str:
-        """The end of the Ray job's log; see `ClusterJobs`."""
         log = self._call("get_job_logs", name, accept=_UNKNOWN) or ""
         return "\n".join(log.splitlines()[-TAIL_LINES:])
 

@@ -101,7 +101,7 @@ def attempts(job: TrainJob) -> list[Path]:
     return list((job.work_dir / "attempts").iterdir())
 
 
-def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnCluster, start_flow: StartFlow) -> None:
+def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnCluster, start_flow: StartFlow):
     job = on_cluster(num_hosts=2)
     with start_flow(job) as flow:
         flow.kill()
@@ -111,9 +111,7 @@ def test_a_flow_killed_and_started_again_follows_the_job_it_left(on_cluster: OnC
     assert len(attempts(job)) == 1
 
 
-def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(
-    on_cluster: OnCluster, start_flow: StartFlow
-) -> None:
+def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluster: OnCluster, start_flow: StartFlow):
     job = on_cluster(num_epochs=200)
     with start_flow(job) as flow:
         flow.send_signal(signal.SIGTERM)
@@ -123,7 +121,7 @@ def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(
     assert "a checkpoint was saved" in told
 
 
-def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster) -> None:
+def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster):
     job = on_cluster(num_epochs=20)
 
     class Killer:
@@ -148,13 +146,13 @@ def kill_host(job: TrainJob) -> None:
                     one.kill()
 
 
-def test_an_error_of_the_training_is_the_launchers_error(on_cluster: OnCluster) -> None:
+def test_an_error_of_the_training_is_the_launchers_error(on_cluster: OnCluster):
     job = on_cluster().model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"^embedded name 'nobody' is unknown.*\(job stillhouse-sft-"):
         train(job, NoProgress())
 
 
-def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(on_cluster: OnCluster) -> None:
+def test_a_cluster_that_does_not_answer_is_told_of_by_its_setting(on_cluster: OnCluster):
     job = on_cluster()
     runtime = job.runtime.model_copy(update={"ray_address": f"http://127.0.0.1:{free_port()}"})
     with pytest.raises(ConfigError, match=r"runtime\.ray_address: no Ray cluster answers at http://127\.0\.0\.1"):
