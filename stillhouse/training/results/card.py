@@ -41,16 +41,18 @@ def write_card(
         StoreError: it cannot be written to.
     """
     record, adapter = read_record(folder), read_adapter(folder)
+    stated = "None is stated." if license_id is None else f"{code(license_id)}, as far as that is its author's to give."
     parts = [
         f"---\n{_front_matter(record, adapter, license_id)}\n---\n",
         f"# {_title(record)}\n",
         _summary(record, adapter),
-        *loading_section(adapter, has_merged=(folder / MERGED_FOLDER).is_dir()),
+        *_loading_section(adapter, has_merged=(folder / MERGED_FOLDER).is_dir()),
         *evaluation_section(evaluations or {}),
         *training_section(folder, record, adapter),
         *data_section(folder, record),
         *config_section(record),
-        *_license_section(license_id),
+        "## License\n",
+        f"{stated} The student derives from its base and from what the teacher said, whose terms apply too.\n",
     ]
     write_atomic(folder / CARD_FILE, "\n".join(parts).encode("utf-8"))
 
@@ -106,12 +108,6 @@ def _teachers(record: StudentRecord) -> list[str]:
     return list(dict.fromkeys(teacher for stage in record.stages for teacher in stage.teachers))
 
 
-def _license_section(license_id: str | None) -> Iterator[str]:
-    yield "## License\n"
-    stated = "None is stated." if license_id is None else f"{code(license_id)}, as far as that is its author's to give."
-    yield f"{stated} The student derives from its base and from what the teacher said, whose terms apply too.\n"
-
-
 _VLLM_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Choices of vLLM's `--max-lora-rank` (vllm/config/lora.py)."""
 _EMBEDDED: Final = "embedded:"
@@ -125,13 +121,8 @@ print(tokenizer.decode(completion, skip_special_tokens=True))
 _FOLDER: Final = 'folder = "."  # this folder, or its name on the hub\n'
 
 
-def loading_section(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
-    """How to load the student with transformers and peft, vLLM and Stillhouse.
-
-    Args:
-        adapter: the student's adapter; None for full weights.
-        has_merged: whether the folder also holds the merged weights of the adapter.
-    """
+def _loading_section(adapter: Adapter | None, *, has_merged: bool) -> Iterator[str]:
+    """How to load the student with transformers and peft, vLLM and Stillhouse."""
     yield "## Use\n"
     yield "With transformers" + (":\n" if adapter is None else " and peft:\n")
     yield fenced("python", _python(adapter))
@@ -143,10 +134,23 @@ def loading_section(adapter: Adapter | None, *, has_merged: bool) -> Iterator[st
 
 def _python(adapter: Adapter | None) -> str:
     if adapter is None:
-        return (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            f'{_FOLDER}model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n{_GENERATE}'
+        imports = ["from transformers import AutoModelForCausalLM, AutoTokenizer"]
+        loading = 'model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
+    elif adapter.base.startswith(_EMBEDDED):
+        imports = [
+            "from peft import PeftModel",
+            "from stillhouse.embedded import embedded_path",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        ]
+        path = f'embedded_path("{adapter.base.removeprefix(_EMBEDDED)}")'
+        loading = (
+            f'base = AutoModelForCausalLM.from_pretrained({path}, dtype="auto")\n'
+            "model = PeftModel.from_pretrained(base, folder)\n"
         )
+    else:
+        imports = ["from peft import AutoPeftModelForCausalLM", "from transformers import AutoTokenizer"]
+        loading = 'model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")\n'
+    return "\n".join(imports) + f"\n\n{_FOLDER}{loading}{_GENERATE}"
     if adapter.base.startswith(_EMBEDDED):
         name = adapter.base.removeprefix(_EMBEDDED)
         return (

@@ -32,11 +32,11 @@ def export_student(
     license_id: str | None = None,
     copy: Callable[[str, str], Any] = shutil.copyfile,
 ) -> None:
-    """Writes a student to `output`, with a new card and a record without paths of this machine.
+    """Writes a student to the new folder `output`, with a new card and a record without paths of this machine.
 
     Args:
         folder: a student's folder.
-        output: a new folder, created atomically.
+        output: created atomically.
         merge: write merged weights instead of the adapter.
         evaluations: as `write_card`.
         license_id: as `write_card`.

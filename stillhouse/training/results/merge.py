@@ -54,11 +54,6 @@ class MergeCheck:
 def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> MergeCheck:
     """Writes the merged weights in the base's type, as safetensors with config and generation config.
 
-    Args:
-        folder: an adapter's folder, as peft writes it; its base is a model ref.
-        output: the folder to fill.
-        rows: token ids of rendered conversations; the first 256 tokens of the first four are compared.
-
     Raises:
         ConfigError: `folder` holds no adapter, or its base cannot be loaded, is stored quantised, or is of another type
             than float32, float16 and bfloat16.
@@ -89,10 +84,7 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
         logger.warning(
             "%s: the adapter changes the logits by %.2g, and rounding the merged weights to %s changes them by %.2g: "
             "most of what was learnt is lost in them. Use the adapter",
-            folder,
-            effect,
-            _name(dtype),
-            seen,
+            *(folder, effect, _name(dtype), seen),
         )
     return MergeCheck(_name(dtype), sum(map(len, rows)), seen, TOLERANCE[dtype], effect)
 
@@ -100,9 +92,7 @@ def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> Mer
 def difference(seen: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """Root mean square of `seen - expected`, as a share of the standard deviation of `expected` over the vocabulary.
 
-    Args:
-        seen: logits [T, V] of each row.
-        expected: the same of the model compared with.
+    Both are logits [T, V] of each row.
     """
     squares = torch.cat([(a - b).square().flatten() for a, b in zip(seen, expected, strict=True)])
     return (squares.mean() / torch.cat([b.var(-1) for b in expected]).mean()).sqrt().item()

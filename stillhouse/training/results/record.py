@@ -52,11 +52,7 @@ class StudentRecord(BaseModel):
         return [*(self.before.stages if self.before else ()), self]
 
     def write(self, folder: Path) -> None:
-        """Writes it into a student's folder.
-
-        Raises:
-            StoreError: the folder cannot be written to.
-        """
+        """Writes it into a student's folder."""
         write_atomic(folder / STUDENT_FILE, self.model_dump_json(indent=1, exclude_defaults=True).encode())
 
 
@@ -69,27 +65,20 @@ def read_record(folder: Path) -> StudentRecord:
     path = folder / STUDENT_FILE
     try:
         return StudentRecord.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-
-
-def _unreadable(path: Path, problem: str) -> InputError:
-    return InputError(
-        f"{path}: cannot be read as the record of a student: {problem}; expected the folder of a student that "
-        "Stillhouse trained"
-    )
+    except (OSError, ValidationError) as error:
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        else:
+            problem = str(error.strerror)
+        raise InputError(
+            f"{path}: cannot be read as the record of a student: {problem}; expected the folder of a student that "
+            "Stillhouse trained"
+        ) from error
 
 
 def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
     """The record of a training that has ended.
-
-    Args:
-        job: the training.
-        base: model ref of the weights below the adapter, or of those that training started from.
-        facts: results of the trainer.
 
     Raises:
         InputError: the data or an earlier student's record cannot be read.
@@ -114,20 +103,18 @@ def _data(job: TrainJob, config: JsonObject) -> JsonObject:
     if job.dataset_folder is None:
         return {}
     artifact = artifact_in(job.dataset_folder)
-    return {
-        "fingerprint": config.get("dataset") if artifact is None else artifact.fingerprint,
-        **_totals(job.dataset_folder / "train.parquet"),
-    }
-
-
-def _totals(train: Path) -> JsonObject:
     rows, tokens, supervised = 0, 0, 0
-    for batch in iter_columns(train, ["num_tokens", "num_supervised_tokens"]):
+    for batch in iter_columns(job.dataset_folder / "train.parquet", ["num_tokens", "num_supervised_tokens"]):
         rows += batch.num_rows
         # Null where rows were not rendered.
         tokens += pc.sum(batch.column(0)).as_py() or 0
         supervised += pc.sum(batch.column(1)).as_py() or 0
-    return {"rows": rows, "tokens": tokens or None, "supervised_tokens": supervised or None}
+    return {
+        "fingerprint": config.get("dataset") if artifact is None else artifact.fingerprint,
+        "rows": rows,
+        "tokens": tokens or None,
+        "supervised_tokens": supervised or None,
+    }
 
 
 def _scoring(settings: OnPolicyConfig, config: JsonObject) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from stillhouse.chat.template import render
@@ -25,15 +24,14 @@ from stillhouse.types import JsonObject, Message
 logger = logging.getLogger(__name__)
 
 _NUM_PROBES: Final = 4
+"""Prompts of the embedded task, as the student's template renders them, on which merged weights are checked."""
 
 
 def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
     """Completes `job.output_dir`, which holds the weights and tokenizer.
 
-    Args:
-        job: the training, whose work folder holds the metrics.
-        base: model ref of the weights below the adapter, or of those that training started from.
-        facts: results of the trainer.
+    `base` is the model ref of the weights below the adapter, or of those that training started from; `facts` are the
+    trainer's.
 
     Raises:
         InputError: data or an earlier student's record cannot be read.
@@ -53,11 +51,7 @@ def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
 
 
 def fill_merged(folder: Path, output: Path) -> None:
-    """Writes the merged and checked weights of an adapter as a complete student's folder.
-
-    Args:
-        folder: an adapter's, with its tokenizer.
-        output: an empty folder.
+    """Fills the empty folder `output` with the merged and checked weights of the adapter in `folder`: a whole student.
 
     Raises:
         ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
@@ -67,7 +61,10 @@ def fill_merged(folder: Path, output: Path) -> None:
     # Its progress bars would interleave with the caller's output.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))
-    check = merge_into(folder, output, _probes(tokenizer))
+    lines = embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()[:_NUM_PROBES]
+    conversations: list[list[Message]] = [[{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines]
+    probes = [render(tokenizer, messages, None, add_generation_prompt=True) for messages in conversations]
+    check = merge_into(folder, output, probes)
     tokenizer.save_pretrained(output)
     for name in (METRICS_FILE, DATASET_CARD_FILE):
         _copy(folder / name, output / name)
@@ -75,18 +72,8 @@ def fill_merged(folder: Path, output: Path) -> None:
     write_card(output)
     logger.info(
         "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %g expected",
-        folder,
-        check.dtype,
-        check.difference,
-        check.tolerance,
+        *(folder, check.dtype, check.difference, check.tolerance),
     )
-
-
-def _probes(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Prompts of the embedded task as the student's template renders them."""
-    lines = embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()[:_NUM_PROBES]
-    conversations: list[list[Message]] = [[{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines]
-    return [render(tokenizer, messages, None, add_generation_prompt=True) for messages in conversations]
 
 
 def _copy(source: Path, target: Path) -> None:

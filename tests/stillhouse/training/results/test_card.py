@@ -50,7 +50,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_the_card_tells_what_was_trained_on_what_and_how_it_went(make_student: MakeStudent) -> None:
+def test_the_card_tells_what_was_trained_on_what_and_how_it_went(make_student: MakeStudent):
     folder = make_student(use_rslora=True)
     rows = rows_of(card(folder))
     data = read_record(folder).data
@@ -76,7 +76,7 @@ def test_the_card_tells_what_was_trained_on_what_and_how_it_went(make_student: M
     assert "# Teacher trajectories" in (folder / "dataset-card.md").read_text()
 
 
-def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeStudent, tmp_path: Path) -> None:
+def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeStudent, tmp_path: Path):
     folder = make_student()
     first = card(folder)
     other = Path(shutil.copytree(folder, tmp_path / "elsewhere"))
@@ -87,7 +87,7 @@ def test_equal_students_have_equal_cards_that_name_no_place(make_student: MakeSt
 
 def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     make_student: MakeStudent, tmp_path: Path
-) -> None:
+):
     data = ModelCard.load(make_student(use_dora=True) / "README.md").data
     assert (data.library_name, data.pipeline_tag, data.base_model, data.license) == (
         "peft",
@@ -112,7 +112,7 @@ def test_the_front_matter_is_valid_and_names_a_base_only_where_the_hub_knows_it(
     assert "vllm serve org/tuned --enable-lora --max-lora-rank 8" in card(tmp_path)
 
 
-def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path: Path) -> None:
+def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path: Path):
     config = {"student_ref": "sft@1", "student": STUDENT, "on_policy": {"seed": 1, "teacher": "/models/big"}}
     data = {"fingerprint": "f" * 8, "rows": 1800}
     second = record(
@@ -141,7 +141,7 @@ def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path
         ({"use_dora": True}, "vLLM does not load DoRA adapters"),
     ],
 )
-def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], told: str) -> None:
+def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], told: str):
     folder = make_student(**options)
     assert told in card(folder)
     # What vLLM reads of an adapter's config, and what it refuses (vllm/lora/peft_helper.py).
@@ -152,7 +152,7 @@ def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dic
     assert config["use_dora"] is ("use_dora" in options)
 
 
-def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(make_student: MakeStudent) -> None:
+def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(make_student: MakeStudent):
     folder = make_student(merge=True, use_dora=True)
     assert "stillhouse publish" not in card(folder)
     assert "vllm serve merged" in card(folder)
@@ -163,7 +163,7 @@ def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(
     assert re.match(r"float32; their logits differ from .* by \S+e-0[67] of .* 0\.0001 .* from the base's", told)
 
 
-def test_a_folder_that_is_no_student_is_told_of(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_student_is_told_of(tmp_path: Path):
     with pytest.raises(InputError, match=r"student\.json: cannot be read as the record of a student"):
         write_card(tmp_path)
     record().write(tmp_path)
@@ -184,9 +184,7 @@ assert not any(name.partition(".")[0] == "stillhouse" for name in sys.modules)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [".", "merged"])
-def test_the_code_in_the_card_loads_what_stillhouse_serves(
-    make_student: Callable[..., Path], rows: Rows, part: str
-) -> None:
+def test_the_code_in_the_card_loads_what_stillhouse_serves(make_student: MakeStudent, rows: Rows, part: str):
     folder = make_student(merge=True, use_dora=True) / part
     (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     code = program + _LOGITS.format(row=rows[0])
@@ -199,7 +197,7 @@ def test_the_code_in_the_card_loads_what_stillhouse_serves(
 
 
 @pytest.mark.slow
-def test_adapter_and_merged_weights_answer_the_same_over_http(make_student: Callable[..., Path]) -> None:
+def test_adapter_and_merged_weights_answer_the_same_over_http(make_student: MakeStudent):
     folder = make_student(merge=True)
     question = [{"role": "user", "content": "How much are 3 kettles at 12 coins?"}]
     answers = []

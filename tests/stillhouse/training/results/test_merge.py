@@ -29,7 +29,7 @@ def logits(folder: Path, loader: type, rows: Rows) -> list[torch.Tensor]:
 )
 def test_merged_weights_answer_as_base_and_adapter_do(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, options: dict[str, object]
-) -> None:
+):
     folder = make_adapter(**options)
     check = merge_into(folder, tmp_path / "merged", rows)
     expected = logits(folder, AutoPeftModelForCausalLM, rows)
@@ -48,7 +48,7 @@ def test_merged_weights_answer_as_base_and_adapter_do(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_merged_weights_are_summed_in_float32_and_rounded_once_to_the_type_of_the_base(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, dtype: torch.dtype
-) -> None:
+):
     folder = make_adapter(dtype)
     check = merge_into(folder, tmp_path / "merged", rows)
     base = load_file(tmp_path / "base/model.safetensors")
@@ -66,7 +66,7 @@ def test_merged_weights_are_summed_in_float32_and_rounded_once_to_the_type_of_th
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
 def test_an_adapter_at_one_end_of_tied_weights_unties_them(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, target: str
-) -> None:
+):
     folder = make_adapter(target_modules=["q_proj", target])
     check = merge_into(folder, tmp_path / "merged", rows)
     expected = logits(folder, AutoPeftModelForCausalLM, rows)
@@ -77,7 +77,7 @@ def test_an_adapter_at_one_end_of_tied_weights_unties_them(
 
 def test_weights_that_answer_otherwise_are_an_error_with_the_difference(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path
-) -> None:
+):
     folder = make_adapter()
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
@@ -89,7 +89,7 @@ def test_weights_that_answer_otherwise_are_an_error_with_the_difference(
 
 def test_an_adapter_too_weak_for_the_type_of_the_base_is_told_of(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     with caplog.at_level(logging.WARNING):
         check = merge_into(make_adapter(torch.bfloat16, scale=1e-4), tmp_path / "merged", rows)
     assert check.difference > check.effect / 2
@@ -98,7 +98,7 @@ def test_an_adapter_too_weak_for_the_type_of_the_base_is_told_of(
 
 def test_a_folder_without_an_adapter_and_a_quantised_base_are_refused(
     make_adapter: MakeAdapter, rows: Rows, tmp_path: Path
-) -> None:
+):
     folder = make_adapter()
     with pytest.raises(ConfigError, match=r"no adapter_config\.json"):
         merge_into(tmp_path / "base", tmp_path / "merged", rows)

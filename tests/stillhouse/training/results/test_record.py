@@ -23,9 +23,7 @@ def sft_job(tmp_path: Path, dataset_folder: Path | None, **sft: object) -> Train
     )
 
 
-def test_a_dataset_is_known_by_its_artifact_and_counted_where_it_is_trained_on(
-    dataset_folder: Path, tmp_path: Path
-) -> None:
+def test_a_dataset_is_known_by_its_artifact_and_counted_where_it_is_trained_on(dataset_folder: Path, tmp_path: Path):
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
         for name in ("train.parquet", "validation.parquet"):
             (folder / name).write_bytes((dataset_folder / name).read_bytes())
@@ -41,7 +39,7 @@ def test_a_dataset_is_known_by_its_artifact_and_counted_where_it_is_trained_on(
     assert record.before is None
 
 
-def test_a_training_on_other_conversations_alone_has_no_dataset(dataset_folder: Path, tmp_path: Path) -> None:
+def test_a_training_on_other_conversations_alone_has_no_dataset(dataset_folder: Path, tmp_path: Path):
     source = SftSource(path=str(dataset_folder / "train.parquet"))
     record = record_of(sft_job(tmp_path, None, dataset_weight=0.0, sources=[source]), "embedded:student", {})
     assert (record.data, record.teachers) == ({}, ())
@@ -50,7 +48,7 @@ def test_a_training_on_other_conversations_alone_has_no_dataset(dataset_folder: 
 
 def test_a_student_trained_on_keeps_the_record_of_where_it_started(
     dataset_folder: Path, prompts_file: Path, tmp_path: Path, tiny_model: str
-) -> None:
+):
     first = record_of(sft_job(tmp_path, dataset_folder), "embedded:student", {"steps": 3})
     start = tmp_path / "sft"
     start.mkdir()
@@ -73,7 +71,7 @@ def test_a_student_trained_on_keeps_the_record_of_where_it_started(
     assert teacher.startswith(f"{Path(tiny_model).name}@")
 
 
-def test_a_record_that_cannot_be_read_is_told_of_with_what_was_expected(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_told_of_with_what_was_expected(tmp_path: Path):
     (tmp_path / "student.json").write_text(json.dumps({"method": "magic"}))
     with pytest.raises(InputError, match=r"student\.json: .*method.*expected the folder of a student"):
         read_record(tmp_path)
