@@ -26,15 +26,9 @@ from stillhouse.types import JsonObject, Sample
 
 
 class Sft:
-    """The method `sft`.
+    """The method `sft`: learns from `train` in `order`, source by source, and measures on `validation`.
 
-    Args:
-        train: samples to learn from, source by source.
-        validation: samples to measure on; may be empty.
-        order: the rows of `train` of each step.
-        token_bytes: bytes of text of each token id.
-        config: the loss.
-        facts: counts of rows that were truncated or dropped.
+    `token_bytes` are the bytes of text of each token id, `facts` the counts of rows that were truncated or dropped.
     """
 
     name = "sft"
@@ -91,16 +85,12 @@ class Sft:
         if config.z_loss:
             losses_N = losses_N + z_loss(scores.log_normalisers_N, config.z_loss)
         nll_N = -scores.logprobs_N.detach()
+        self._bytes_V = self._bytes_V.to(nll_N.device)
         return TokenLosses(
             losses_N,
             means={"nll": nll_N, "token_accuracy": scores.is_top_N.to(nll_N.dtype)},
-            ratios={"bits_per_byte": (nll_N / math.log(2), self._bytes_of(scores.targets_N).to(nll_N.dtype))},
+            ratios={"bits_per_byte": (nll_N / math.log(2), self._bytes_V[scores.targets_N].to(nll_N.dtype))},
         )
-
-    def _bytes_of(self, targets_N: Tensor) -> Tensor:
-        if self._bytes_V.device != targets_N.device:
-            self._bytes_V = self._bytes_V.to(targets_N.device)
-        return self._bytes_V[targets_N]
 
 
 def load_sft(
@@ -113,16 +103,7 @@ def load_sft(
     num_processes: int | None,
     ranks: Ranks,
 ) -> Sft:
-    """The method over a dataset artifact and the config's sources; collective.
-
-    Args:
-        dataset_folder: the run's dataset; None where the config trains on `sources` alone.
-        tokenizer: the student's.
-        config: sources and loss.
-        max_length: most tokens of a sample.
-        work_dir: of the job; keeps the rendered samples.
-        num_processes: as `render_chunks`.
-        ranks: the processes that train together.
+    """The method over a dataset artifact, if there is one, and the config's sources; collective.
 
     Raises:
         ConfigError, InputError, StoreError, TrainingError: as `load_data`.

@@ -72,11 +72,7 @@ class RenderedChunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[SftSource]) -> Iterator[Chunk]:
-    """All rows of all sources, in order.
-
-    Raises:
-        ConfigError, InputError: as `read_source_rows`.
-    """
+    """All rows of all sources, in order; raises as `read_source_rows`."""
     for number, source in enumerate(sources):
         rows = read_source_rows(source)
         while chunk_rows := list(islice(rows, _CHUNK_ROWS)):

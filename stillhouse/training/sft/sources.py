@@ -66,21 +66,18 @@ def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
         InputError: the source is missing or unreadable.
     """
     if source.path.startswith(HUGGING_FACE):
-        yield from _train(_hugging_face_rows(source))
-        return
-    path = _path_of(source)
-    if path.is_dir():
+        rows = _hugging_face_rows(source)
+    elif (path := _path_of(source)).is_dir():
         for split, file in _dataset_files(path).items():
             for number, row in enumerate(read_file(file, _DATASET_COLUMNS)):
                 yield SplitRow(split, SourceRow(f"{file}, row {number}", row))
+        return
     elif path.suffix.lower() == ".parquet":
-        yield from _train(_parquet_rows(path))
+        rows = _parquet_rows(path)
     else:
-        yield from _train(read_source(PromptsConfig(source=str(path), format="jsonl")))
-
-
-def _train(rows: Iterator[SourceRow]) -> Iterator[SplitRow]:
-    return (SplitRow("train", row) for row in rows)
+        rows = read_source(PromptsConfig(source=str(path), format="jsonl"))
+    for source_row in rows:
+        yield SplitRow("train", source_row)
 
 
 def _path_of(source: SftSource) -> Path:

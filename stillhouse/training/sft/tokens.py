@@ -87,13 +87,7 @@ def load_data(
 ) -> SftData:
     """The samples of all sources, rendered by the first process unless an earlier attempt did; collective.
 
-    Args:
-        sources: sources to train on.
-        tokenizer: the student's.
-        rendering: how rows become samples.
-        work_dir: of the job; holds the files under `tokens/`.
-        num_processes: as `render_chunks`.
-        ranks: the processes that train together.
+    `work_dir` is the job's and holds the files under `tokens/`; `num_processes` is as in `render_chunks`.
 
     Raises:
         ConfigError, InputError: a source or a row cannot be trained on, or a source has no row to train on.

@@ -25,13 +25,9 @@ _worker: tuple[PreTrainedTokenizerBase, Rendering] | None = None
 def render_chunks(
     tokenizer: PreTrainedTokenizerBase, chunks: Iterable[Chunk], rendering: Rendering, num_processes: int | None
 ) -> Iterator[RenderedChunk]:
-    """`render_chunk` of each, in order, whatever the number of processes.
+    """`render_chunk` of each, in order, whatever the number of processes; the chunks are read lazily.
 
-    Args:
-        tokenizer: the student's.
-        chunks: read lazily.
-        rendering: how rows become samples.
-        num_processes: 1 renders in this process; None takes one for each core where there are enough chunks.
+    `num_processes` 1 renders in this process; None takes one for each core where there are enough chunks.
 
     Raises:
         InputError: as `render_chunk`.

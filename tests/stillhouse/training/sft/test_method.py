@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import SftConfig, StudentConfig
@@ -34,13 +34,11 @@ def sft(tmp_path: Path, dataset_folder: Path) -> Sft:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
+def tokenizer() -> Tokenizer:
     return load_tokenizer("embedded:student")
 
 
-def test_exactly_what_the_assistant_said_is_supervised(
-    tmp_path: Path, dataset_folder: Path, tokenizer: PreTrainedTokenizerBase
-):
+def test_exactly_what_the_assistant_said_is_supervised(tmp_path: Path, dataset_folder: Path, tokenizer: Tokenizer):
     rows = list(read_rows(dataset_folder, "train"))
     sft = load(tmp_path, dataset_folder, SftConfig(batch_size=len(rows), num_epochs=1))
     by_prompt = {sample.prompt_id: sample for sample in sft.batch(0).samples}
@@ -110,7 +108,7 @@ def places(sample: Sample) -> torch.Tensor:
 
 
 def test_validation_measures_each_target_once(
-    sft: Sft, tiny_model: str, full_student: StudentConfig, tokenizer: PreTrainedTokenizerBase
+    sft: Sft, tiny_model: str, full_student: StudentConfig, tokenizer: Tokenizer
 ):
     assert sft.validation
     figures, logprobs = measured(sft, tiny_model, full_student)

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -17,7 +17,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
+def tokenizer() -> Tokenizer:
     return load_tokenizer("embedded:student")
 
 
@@ -27,7 +27,7 @@ def talk(*texts: str) -> list[dict[str, Any]]:
 
 
 def rendered(
-    tokenizer: PreTrainedTokenizerBase, *conversations: Any, rendering: Rendering = ALL, share: float = 0.0
+    tokenizer: Tokenizer, *conversations: Any, rendering: Rendering = ALL, share: float = 0.0
 ) -> RenderedChunk:
     rows = [
         SplitRow("train", SourceRow(f"file, row {number}", {"messages": messages}))
@@ -36,7 +36,7 @@ def rendered(
     return render_chunk(tokenizer, Chunk(0, share, rows), rendering)
 
 
-def learnt(tokenizer: PreTrainedTokenizerBase, chunk: RenderedChunk) -> list[str]:
+def learnt(tokenizer: Tokenizer, chunk: RenderedChunk) -> list[str]:
     rows = chunk.batches["train"].to_pylist()
     return [
         tokenizer.decode([token for token, trained in zip(row["token_ids"], row["loss_mask"], strict=True) if trained])
@@ -44,7 +44,7 @@ def learnt(tokenizer: PreTrainedTokenizerBase, chunk: RenderedChunk) -> list[str
     ]
 
 
-def test_samples_are_those_of_the_conversation_up_to_their_last_target(tokenizer: PreTrainedTokenizerBase):
+def test_samples_are_those_of_the_conversation_up_to_their_last_target(tokenizer: Tokenizer):
     messages: Any = [*talk("q", "a", "r", "b"), {"role": "user", "content": "unanswered"}]
     (row,) = rendered(tokenizer, messages).batches["train"].to_pylist()
     ((ids, mask),) = render_samples(tokenizer, messages, None)
@@ -69,7 +69,7 @@ def test_a_row_gives_several_samples_where_the_template_renders_history_another_
     assert chunk.counts == {"rows": 2, "repeated_tokens": len(tokenizer(f"q{END}{END}r{END}")["input_ids"])}
 
 
-def test_long_rows_are_cut_and_counted_and_may_have_nothing_left(tokenizer: PreTrainedTokenizerBase):
+def test_long_rows_are_cut_and_counted_and_may_have_nothing_left(tokenizer: Tokenizer):
     long, longer = talk("q", "a" * 300), talk("q" * 300, "a")
     chunk = rendered(tokenizer, long, longer, talk("q", "b"), rendering=Rendering(60, "truncate", ALL.parts))
     rows = chunk.batches["train"].to_pylist()
@@ -78,20 +78,20 @@ def test_long_rows_are_cut_and_counted_and_may_have_nothing_left(tokenizer: PreT
     assert chunk.counts == {"rows": 3, "truncated": 2, "repeated_tokens": 0}
 
 
-def test_long_rows_are_dropped_whole_where_that_is_asked_for(tokenizer: PreTrainedTokenizerBase):
+def test_long_rows_are_dropped_whole_where_that_is_asked_for(tokenizer: Tokenizer):
     long = talk("q", "a", "q", "a" * 300)
     chunk = rendered(tokenizer, long, talk("q", "b"), rendering=Rendering(60, "drop", ALL.parts))
     assert learnt(tokenizer, chunk) == ["b" + END]
     assert chunk.counts == {"rows": 2, "dropped": 1, "repeated_tokens": 0}
 
 
-def test_a_row_as_long_as_allowed_is_whole(tokenizer: PreTrainedTokenizerBase):
+def test_a_row_as_long_as_allowed_is_whole(tokenizer: Tokenizer):
     length = len(rendered(tokenizer, talk("q", "a")).batches["train"].to_pylist()[0]["token_ids"])
     chunk = rendered(tokenizer, talk("q", "a"), rendering=Rendering(length, "drop", ALL.parts))
     assert learnt(tokenizer, chunk) == ["a" + END]
 
 
-def test_rows_without_what_is_learnt_are_left_out_and_counted(tokenizer: PreTrainedTokenizerBase):
+def test_rows_without_what_is_learnt_are_left_out_and_counted(tokenizer: Tokenizer):
     calling: Any = [talk("q")[0], {"role": "assistant", "content": "hm", "tool_calls": [CALL]}]
     calls_alone = Rendering.of(SftConfig(train_on_text=False, train_on_reasoning=False), 512)
     chunk = rendered(tokenizer, talk("q", "a"), calling, rendering=calls_alone)
@@ -100,13 +100,13 @@ def test_rows_without_what_is_learnt_are_left_out_and_counted(tokenizer: PreTrai
     assert chunk.counts["unlearnt"] == 1
 
 
-def test_a_message_of_weight_zero_is_read_and_not_learnt(tokenizer: PreTrainedTokenizerBase):
+def test_a_message_of_weight_zero_is_read_and_not_learnt(tokenizer: Tokenizer):
     messages = talk("q", "a", "r", "b")
     messages[1]["weight"] = 0
     assert learnt(tokenizer, rendered(tokenizer, messages)) == ["b" + END]
 
 
-def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: PreTrainedTokenizerBase):
+def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: Tokenizer):
     conversations = [talk(f"q{number % 40}", f"a{number}") for number in range(80)]
     chunk = rendered(tokenizer, *conversations, share=0.4)
     validating = chunk.batches["validation"].column("prompt_id").to_pylist()
@@ -130,6 +130,6 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: Pr
         ),
     ],
 )
-def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: PreTrainedTokenizerBase, messages: Any, told: str):
+def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: Tokenizer, messages: Any, told: str):
     with pytest.raises(InputError, match=told):
         rendered(tokenizer, talk("q", "a"), messages)

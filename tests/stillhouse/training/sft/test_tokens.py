@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from stillhouse.chat.samples import render_samples
 from stillhouse.chat.tokenizer import load_tokenizer
@@ -19,7 +19,7 @@ ALONE = Ranks.single(torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
+def tokenizer() -> Tokenizer:
     return load_tokenizer("embedded:student")
 
 
@@ -37,7 +37,7 @@ def write(path: Path, rows: list[list[dict[str, Any]]], **options: Any) -> SftSo
 
 def load(
     work_dir: Path,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     *sources: SftSource,
     rendering: Rendering = RENDERING,
     num_processes: int | None = None,
@@ -50,7 +50,7 @@ def files(work_dir: Path) -> dict[str, bytes]:
     return {str(path.relative_to(work_dir)): path.read_bytes() for path in work_dir.rglob("*") if path.is_file()}
 
 
-def test_samples_stand_source_by_source_in_the_order_of_their_rows(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+def test_samples_stand_source_by_source_in_the_order_of_their_rows(tmp_path: Path, tokenizer: Tokenizer):
     one, other = conversations(300), conversations(5, "b")
     data = load(tmp_path / "w", tokenizer, write(tmp_path / "a.jsonl", one), write(tmp_path / "b.jsonl", other))
     assert data.num_train == (300, 5)
@@ -65,7 +65,7 @@ def test_samples_stand_source_by_source_in_the_order_of_their_rows(tmp_path: Pat
     assert [sample.tag for sample in data.train[298:302]] == ["a", "a", "b", "b"]
 
 
-def test_files_are_the_same_whatever_the_number_of_processes(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+def test_files_are_the_same_whatever_the_number_of_processes(tmp_path: Path, tokenizer: Tokenizer):
     sources = (
         write(tmp_path / "a.jsonl", conversations(1100), validation_share=0.3),
         write(tmp_path / "b.jsonl", conversations(300, "b")),
@@ -78,9 +78,7 @@ def test_files_are_the_same_whatever_the_number_of_processes(tmp_path: Path, tok
     ]  # fmt: skip
 
 
-def test_a_continued_job_reads_what_was_rendered_and_other_settings_render_again(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-):
+def test_a_continued_job_reads_what_was_rendered_and_other_settings_render_again(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", conversations(10))
     work = tmp_path / "w"
     load(work, tokenizer, source)
@@ -94,34 +92,32 @@ def test_a_continued_job_reads_what_was_rendered_and_other_settings_render_again
     assert len(list((work / "tokens").iterdir())) == 4
 
 
-def test_the_split_is_that_of_the_source(tmp_path: Path, tokenizer: PreTrainedTokenizerBase, dataset_folder: Path):
+def test_the_split_is_that_of_the_source(tmp_path: Path, tokenizer: Tokenizer, dataset_folder: Path):
     data = load(tmp_path / "w", tokenizer, SftSource(path=str(dataset_folder)))
     assert len(data.validation) > 0
     assert not {sample.prompt_id for sample in data.train} & {sample.prompt_id for sample in data.validation}
 
 
-def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", [*conversations(300), []])
     with pytest.raises(InputError, match=r"a\.jsonl, line 301: expected messages to be a list that is not empty"):
         load(tmp_path / "w", tokenizer, source)
     assert files(tmp_path / "w") == {}
 
 
-def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-):
+def test_a_source_that_leaves_nothing_to_train_on_is_named_with_the_counts(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", conversations(3))
     with pytest.raises(InputError, match=r"a\.jsonl: no row is left to train on; of 3 rows .* 3 too long"):
         load(tmp_path / "w", tokenizer, source, rendering=Rendering(5, "drop", RENDERING.parts))
 
 
-def test_an_empty_source_among_others_is_named(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+def test_an_empty_source_among_others_is_named(tmp_path: Path, tokenizer: Tokenizer):
     sources = write(tmp_path / "a.jsonl", conversations(3)), write(tmp_path / "b.jsonl", [])
     with pytest.raises(InputError, match=r"b\.jsonl holds no row; expected conversations"):
         load(tmp_path / "w", tokenizer, *sources)
 
 
-def test_a_process_that_sees_another_work_folder_says_so(tmp_path: Path, tokenizer: PreTrainedTokenizerBase):
+def test_a_process_that_sees_another_work_folder_says_so(tmp_path: Path, tokenizer: Tokenizer):
     source = write(tmp_path / "a.jsonl", conversations(3))
     second = Ranks(1, 1, torch.device("cpu"))
     with pytest.raises(TrainingError, match=r"expected hosts that train together to share runtime\.store"):
