@@ -17,9 +17,6 @@ class InterruptOnSigterm:
     """While entered, SIGTERM raises `Interrupted` in the main thread, at once or at the end of a `deferred` block.
 
     With several ranks only `raise_if_any` raises it: the others would wait for a rank that left alone.
-
-    Args:
-        ranks: the processes that train together.
     """
 
     def __init__(self, ranks: Ranks) -> None:

@@ -37,15 +37,9 @@ _NO_EFFECT: Final = {
     "engine_api_key_env",
 }
 """Fields that affect what a training reports or needs, but not its result."""
-_NO_EFFECT_IN_TEACHERS: Final = (
-    "base_url",
-    "api_key_env",
-    "device",
-    "offload",
-    "batch_tokens",
-    "max_in_flight",
-    "request_timeout_s",
-)
+_NO_EFFECT_IN_TEACHERS: Final = {
+    *("base_url", "api_key_env", "device", "offload", "batch_tokens", "max_in_flight", "request_timeout_s")
+}
 
 
 class TrackingTarget(BaseModel):
@@ -92,12 +86,9 @@ class TrainJob(BaseModel):
 
     @model_validator(mode="after")
     def _method_has_what_it_needs(self) -> Self:
-        needed: tuple[str, ...] = {
-            "sft": ("sft",),
-            "on_policy": ("on_policy", "prompts_file"),
-        }[self.method]
+        needed = {"sft": ["sft"], "on_policy": ["on_policy", "prompts_file"]}[self.method]
         if self.sft is not None and self.sft.dataset_weight > 0.0:
-            needed += ("dataset_folder",)
+            needed.append("dataset_folder")
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
             raise ValueError(f"method {self.method!r} needs {', '.join(missing)}")
@@ -135,10 +126,9 @@ class TrainJob(BaseModel):
         return facts
 
     def _effective(self) -> JsonObject:
-        fields: JsonObject = self.trainer.model_dump(mode="json", exclude=_NO_EFFECT)
-        for teacher in fields.get("teachers", ()):
-            for name in _NO_EFFECT_IN_TEACHERS:
-                del teacher[name]
+        of_teachers = {"teachers": {"__all__": _NO_EFFECT_IN_TEACHERS}}
+        exclude = dict.fromkeys(_NO_EFFECT, True) | (of_teachers if self.method == "on_policy" else {})
+        fields: JsonObject = self.trainer.model_dump(mode="json", exclude=exclude)
         if self.trainer.keep == "last" and self.trainer.early_stopping_patience is None:
             for name in ("checkpoint_every_steps", "validate_every_steps"):
                 del fields[name]

@@ -13,16 +13,11 @@ from torch import Tensor
 def cross_entropy(
     student_logprobs_N: Tensor, mean_logprobs_N: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Losses -(1 - e) log p_student(token) - e mean_v log p_student(v), with e the label smoothing.
+    """Losses -(1 - e) log p_student(token) - e mean_v log p_student(v), with e the label smoothing, below 1.
 
     The cross-entropy to a teacher that gives e to all tokens of the vocabulary alike and the rest to the token (Szegedy
     et al., arXiv 1512.00567, section 7; as torch's `cross_entropy` has it). Without smoothing it is the forward KL from
-    a teacher that is certain of the token.
-
-    Args:
-        student_logprobs_N: log-probability of each token.
-        mean_logprobs_N: mean over the vocabulary of the log-probabilities; needed only for smoothing.
-        label_smoothing: share e of the probability that is spread out, at least 0 and below 1.
+    a teacher that is certain of the token. The means over the vocabulary are needed only for smoothing.
     """
     if label_smoothing == 0.0:
         return -student_logprobs_N
@@ -34,18 +29,14 @@ def cross_entropy(
 def dft(student_logprobs_N: Tensor) -> Tensor:
     """Losses -p_student(token) log p_student(token) with the first factor held fixed.
 
-    Dynamic fine-tuning (Wu et al., arXiv 2508.05629): the gradient of SFT is a policy gradient whose reward
-    is 1 / p_student(token); the factor takes that out, so that improbable tokens no longer dominate.
+    Dynamic fine-tuning (arXiv 2508.05629): the gradient of SFT is a policy gradient with the reward 1 / p_student(token);
+    the factor takes that out, so that improbable tokens no longer dominate.
     """
     return -student_logprobs_N.detach().exp() * student_logprobs_N
 
 
 def z_loss(log_normalisers_N: Tensor, coef: float) -> Tensor:
-    """Losses coef * (log Z)^2 that keep the softmax's normaliser Z near 1.
-
-    PaLM (Chowdhery et al., arXiv 2204.02311, section 5) takes coef = 1e-4; ST-MoE (Zoph et al., arXiv 2202.08906) does
-    the same to its routers.
-    """
+    """Losses coef * (log Z)^2 that keep the softmax's normaliser Z near 1 (PaLM, arXiv 2204.02311, section 5)."""
     return coef * log_normalisers_N.square()
 
 
@@ -117,12 +108,7 @@ def ppo(
 
 
 def cispo(
-    student_logprobs_N: Tensor,
-    sampling_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    *,
-    least: float,
-    largest: float,
+    student_logprobs_N: Tensor, sampling_logprobs_N: Tensor, advantages_N: Tensor, *, least: float, largest: float
 ) -> ClippedLosses:
     """Losses -clip(ratio, least, largest) A log p_student(token) with all but the last factor held fixed.
 
@@ -136,8 +122,7 @@ def cispo(
 def truncated_ratios(ratios_N: Tensor, largest: float) -> Tensor:
     """min(ratio, largest): truncated importance sampling (Ionides 2008).
 
-    The weight of tokens that the trainer would have sampled with another probability than the sampler did. The bias in
-    the expectation of f is at most max|f| E[(ratio - largest)+].
+    The bias in the expectation of f is at most max|f| E[(ratio - largest)+].
     """
     return ratios_N.clamp(max=largest)
 

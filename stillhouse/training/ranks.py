@@ -25,13 +25,7 @@ _TIMEOUT: Final = timedelta(minutes=30)
 
 
 class Ranks:
-    """This process among those that train together.
-
-    Args:
-        rank: number of this process, from 0.
-        size: number of processes.
-        device: where this process computes.
-    """
+    """This process among those that train together: its number, how many there are, and where it computes."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank = rank
@@ -51,8 +45,7 @@ class Ranks:
     def local_microbatches(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
         """This process's microbatches of a step, as `deal_microbatches` deals them; local.
 
-        Args:
-            groups: the samples of each microbatch, the same in every process. A process alone gets them as they are.
+        `groups` are the same in every process; a process alone gets them as they are.
         """
         if self.size == 1:
             return [list(group) for group in groups]
@@ -65,14 +58,6 @@ class Ranks:
         values: list[T | None] = [None] * self.size
         dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
-
-    def broadcast(self, value: T) -> T:
-        """The first process's `value`, in every process."""
-        if self.size == 1:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
 
     def sum_and_max(
         self, sums: Mapping[str, float], maxima: Mapping[str, float]
@@ -108,9 +93,6 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
 
     The group is destroyed only when the block ends well. After an exception the connections stay open until the process
     ends: the others then fail after this one has reported its error.
-
-    Args:
-        device: kind of device; `auto` takes CUDA when there is one. Each process of a host gets its own device.
 
     Raises:
         ConfigError: the host has no CUDA device, or fewer than processes.
@@ -149,10 +131,6 @@ def deal_microbatches(groups: Sequence[Sequence[Sample]], size: int) -> list[lis
     Processes exchange weights and gradients in every microbatch, so each round lasts as long as its longest one. Rounds
     are therefore made of microbatches of similar length, and a microbatch is split where a process would be idle.
 
-    Args:
-        groups: the samples of each microbatch.
-        size: number of processes.
-
     Returns:
         For each process its microbatches, longest first: each one of `groups` or a part of one. Where there are too few
         samples, microbatches without samples fill up.
@@ -179,15 +157,11 @@ def _split(groups: Sequence[Sequence[Sample]], wanted: int) -> list[list[Sample]
         if not divisible:
             break
         index = max(divisible, key=lambda index: _num_tokens(parts[index]))
-        parts[index : index + 1] = _halves(parts[index])
+        halves: list[list[Sample]] = [[], []]
+        for sample in sorted(parts[index], key=lambda sample: len(sample.token_ids), reverse=True):
+            min(halves, key=_num_tokens).append(sample)
+        parts[index : index + 1] = halves
     return parts
-
-
-def _halves(group: Sequence[Sample]) -> list[list[Sample]]:
-    halves: list[list[Sample]] = [[], []]
-    for sample in sorted(group, key=lambda sample: len(sample.token_ids), reverse=True):
-        min(halves, key=_num_tokens).append(sample)
-    return halves
 
 
 def _num_tokens(group: Sequence[Sample]) -> int:

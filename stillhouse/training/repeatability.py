@@ -106,17 +106,12 @@ def use_fast_float32_products() -> bool:
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = matmul.fp32_precision
     matmul.fp32_precision = "bf16"
-    if _is_full_precision():
-        return True
-    matmul.fp32_precision = before
-    return False
-
-
-def _is_full_precision() -> bool:
-    generator = torch.Generator().manual_seed(0)
-    left, right = torch.randn(2, _PROBE_SIZE, _PROBE_SIZE, generator=generator)
+    left, right = torch.randn(2, _PROBE_SIZE, _PROBE_SIZE, generator=torch.Generator().manual_seed(0))
     exact = left.double() @ right.double()
-    return bool((left @ right - exact).abs().max() < _TOLERANCE * exact.abs().max())
+    is_exact = bool((left @ right - exact).abs().max() < _TOLERANCE * exact.abs().max())
+    if not is_exact:
+        matmul.fp32_precision = before
+    return is_exact
 
 
 def _to_hex(state: torch.Tensor) -> str:

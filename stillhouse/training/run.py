@@ -1,8 +1,8 @@
 """A training job from its JSON to the student's folder; runs inside the training process."""
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -17,7 +17,6 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.loop.assembly import build_trainer
 from stillhouse.training.loop.method import Method
 from stillhouse.training.loop.trainer import Measurement
-from stillhouse.training.loop.weights import Weights
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.monitoring.generations import Generations, GreedySampling
@@ -53,14 +52,20 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
     ):
         ranks.barrier()
         make_repeatable(job.trainer.seed, job.runtime.num_threads, ranks.device)
-        student = load_student(job.student_ref, job.student, _loading_device(job, ranks), job.trainer.seed)
+        # Weights that will be sharded are loaded on the CPU; 4-bit weights on their device.
+        is_sharded = ranks.size > 1 and job.student.parameters != "qlora"
+        device = torch.device("cpu") if is_sharded else ranks.device
+        student = load_student(job.student_ref, job.student, device, job.trainer.seed)
         # The same seed until here, so that all ranks hold the same student; dropout and noise differ by rank.
         torch.manual_seed(job.trainer.seed + ranks.rank)
         student.step.noise_alpha = job.student.neftune_alpha if job.method == "sft" else None
-        # The method may sample or score with the running mean of the weights, which the trainer makes.
-        weights = _TrainerWeights()
+
+        def averaged() -> AbstractContextManager[None]:
+            """For methods that sample or score with the running mean of the weights, which the trainer below makes."""
+            return trainer.weights.averaged()
+
         trainer = build_trainer(
-            _method(job, student, ranks, tracked, weights, resources),
+            _method(job, student, ranks, tracked, averaged, resources),
             student,
             job.trainer,
             work_dir=job.work_dir,
@@ -73,10 +78,14 @@ def run_job(job: TrainJob, progress: Progress) -> JsonObject:
             peak_tflops=job.runtime.peak_tflops,
             alarms=alarms_of(job.on_policy) if job.on_policy else None,
         )
-        weights.of_trainer = trainer.weights
         facts = trainer.run()
         with trainer.weights.averaged():
-            _write_student(job, student, facts, ranks)
+            job.output_dir.mkdir(parents=True, exist_ok=True)
+            student.save(job.output_dir, ranks)
+            if ranks.is_first:
+                write_results(job, student.base_ref, facts)
+                logger.info("wrote the student to %s", job.output_dir)
+            ranks.barrier()
         return facts
 
 
@@ -87,25 +96,13 @@ def _tracked(job: TrainJob, ranks: Ranks) -> TrackedRun:
     return attach(target.uri if target else None, target.run_id if target else None, store.root)
 
 
-def _loading_device(job: TrainJob, ranks: Ranks) -> torch.device:
-    """The CPU for weights that will be sharded; 4-bit weights are loaded on their device."""
-    return torch.device("cpu") if ranks.size > 1 and job.student.parameters != "qlora" else ranks.device
-
-
-@dataclass(slots=True)
-class _TrainerWeights:
-    """The weights of a trainer that will be built later."""
-
-    of_trainer: Weights | None = None
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Within the block the student has the running mean as its weights."""
-        assert self.of_trainer is not None, "nothing is sampled before the trainer is built"
-        return self.of_trainer.averaged()
-
-
 def _method(
-    job: TrainJob, student: Student, ranks: Ranks, listener: Listener, weights: _TrainerWeights, resources: ExitStack
+    job: TrainJob,
+    student: Student,
+    ranks: Ranks,
+    listener: Listener,
+    averaged: Callable[[], AbstractContextManager[None]],
+    resources: ExitStack,
 ) -> Method:
     if job.method == "sft":
         assert job.sft is not None
@@ -123,7 +120,7 @@ def _method(
             f"runtime.num_processes and num_hosts make {ranks.size} processes, but on-policy distillation samples, "
             "scores and trains in one. Set both to 1 for it, or on_policy.enabled to false"
         )
-    return load_on_policy(job, student, listener, weights.averaged, resources)
+    return load_on_policy(job, student, listener, averaged, resources)
 
 
 def _max_length(job: TrainJob, student: Student) -> int:
@@ -162,13 +159,3 @@ def _measurements(job: TrainJob, student: Student, ranks: Ranks, listener: Liste
             listener=listener,
         )
     ]
-
-
-def _write_student(job: TrainJob, student: Student, facts: JsonObject, ranks: Ranks) -> None:
-    """Fills the output folder, which the caller publishes."""
-    job.output_dir.mkdir(parents=True, exist_ok=True)
-    student.save(job.output_dir, ranks)
-    if ranks.is_first:
-        write_results(job, student.base_ref, facts)
-        logger.info("wrote the student to %s", job.output_dir)
-    ranks.barrier()

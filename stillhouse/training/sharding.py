@@ -89,15 +89,10 @@ def _reshard_without_backward(step: nn.Module, args: Any, output: Any) -> None:
 
 @torch.no_grad()
 def full_tensors(value: Any, ranks: Ranks) -> Any:
-    """`value` with every tensor in it full, on the CPU and contiguous; collective.
+    """`value`, nested dicts, lists and tuples, with every tensor in it full, on the CPU and contiguous; collective.
 
-    A tensor that is all that already is not copied: it changes when training goes on.
-
-    Args:
-        value: a tensor, a value without tensors, or nested dicts, lists and tuples: weights by name, or the state of
-            an optimiser.
-        ranks: the processes that train together. Only the first gets the tensors, one after the other; the others get
-            empty ones, so that no host holds the model once for each of its ranks.
+    A tensor that is all that already is not copied: it changes when training goes on. Only the first rank gets the
+    tensors, one after the other; the others get empty ones, so that no host holds the model once for each of its ranks.
     """
     match value:
         case DTensor():
@@ -114,11 +109,7 @@ def full_tensors(value: Any, ranks: Ranks) -> Any:
 
 @torch.no_grad()
 def load_full_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Copies `values`, full and the same in every rank, into the `tensors` of these names; local.
-
-    Raises:
-        KeyError: a tensor's name has no value.
-    """
+    """Copies `values`, full and the same in every rank, into the `tensors` of these names; local."""
     for name, tensor in tensors.items():
         _local(tensor).copy_(_local(_sharded_like(values[name], tensor)))
 

@@ -31,12 +31,8 @@ logger = logging.getLogger(__name__)
 def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
     """Holds the folder's lock, which the system releases when the process dies, however it dies.
 
-    Args:
-        work_dir: created if it does not exist.
-        wait_s: how long to wait for another process, which may have been killed just now.
-
     Raises:
-        TrainingError: another process still holds it after `wait_s` seconds.
+        TrainingError: another process, which may have been killed just now, still holds it after `wait_s` seconds.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     with (work_dir / "lock").open("a") as file:

@@ -12,13 +12,13 @@ from stillhouse.types import Sample
 
 def exchange(ranks: Ranks) -> tuple[Any, ...]:
     ranks.barrier()
-    return (ranks.rank, ranks.size, ranks.is_first, ranks.gather({"rank": ranks.rank}), ranks.broadcast(ranks.rank))
+    return (ranks.rank, ranks.size, ranks.is_first, ranks.gather({"rank": ranks.rank}))
 
 
 def test_ranks_hear_of_each_other(pair):
     assert pair.run(exchange) == [
-        (0, 2, True, [{"rank": 0}, {"rank": 1}], 0),
-        (1, 2, False, [{"rank": 0}, {"rank": 1}], 0),
+        (0, 2, True, [{"rank": 0}, {"rank": 1}]),
+        (1, 2, False, [{"rank": 0}, {"rank": 1}]),
     ]
 
 
@@ -83,7 +83,6 @@ def test_a_process_alone_keeps_its_microbatches_and_its_values():
     groups = [group(3, 5), group(9)]
     assert ranks.local_microbatches(groups) == groups
     assert ranks.gather("value") == ["value"]
-    assert ranks.broadcast("value") == "value"
     assert ranks.sum_and_max({"loss": 2.0}, {"largest": 3.0}) == ({"loss": 2.0}, {"largest": 3.0})
     assert ranks.is_first
     ranks.barrier()

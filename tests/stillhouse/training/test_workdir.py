@@ -16,6 +16,8 @@ from stillhouse.training.job import TrainJob
 from stillhouse.training.run import run_job
 from stillhouse.training.workdir import exclusive, mirrored
 
+Machines = Callable[[str], tuple[Path, ArtifactStore]]
+
 
 def hold(work_dir: Path, held: Event) -> None:
     with exclusive(work_dir):
@@ -53,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("s3")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Callable[[str], tuple[Path, ArtifactStore]]:
+def machine(tmp_path: Path) -> Machines:
     """The work folder and the store as a machine of that name sees them."""
 
     def make(name: str) -> tuple[Path, ArtifactStore]:
@@ -92,8 +94,8 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_continues_from_it(
-    machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any
-) -> None:
+    machine: Machines, s3: Any
+):
     there, here = machine("there"), machine("here")
     with mirrored(*there, poll_s=0.02):
         checkpoint(there[0], 4)
@@ -105,9 +107,7 @@ def test_a_checkpoint_is_copied_while_training_goes_on_and_another_machine_conti
             assert not (here[0] / "train.log").exists()
 
 
-def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(
-    machine: Callable[[str], tuple[Path, ArtifactStore]],
-) -> None:
+def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(machine: Machines):
     there, here = machine("there"), machine("here")
     with suppress(KeyboardInterrupt), mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -116,9 +116,7 @@ def test_a_training_that_is_told_to_stop_leaves_its_last_checkpoint(
         assert steps(here[0]) == ["step-00000002"]
 
 
-def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(
-    machine: Callable[[str], tuple[Path, ArtifactStore]],
-) -> None:
+def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(machine: Machines):
     there, here = machine("there"), machine("here")
     with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -128,7 +126,7 @@ def test_a_machine_that_is_further_than_the_copy_keeps_what_it_has(
         assert (here[0] / "metrics.jsonl").read_text() == '{"step": 4}\n'
 
 
-def test_copies_go_when_the_student_is_safe(machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any) -> None:
+def test_copies_go_when_the_student_is_safe(machine: Machines, s3: Any):
     there = machine("there")
     with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -139,7 +137,7 @@ def test_copies_go_when_the_student_is_safe(machine: Callable[[str], tuple[Path,
     assert keys(s3) == []
 
 
-def test_a_file_of_this_machine_alone_is_left_out(machine: Callable[[str], tuple[Path, ArtifactStore]]) -> None:
+def test_a_file_of_this_machine_alone_is_left_out(machine: Machines):
     there, here = machine("there"), machine("here")
     (there[0] / "mlflow_run.json").write_text("{}")
     with mirrored(*there, leave_out={"mlflow_run.json"}, poll_s=600):
@@ -149,8 +147,8 @@ def test_a_file_of_this_machine_alone_is_left_out(machine: Callable[[str], tuple
 
 
 def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
-    machine: Callable[[str], tuple[Path, ArtifactStore]], s3: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+    machine: Machines, s3: Any, caplog: pytest.LogCaptureFixture
+):
     there = machine("there")
     with mirrored(*there, poll_s=600):
         checkpoint(there[0], 2)
@@ -159,7 +157,7 @@ def test_storage_that_fails_while_training_goes_on_is_told_of_and_ends_nothing(
     s3.client().create_bucket(Bucket="bucket")
 
 
-def test_a_store_that_is_a_folder_needs_no_copies(tmp_path: Path) -> None:
+def test_a_store_that_is_a_folder_needs_no_copies(tmp_path: Path):
     store = ArtifactStore(tmp_path)
     checkpoint(tmp_path / "training" / "sft-0", 2)
     with mirrored(tmp_path / "training" / "sft-0", store) as remove_copies:
@@ -185,12 +183,8 @@ class Watch:
 
 
 def test_a_training_ends_with_the_same_bits_on_another_machine(
-    machine: Callable[[str], tuple[Path, ArtifactStore]],
-    tiny_model: str,
-    full_student: StudentConfig,
-    dataset_folder: Path,
-    runtime: RuntimeConfig,
-) -> None:
+    machine: Machines, tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig
+):
     def job(name: str) -> TrainJob:
         work_dir, store = machine(name)
         return TrainJob(

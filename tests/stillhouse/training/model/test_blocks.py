@@ -21,6 +21,7 @@ from stillhouse.training.model.microbatches import Segments
 from stillhouse.training.model.student import Student
 
 CPU = torch.device("cpu")
+NewStudent = Callable[[str], Student]
 KINDS = {
     "full": {"parameters": "full"},
     "lora": {"lora_rank": 4, "lora_dropout": 0.5},
@@ -30,7 +31,7 @@ KINDS = {
 
 
 @pytest.fixture
-def new_student(tiny_model: str) -> Callable[[str], Student]:
+def new_student(tiny_model: str) -> NewStudent:
     def new(kind: str) -> Student:
         config = StudentConfig.model_validate({"dtype": "float32", **KINDS[kind]})
         student = load_student(tiny_model, config, CPU, seed=0)
@@ -79,7 +80,7 @@ def kept_bytes(student: Student) -> int:
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_blocks_are_the_layers_in_order_with_or_without_an_adapter(new_student: Callable[[str], Student], kind: str):
+def test_blocks_are_the_layers_in_order_with_or_without_an_adapter(new_student: NewStudent, kind: str):
     student = new_student(kind)
     assert decoder_blocks(student.causal_lm) == list(student.step.backbone.layers)
 
@@ -90,7 +91,7 @@ def test_model_without_such_layers_is_refused():
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student: Callable[[str], Student], kind: str):
+def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student: NewStudent, kind: str):
     plain, recomputed = new_student(kind), new_student(kind)
     prepare_blocks(recomputed.causal_lm, compiled=False, checkpointed=True)
     for expected, seen in zip(trained_pass(plain, (9, 5)), trained_pass(recomputed, (9, 5)), strict=True):
@@ -98,7 +99,7 @@ def test_recomputed_blocks_give_the_same_bits_and_keep_less(new_student: Callabl
     assert kept_bytes(recomputed) < 0.5 * kept_bytes(plain)
 
 
-def test_recomputed_blocks_still_sample_with_a_cache(new_student: Callable[[str], Student]):
+def test_recomputed_blocks_still_sample_with_a_cache(new_student: NewStudent):
     student = new_student("lora")
     student.model.eval()
     inputs = torch.tensor([[5, 6, 7, 8]])
@@ -110,7 +111,7 @@ def test_recomputed_blocks_still_sample_with_a_cache(new_student: Callable[[str]
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "checkpointed"), [("full", False), ("lora", True)])
 def test_compiled_blocks_give_the_same_to_rounding_and_serve_rows_of_any_length(
-    new_student: Callable[[str], Student], kind: str, checkpointed: bool
+    new_student: NewStudent, kind: str, checkpointed: bool
 ):
     torch._dynamo.reset()
     plain, compiled = new_student(kind), new_student(kind)
@@ -129,7 +130,7 @@ def test_compiled_blocks_give_the_same_to_rounding_and_serve_rows_of_any_length(
 
 
 @pytest.mark.slow
-def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: Callable[[str], Student]):
+def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: NewStudent):
     torch._dynamo.reset()
     counters.clear()
     student = new_student("full")
@@ -146,7 +147,7 @@ def test_rows_packed_in_many_ways_are_compiled_twice_at_most(new_student: Callab
 
 
 @pytest.mark.slow
-def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_student: Callable[[str], Student]):
+def test_first_block_over_frozen_embeddings_shares_the_graph_of_the_others(new_student: NewStudent):
     num_graphs = []
     for kind in ("full", "lora"):
         torch._dynamo.reset()
@@ -178,14 +179,12 @@ def test_a_compiler_that_does_not_work_is_found_out_and_said(
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("on", True), ("off", False), ("auto", False)])
-def test_on_a_cpu_only_on_compiles(new_student: Callable[[str], Student], setting: str, expected: bool):
+def test_on_a_cpu_only_on_compiles(new_student: NewStudent, setting: str, expected: bool):
     config = TrainerConfig(compile=setting)
     assert wants_compile(new_student("full"), config, 10 * MIN_COMPILED_STEPS) is expected
 
 
-def test_compiling_without_a_compiler_is_refused(
-    new_student: Callable[[str], Student], monkeypatch: pytest.MonkeyPatch
-):
+def test_compiling_without_a_compiler_is_refused(new_student: NewStudent, monkeypatch: pytest.MonkeyPatch):
     student = new_student("full")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"compile = 'on' needs a compiler .*g\+\+"):

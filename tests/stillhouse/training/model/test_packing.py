@@ -66,11 +66,7 @@ def test_models_that_keep_segments_apart_pack(
     ids=["recurrent", "softcap", "recurrent and attention", "convolution", "arguments kept back", "own mask"],
 )
 def test_models_that_would_mix_segments_are_padded_with_a_reason(
-    config_class: type,
-    settings: dict[str, Any],
-    reason: str,
-    dtype: torch.dtype,
-    caplog: pytest.LogCaptureFixture,
+    config_class: type, settings: dict[str, Any], reason: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture
 ):
     assert not packs_exactly(new_model(config_class, **settings).to(dtype))
     (warning,) = warnings(caplog)
