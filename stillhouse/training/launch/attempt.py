@@ -43,8 +43,6 @@ class MessageFile:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a training on a cluster."""
-
     work_dir: Path
     name: str
     """Name of the cluster's job too: lower-case letters, digits and hyphens, at most 52 characters."""
@@ -56,7 +54,6 @@ class Attempt:
 
     @property
     def job_file(self) -> Path:
-        """The description of the job."""
         return self.folder / JOB_FILE
 
     @property
@@ -78,11 +75,7 @@ class Attempt:
 
 
 def begin_attempt(job: TrainJob) -> Attempt:
-    """Returns a new attempt at a job, noted in its work folder.
-
-    Raises:
-        StoreError: the work folder cannot be written.
-    """
+    """Returns a new attempt at a job, noted in its work folder."""
     method = job.method.replace("_", "-")
     attempt = Attempt(job.work_dir.absolute(), f"stillhouse-{method}-{uuid4().hex[:12]}")
     # The flow's output folder is removed when the flow is killed; the attempt's is not.
@@ -102,7 +95,6 @@ def last_attempt(work_dir: Path) -> Attempt | None:
 
 
 def attempt_in(folder: Path) -> Attempt:
-    """The attempt whose folder this is."""
     return Attempt(folder.parent.parent, folder.name)
 
 

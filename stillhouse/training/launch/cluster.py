@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Status of a cluster's job."""
-
     has_ended: bool
     """Nothing of it runs, or ever will."""
     reason: str = ""
@@ -54,8 +52,6 @@ class ClusterJobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Waiting times in seconds."""
-
     poll_s: float = 2.0
     """Between two looks at the job."""
     settle_s: float = 20.0
@@ -122,21 +118,22 @@ class _Unreachable(TrainingKilled):
     """The cluster does not answer, so that it cannot be told to end the job either."""
 
 
+@dataclass
 class _Follower:
     """Reads the messages of one attempt's hosts until the training is done or can no longer be."""
 
-    def __init__(self, job: TrainJob, attempt: Attempt, jobs: ClusterJobs, timeouts: Timeouts) -> None:
-        self._job = job
-        self._attempt = attempt
-        self._jobs = jobs
-        self._timeouts = timeouts
+    job: TrainJob
+    attempt: Attempt
+    jobs: ClusterJobs
+    timeouts: Timeouts
+
+    def __post_init__(self) -> None:
         self._files: dict[Path, MessageFile] = {}
         self._failures: list[JsonObject] = []
         self._reached_at = time.monotonic()
         self._warning = ""
 
     def follow(self, progress: Progress) -> JsonObject:
-        """Returns the trainer's facts; raises as `train_on_cluster`."""
         deadline: float | None = None
         while True:
             # Before the messages: what a job wrote before it ended is then read in the same round.
@@ -145,19 +142,19 @@ class _Follower:
                 return facts
             now = time.monotonic()
             if status.has_ended or self._failures:
-                deadline = deadline or now + self._timeouts.settle_s
+                deadline = deadline or now + self.timeouts.settle_s
                 if now >= deadline or (status.has_ended and self._failures):
                     raise self._error(status)
-            time.sleep(self._timeouts.poll_s)
+            time.sleep(self.timeouts.poll_s)
 
     def _poll(self) -> JobStatus:
         try:
-            status = self._jobs.status(self._attempt.name)
+            status = self.jobs.status(self.attempt.name)
         except ConnectionError as error:
-            if time.monotonic() - self._reached_at > self._timeouts.unreachable_s:
+            if time.monotonic() - self._reached_at > self.timeouts.unreachable_s:
                 raise _Unreachable(
-                    f"{self._job.method}: the cluster of job {self._attempt.name} has not answered for "
-                    f"{self._timeouts.unreachable_s:.0f} s: {error}. The job may still run; the same command follows it"
+                    f"{self.job.method}: the cluster of job {self.attempt.name} has not answered for "
+                    f"{self.timeouts.unreachable_s:.0f} s: {error}. The job may still run; the same command follows it"
                 ) from error
             self._warn_once(f"the cluster does not answer: {error}")
             return JobStatus(has_ended=False)
@@ -167,11 +164,11 @@ class _Follower:
 
     def _warn_once(self, warning: str) -> None:
         if warning and warning != self._warning:
-            logger.warning("%s: job %s: %s", self._job.method, self._attempt.name, warning)
+            logger.warning("%s: job %s: %s", self.job.method, self.attempt.name, warning)
         self._warning = warning
 
     def _read(self, progress: Progress) -> JsonObject | None:
-        for path in sorted(self._attempt.folder.glob(ALL_MESSAGES)):
+        for path in sorted(self.attempt.folder.glob(ALL_MESSAGES)):
             for message in self._files.setdefault(path, MessageFile(path)).new_messages():
                 if "progress" in message:
                     relay(message["progress"], progress)
@@ -182,17 +179,17 @@ class _Follower:
         return None
 
     def _error(self, status: JobStatus) -> TrainingError:
-        source = f"(job {self._attempt.name}, log: {self._job.work_dir / LOG_FILE})"
+        source = f"(job {self.attempt.name}, log: {self.job.work_dir / LOG_FILE})"
         if self._failures:
             first = min(self._failures, key=lambda message: message["at"])
             return (TrainingKilled if first["killed"] else TrainingError)(f"{first['error']} {source}")
         try:
-            printed = self._jobs.log_tail(self._attempt.name)
+            printed = self.jobs.log_tail(self.attempt.name)
         except ConnectionError as error:
             printed = f"(the cluster does not answer: {error})"
         return (TrainingKilled if status.killed else TrainingError)(
-            f"{self._job.method}: {status.reason} {source}. Run the same command again to continue from the last "
-            f"checkpoint. The end of what it printed:\n{printed.strip() or tail(self._job.work_dir / LOG_FILE)}"
+            f"{self.job.method}: {status.reason} {source}. Run the same command again to continue from the last "
+            f"checkpoint. The end of what it printed:\n{printed.strip() or tail(self.job.work_dir / LOG_FILE)}"
         )
 
 

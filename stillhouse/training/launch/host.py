@@ -1,12 +1,9 @@
 """One host of a training in several processes: runs its torchrun and reports how its ranks ended.
 
-`python -m stillhouse.training.launch.host JOB.json` is the first host, which answers on standard output.
-`python -m stillhouse.training.launch.host FOLDER --host N --address IP` is a host of an attempt on a cluster: it
-answers in a file of the attempt's folder, since nobody may be there to listen.
-
-The ranks run in sessions of their own, which the guard of this process does not reach; they end themselves when it
-dies. The first rank writes to the standard output of this process. When a rank fails, this process reports the error of
-the rank that failed first.
+`python -m stillhouse.training.launch.host JOB.json` is the first host, whose messages go to standard output, as those
+of the first rank do; with `FOLDER --host N --address IP` it is a host of an attempt on a cluster, whose messages go to
+a file of the attempt's folder. The ranks run in sessions of their own, which the guard of this process does not reach;
+they end themselves when it dies. Reported is the error of the rank that failed first.
 """
 
 import argparse
@@ -29,7 +26,7 @@ from stillhouse.training.job import LOG_FILE, TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.local import environment, torchrun_arguments
 from stillhouse.training.launch.messages import MessageWriter, exit_reason
-from stillhouse.training.launch.process import run_job_file
+from stillhouse.training.launch.process import redirect, run_job_file
 
 _POLL_S: Final = 0.5
 
@@ -45,7 +42,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
         return 1
     job = TrainJob.model_validate_json(attempt.job_file.read_bytes())
     os.environ.update(environment(job))
-    _redirect(1, attempt.message_file(str(host)))
+    redirect(1, attempt.message_file(str(host)))
     if job.runtime.num_processes * job.runtime.num_hosts == 1:
         return run_job_file(attempt.job_file)
     rendezvous = meet(attempt, host, job.runtime.num_hosts, address) if job.runtime.num_hosts > 1 else None
@@ -53,10 +50,7 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
 
 
 def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
-    """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one.
-
-    `address` is where the others reach this host.
-    """
+    """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one."""
     write_atomic(attempt.started_file(host), b"")
     if host == 0:
         while not all(attempt.started_file(other).exists() for other in range(num_hosts)):
@@ -72,7 +66,7 @@ def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
 def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:
     messages = MessageWriter(sys.stdout)
     # Only torchrun's own messages: standard output carries those of the ranks.
-    _redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
+    redirect(2, job.work_dir / (LOG_FILE if host == 0 else f"train-host{host}.log"))
     announce_parent()
     try:
         run(parse_args(torchrun_arguments(job, host, job_file, rendezvous)))
@@ -103,13 +97,6 @@ def failure_reason(failures: Mapping[int, ProcessFailure]) -> tuple[str, bool]:
         return first["message"], first["killed"]
     rank, failure = min(failures.items())
     return f"rank {rank} ended without a result ({exit_reason(failure.exitcode)})", failure.exitcode < 0
-
-
-def _redirect(descriptor: int, path: Path) -> None:
-    """Appends what is written to a file descriptor of this process to `path`."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(handle, descriptor)
-    os.close(handle)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,12 @@ def train_by_torchrun(job: TrainJob, progress: Progress) -> JsonObject:
     commands that are logged here.
     """
     for host in range(1, job.runtime.num_hosts):
+        variables = [f"{name}={value}" for name, value in environment(job).items()]
+        arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, job.runtime.rendezvous)
+        torchrun = shlex.join(["env", *variables, "python", "-m", "torch.distributed.run", *arguments])
+        command = f"cd {shlex.quote(str(Path.cwd()))} && {torchrun}"
         # A warning, since nothing happens before somebody has read it.
-        logger.warning("%s waits for the other hosts; on host %d run: %s", job.method, host, _command(job, host))
+        logger.warning("%s waits for the other hosts; on host %d run: %s", job.method, host, command)
     return _train_guarded("stillhouse.training.launch.host", job, progress)
 
 
@@ -72,10 +76,7 @@ def environment(job: TrainJob) -> dict[str, str]:
 
 
 def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> list[str]:
-    """The arguments of torchrun on one host; host 0 has the first rank.
-
-    `rendezvous` is `host:port` of the first host, not needed for a single host.
-    """
+    """The arguments of torchrun on one host; of several hosts the first listens at `rendezvous` (`host:port`)."""
     runtime = job.runtime
     location = ["--standalone"]
     if rendezvous is not None and runtime.num_hosts > 1:
@@ -94,11 +95,3 @@ def torchrun_arguments(job: TrainJob, host: int, job_file: Path, rendezvous: str
 def _train_guarded(module: str, job: TrainJob, progress: Progress) -> JsonObject:
     with GuardedProcess(module, [str(job.work_dir / JOB_FILE)], environment(job), grace_s=GRACE_S) as process:
         return follow(process, job, progress)
-
-
-def _command(job: TrainJob, host: int) -> str:
-    """The shell command that starts the ranks of another host, in a folder of the same name."""
-    variables = [f"{name}={value}" for name, value in environment(job).items()]
-    arguments = torchrun_arguments(job, host, job.work_dir / JOB_FILE, job.runtime.rendezvous)
-    torchrun = ["env", *variables, "python", "-m", "torch.distributed.run", *arguments]
-    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(torchrun)}"

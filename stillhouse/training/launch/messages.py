@@ -30,61 +30,42 @@ TAIL_LINES: Final = 12
 
 
 class MessageWriter:
-    """Writes a training's messages to `stream`; a `stillhouse.progress.state.Progress`."""
+    """Writes a training's messages to `stream`; a `stillhouse.progress.state.Progress`.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    Of several ranks only the first writes to its stream; errors go to the `error_file` that torchrun reads when all
+    ranks have ended.
+    """
+
+    def __init__(self, stream: TextIO, rank: int = 0, error_file: Path | None = None) -> None:
+        self._stream, self._rank, self._error_file = stream, rank, error_file
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Reports progress."""
         self._send({"progress": {"stage": stage, "done": done, "total": total, "facts": facts}})
 
     def done(self, facts: JsonObject) -> None:
-        """Reports the result."""
         self._send({"done": facts})
 
     def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
-        """Reports the end by an error.
+        """Reports the end by an error; where it was `killed` from outside, the same training is worth another try.
 
-        Args:
-            error: fit to be shown to a user.
-            killed: something from outside ended it, so that the same training is worth another try.
-            at: seconds since 1970, None for now; of several hosts the first to fail is believed.
+        `at` is in seconds since 1970, None for now: of several hosts the first to fail is believed.
         """
-        self._send({"error": error, "killed": killed, "at": time.time() if at is None else at})
-
-    def _send(self, message: JsonObject) -> None:
-        self._stream.write(json.dumps(message) + "\n")
-        self._stream.flush()
-
-
-class RankMessageWriter(MessageWriter):
-    """Messages of one rank among several: only the first writes to `stream`; errors go to torchrun's `error_file`."""
-
-    def __init__(self, stream: TextIO, rank: int, error_file: Path) -> None:
-        super().__init__(stream)
-        self._rank = rank
-        self._error_file = error_file
-
-    def failed(self, error: str, *, killed: bool, at: float | None = None) -> None:
-        """Leaves the error to torchrun, which reads it when all ranks have ended."""
-        now = time.time() if at is None else at
-        # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
-        entry = {"message": error, "timestamp": int(now), "at": now, "killed": killed}
-        write_atomic(self._error_file, json.dumps(entry).encode())
+        at = time.time() if at is None else at
+        if self._error_file is None:
+            self._send({"error": error, "killed": killed, "at": at})
+        else:
+            # `message` and whole seconds are what torchrun reads and prints on hosts where nobody else listens.
+            entry = {"message": error, "timestamp": int(at), "at": at, "killed": killed}
+            write_atomic(self._error_file, json.dumps(entry).encode())
 
     def _send(self, message: JsonObject) -> None:
         if self._rank == 0:
-            super()._send(message)
+            self._stream.write(json.dumps(message) + "\n")
+            self._stream.flush()
 
 
 def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonObject:
-    """Relays the messages of `process` until it has trained; returns the trainer's facts.
-
-    Raises:
-        TrainingError: it failed; the message holds the reason.
-        TrainingKilled: something from outside ended it, such as SIGTERM, or the system for lack of memory.
-    """
+    """Relays the messages of `process` until it has trained; returns the trainer's facts."""
     log = job.work_dir / LOG_FILE
     for line in process.lines:
         message = parse_message(line)
@@ -109,7 +90,6 @@ def follow(process: GuardedProcess, job: TrainJob, progress: Progress) -> JsonOb
 
 
 def exit_reason(exit_code: int) -> str:
-    """How a process ended, for a message."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     reason = f"signal {signal.Signals(-exit_code).name}"
@@ -119,7 +99,6 @@ def exit_reason(exit_code: int) -> str:
 
 
 def relay(update: JsonObject, progress: Progress) -> None:
-    """Passes a training's progress message on."""
     progress.update(update["stage"], update["done"], update["total"], **update["facts"])
 
 
@@ -133,7 +112,6 @@ def parse_message(line: str) -> JsonObject:
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from stillhouse.processes.exit import die_with_parent
 from stillhouse.store.private import private_umask
 from stillhouse.training.interruption import Interrupted
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.training.launch.messages import MessageWriter, RankMessageWriter
+from stillhouse.training.launch.messages import MessageWriter
 
 
 def run_job_file(job_file: Path, rank: int | None = None) -> int:
@@ -26,11 +26,8 @@ def run_job_file(job_file: Path, rank: int | None = None) -> int:
         job = TrainJob.model_validate_json(job_file.read_bytes())
         job.work_dir.mkdir(parents=True, exist_ok=True)
         stream = _redirect_output(job.work_dir / (f"train-rank{rank}.log" if rank else LOG_FILE))
-        messages = (
-            MessageWriter(stream)
-            if rank is None
-            else RankMessageWriter(stream, rank, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
-        )
+        error_file = None if rank is None else Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+        messages = MessageWriter(stream, rank or 0, error_file)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             # Imported late: an import that fails is then reported like any other error.
@@ -76,8 +73,13 @@ def _report(error: BaseException, job: TrainJob, messages: MessageWriter) -> int
 def _redirect_output(log: Path) -> TextIO:
     """Sends standard output and error to `log`; returns a stream to the former standard output."""
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
+    redirect(1, log)
+    redirect(2, log)
     return messages
+
+
+def redirect(descriptor: int, path: Path) -> None:
+    """Appends what is written to a file descriptor of this process to `path`."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, descriptor)
+    os.close(handle)

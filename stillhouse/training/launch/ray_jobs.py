@@ -21,12 +21,7 @@ _ALREADY_KNOWN: Final = "already exists"
 
 
 def train_by_ray(job: TrainJob, progress: Progress) -> JsonObject:
-    """Trains on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path.
-
-    Raises:
-        ConfigError: the extra `ray` is not installed, or no cluster answers.
-        TrainingError, TrainingKilled: as `train_on_cluster`.
-    """
+    """Trains on the hosts of the Ray cluster at `runtime.ray_address`, which see the store under the same path."""
     return train_on_cluster(job, progress, RayJobs(job.runtime))
 
 

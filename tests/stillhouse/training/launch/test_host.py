@@ -7,14 +7,14 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from stillhouse.training.launch.host import failure_reason
-from stillhouse.training.launch.messages import RankMessageWriter
+from stillhouse.training.launch.messages import MessageWriter
 
 
 @pytest.fixture
 def words(tmp_path: Path):
     def leave(rank: int, error: str, *, killed: bool = False) -> ProcessFailure:
         file = tmp_path / f"{rank}.json"
-        RankMessageWriter(io.StringIO(), rank, file).failed(error, killed=killed)
+        MessageWriter(io.StringIO(), rank, file).failed(error, killed=killed)
         return ProcessFailure(rank, pid=1000 + rank, exitcode=1, error_file=str(file))
 
     return leave
@@ -50,5 +50,5 @@ def test_ranks_without_words_are_told_by_their_exit_code():
 def test_only_the_first_rank_writes_to_the_parent(tmp_path: Path):
     streams = [io.StringIO(), io.StringIO()]
     for rank, stream in enumerate(streams):
-        RankMessageWriter(stream, rank, tmp_path / "error.json").update("sft", 1, 2)
+        MessageWriter(stream, rank, tmp_path / "error.json").update("sft", 1, 2)
     assert [bool(stream.getvalue()) for stream in streams] == [True, False]
