@@ -96,7 +96,6 @@ class TrainJob(BaseModel):
 
     @property
     def trainer(self) -> SftConfig | OnPolicyConfig:
-        """The section of the method that runs."""
         config = self.sft if self.method == "sft" else self.on_policy
         assert config is not None
         return config
@@ -138,7 +137,6 @@ class TrainJob(BaseModel):
         return fields
 
     def digest(self) -> str:
-        """One digest of `identity()`."""
         return digest(self.identity())
 
 

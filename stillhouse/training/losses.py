@@ -29,8 +29,8 @@ def cross_entropy(
 def dft(student_logprobs_N: Tensor) -> Tensor:
     """Losses -p_student(token) log p_student(token) with the first factor held fixed.
 
-    Dynamic fine-tuning (arXiv 2508.05629): the gradient of SFT is a policy gradient with the reward 1 / p_student(token);
-    the factor takes that out, so that improbable tokens no longer dominate.
+    Dynamic fine-tuning (arXiv 2508.05629): the gradient of SFT is a policy gradient with the reward
+    1 / p_student(token); the factor takes that out, so that improbable tokens no longer dominate.
     """
     return -student_logprobs_N.detach().exp() * student_logprobs_N
 

@@ -34,7 +34,6 @@ class Ranks:
 
     @classmethod
     def single(cls, device: torch.device) -> Self:
-        """A process that trains alone."""
         return cls(0, 1, device)
 
     @property
@@ -43,10 +42,7 @@ class Ranks:
         return self.rank == 0
 
     def local_microbatches(self, groups: Sequence[Sequence[Sample]]) -> list[list[Sample]]:
-        """This process's microbatches of a step, as `deal_microbatches` deals them; local.
-
-        `groups` are the same in every process; a process alone gets them as they are.
-        """
+        """This process's part of the microbatches of a step, which are the same in every process; local."""
         if self.size == 1:
             return [list(group) for group in groups]
         return deal_microbatches(groups, self.size)[self.rank]
@@ -76,8 +72,7 @@ class Ranks:
         )
 
     def barrier(self) -> None:
-        """Waits until every process has reached this call."""
-        # An exchange of objects goes through the host: NCCL's own barrier would wait for the device, too.
+        # Waits for all by way of the host: NCCL's own barrier would wait for the device, too.
         self.gather(None)
 
 
@@ -93,9 +88,6 @@ def join_ranks(device: Literal["auto", "cpu", "cuda"]) -> Iterator[Ranks]:
 
     The group is destroyed only when the block ends well. After an exception the connections stay open until the process
     ends: the others then fail after this one has reported its error.
-
-    Raises:
-        ConfigError: the host has no CUDA device, or fewer than processes.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

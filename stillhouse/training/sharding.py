@@ -21,20 +21,14 @@ from stillhouse.training.ranks import Ranks
 def shard(step: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks, dtype: torch.dtype) -> None:
     """Shards the parameters of `step` over `ranks`, in place; does nothing for a process alone.
 
-    Parameters come to the rank's device block by block: a module too large for it has to be on the CPU before.
-    Parameters that are not floating-point (weights frozen in 4 bits) stay unsharded. Make what holds parameters, such
-    as an optimiser, afterwards.
+    Parameters come to the rank's device block by block: a module too large for it has to be on the CPU before. What
+    `step` uses outside `blocks` (embedding, last norm, output layer) is gathered while it runs. Parameters that are not
+    floating-point (weights frozen in 4 bits) stay unsharded. Slices, sums of gradients and what the optimiser sees keep
+    the parameters' type, whatever the `dtype` of computation. Make an optimiser afterwards.
 
     From then on every rank runs `step`, and no part of it alone, as often as the others do, and as often backward.
     Gradients are sums over the ranks, not means: a loss divided by the token count of the whole batch needs no other
     factor, whatever the number of ranks.
-
-    Args:
-        step: takes a microbatch to its loss. What it uses outside `blocks` (embedding, last norm, output layer) is
-            gathered while it runs.
-        blocks: its repeated layers.
-        ranks: the processes that train together.
-        dtype: type of computation. Slices, sums of gradients and what the optimiser sees keep the parameters' type.
     """
     if ranks.size == 1:
         return

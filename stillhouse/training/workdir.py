@@ -29,11 +29,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def exclusive(work_dir: Path, wait_s: float = 20.0) -> Iterator[None]:
-    """Holds the folder's lock, which the system releases when the process dies, however it dies.
-
-    Raises:
-        TrainingError: another process, which may have been killed just now, still holds it after `wait_s` seconds.
-    """
+    """Holds the folder's lock, which the system releases when the process dies, however it dies."""
     work_dir.mkdir(parents=True, exist_ok=True)
     with (work_dir / "lock").open("a") as file:
         deadline = time.monotonic() + wait_s
@@ -56,20 +52,12 @@ def mirrored(
 ) -> Iterator[Callable[[], None]]:
     """Copies each new checkpoint in `work_dir` to the storage that machines share, where there is one.
 
-    At the start the folder is restored from the copies if they are further. A failed copy is logged and tried again;
-    it never ends a training.
-
-    Args:
-        work_dir: of one training, below the store's folder.
-        store: of the run.
-        leave_out: files that mean nothing on another machine.
-        poll_s: seconds between two looks for a new checkpoint.
+    At the start the folder is restored from the copies if they are further; where they cannot be reached, a StoreError
+    is raised. A failed copy later is logged and tried again; it never ends a training. Files of the names in
+    `leave_out` mean nothing on another machine.
 
     Yields:
         A function that ends the copying and removes the copies; call it once the student is safe.
-
-    Raises:
-        StoreError: the storage cannot be reached at the start.
     """
     if store.remote is None:
         yield lambda: None

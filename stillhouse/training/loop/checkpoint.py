@@ -100,11 +100,7 @@ def load_newest_checkpoint(folder: Path, identity: JsonObject) -> Checkpoint | N
 
 
 def load_weights(folder: Path, step: int) -> dict[str, Tensor]:
-    """The weights after `step` steps, or their running mean where one is kept.
-
-    Raises:
-        StoreError: that checkpoint is missing or damaged.
-    """
+    """The weights after `step` steps, or their running mean where one is kept."""
     path = checkpoint_path(folder, step)
     try:
         verify_checkpoint(path)
@@ -134,12 +130,7 @@ def _fill(work: Path, checkpoint: Checkpoint) -> None:
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Checks that the files of the checkpoint at `path` are what was written.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is damaged.
-    """
+    """Raises an OSError or a ValueError where the files of the checkpoint at `path` are not what was written."""
     digests = json.loads((path / _DIGESTS).read_bytes())
     written = {file.name for file in path.iterdir()} | {_WEIGHTS, _OPTIMIZER, _STATE}
     if not isinstance(digests, dict) or digests.keys() != written - {_DIGESTS}:

@@ -16,7 +16,6 @@ _PREFIX: Final = "step-"
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Path of the checkpoint of `step`."""
     return folder / f"{_PREFIX}{step:08d}"
 
 

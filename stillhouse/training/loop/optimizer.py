@@ -20,11 +20,7 @@ _MOMENTUM: Final = 0.95
 
 
 def build_optimizer(student: Student, config: TrainerConfig) -> torch.optim.Optimizer:
-    """The optimiser of `config` over the student's trained parameters.
-
-    Raises:
-        ConfigError: `adamw_8bit` without CUDA or bitsandbytes, or `muon` for an adapter.
-    """
+    """The optimiser of `config` over the student's trained parameters."""
     trained = [p for _, p in student.trained_parameters()]
     match config.optimizer:
         case "adamw":
@@ -79,12 +75,6 @@ class MuonAndAdamW(torch.optim.Optimizer):
     0.2 sqrt(max(rows, columns)), to the root mean square that AdamW's step has (arXiv 2502.16982, section 2.2), so that
     one learning rate and one weight decay serve both. Parameter groups and state are those of the two together, and
     with them `state_dict` and `load_state_dict`.
-
-    Args:
-        matrices: two-dimensional weights between the embedding and the output layer.
-        groups: parameter groups of everything else.
-        weight_decay: of `matrices`, decoupled.
-        settings: learning rate of both, and AdamW's `betas` and `eps`.
     """
 
     def __init__(
@@ -103,7 +93,6 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._adamw.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues from a `state_dict`."""
         super().load_state_dict(state_dict)
         self._share()
 

@@ -32,8 +32,6 @@ _MEASURED_AT_ONCE: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """Result of the passes of one batch, over all ranks."""
-
     loss: float
     """Mean over the loss positions of the batch."""
     ratios: dict[str, Ratio]
@@ -64,21 +62,13 @@ class Passes:
         self._activations = activation_offload if config.activation_offload else nullcontext
 
     def backward(self, samples: Sequence[Sample], method: TokenLoss) -> PassResult:
-        """Adds the gradient of the mean loss to the trained parameters.
-
-        Raises:
-            TrainingError: there is no loss position.
-        """
+        """Adds the gradient of the mean loss to the trained parameters."""
         self._student.model.train()
         return self._run(samples, method, is_training=True)
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], method: TokenLoss) -> dict[str, float]:
-        """Returns `PassResult.metrics` without gradient, dropout or noise; few of many samples are in memory at a time.
-
-        Raises:
-            TrainingError: there is no loss position.
-        """
+        """Returns `PassResult.metrics` without gradient, dropout or noise; few samples at a time are in memory."""
         self._student.model.eval()
         starts = range(0, max(1, len(samples)), _MEASURED_AT_ONCE)
         parts = (samples[start : start + _MEASURED_AT_ONCE] for start in starts)

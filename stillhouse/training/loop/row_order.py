@@ -30,7 +30,6 @@ class Mixture:
 
     @property
     def epoch_rows(self) -> int:
-        """Rows of one epoch."""
         return sum(self._shares)
 
     @property

@@ -52,11 +52,7 @@ class DivergenceWatch:
         return bool(self._recent) and self._recent[-1] > self._limit
 
     def observe(self, step: int, metrics: Mapping[str, float], samples: Iterable[Sample]) -> None:
-        """Records the metrics of `step`, which was trained on `samples`.
-
-        Raises:
-            TrainingError: training has diverged.
-        """
+        """Records the metrics of `step`, trained on `samples`; raises a TrainingError where training has diverged."""
         if self._factor is None or self._metric is None or self._metric not in metrics:
             return
         self._recent.append(metrics[self._metric])
@@ -67,11 +63,9 @@ class DivergenceWatch:
         self._lowest = min(self._lowest, mean)
 
     def state(self) -> JsonObject:
-        """The state for `restore`."""
         return {"recent": list(self._recent), "lowest": None if math.isinf(self._lowest) else self._lowest}
 
     def restore(self, state: JsonObject) -> None:
-        """Restores a `state()`."""
         self._recent = deque(state["recent"], maxlen=WINDOW)
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
 
@@ -104,8 +98,7 @@ def named_prompts(samples: Iterable[Sample]) -> str:
 class BestValidation:
     """Remembers the step of the lowest validation loss; of equal ones the first.
 
-    `patience` is the number of validations in a row without a lower loss after which training is to end; None never
-    ends it.
+    Training is to end after `patience` validations in a row without a lower loss; None never ends it.
     """
 
     def __init__(self, patience: int | None) -> None:
@@ -118,7 +111,6 @@ class BestValidation:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether patience has run out."""
         return self._patience is not None and self._num_worse >= self._patience
 
     def observe(self, step: int, loss: float) -> bool:
@@ -130,11 +122,9 @@ class BestValidation:
         return True
 
     def state(self) -> JsonObject:
-        """The state for `restore`."""
         return {"step": self.step, "loss": self.loss, "num_worse": self._num_worse}
 
     def restore(self, state: JsonObject) -> None:
-        """Restores a `state()`."""
         self.step, self.loss, self._num_worse = state["step"], state["loss"], state["num_worse"]
 
 

@@ -3,7 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -38,47 +39,32 @@ class Measurement(Protocol):
         """Restores the records of the first `step` steps; `replay` reports them once more."""
 
 
+@dataclass
 class Trainer:
     """Trains a student by `method` for `method.num_steps` steps, from the newest checkpoint if there is one.
 
-    `build_trainer` makes one and describes the arguments. `clock` counts seconds, for the facts only.
-
-    Raises:
-        ConfigError: the config needs a validation loss and there are no validation rows.
+    `build_trainer` makes one and describes the fields.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        passes: Passes,
-        weights: Weights,
-        watch: Watch,
-        config: TrainerConfig,
-        *,
-        ranks: Ranks,
-        work_dir: Path,
-        identity: JsonObject,
-        tracking_run_id: str | None = None,
-        measurements: Sequence[Measurement] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    method: Method
+    passes: Passes
+    weights: Weights
+    watch: Watch
+    config: TrainerConfig
+    ranks: Ranks
+    checkpoints: Path
+    identity: JsonObject
+    tracking_run_id: str | None
+    measurements: Sequence[Measurement]
+
+    def __post_init__(self) -> None:
+        method, config = self.method, self.config
         if not method.validation and (config.keep == "best" or config.early_stopping_patience is not None):
             raise ConfigError(
                 f"{method.name}.keep = {config.keep!r}, early_stopping_patience = {config.early_stopping_patience}: "
                 f"both go by the validation loss, and {method.name} has no validation rows here. Keep some rows for "
                 "validation, or use `last` and no patience"
             )
-        self._method = method
-        self._passes = passes
-        self.weights = weights
-        self._watch = watch
-        self._config = config
-        self._ranks = ranks
-        self._checkpoints = work_dir / "checkpoints"
-        self._identity = identity
-        self._tracking_run_id = tracking_run_id
-        self._measurements = measurements
-        self._clock = clock
         self._step = 0
         self._random = random_state()
         self._totals: dict[str, float] = {"seconds": 0.0, "trained_tokens": 0, "sampled_tokens": 0}
@@ -95,13 +81,13 @@ class Trainer:
             Interrupted: SIGTERM; a checkpoint was saved.
         """
         resumed_from = self._resume()
-        num_steps = self._method.num_steps
-        logger.info("%s: %d of %d steps are done", self._method.name, self._step, num_steps)
-        self._watch.show(self._step)
-        with InterruptOnSigterm(self._ranks) as interruption:
+        num_steps = self.method.num_steps
+        logger.info("%s: %d of %d steps are done", self.method.name, self._step, num_steps)
+        self.watch.show(self._step)
+        with InterruptOnSigterm(self.ranks) as interruption:
             if resumed_from is None and (measured := self._measure(validate=True)):
-                self._watch.write_row(0, measured)
-            while self._step < num_steps and not self._watch.best.is_exhausted:
+                self.watch.write_row(0, measured)
+            while self._step < num_steps and not self.watch.best.is_exhausted:
                 try:
                     self._train_one_step(interruption)
                 except Interrupted:
@@ -113,56 +99,58 @@ class Trainer:
         return self._facts(resumed_from)
 
     def _train_one_step(self, interruption: InterruptOnSigterm) -> None:
-        started = self._clock()
-        self._watch.throughput.begin_step(self._step)
-        batch = self._method.batch(self._step)
-        self._watch.throughput.batch_ready()
-        result = self._passes.backward(batch.samples, self._method)
+        started = time.monotonic()
+        self.watch.throughput.begin_step(self._step)
+        batch = self.method.batch(self._step)
+        self.watch.throughput.batch_ready()
+        result = self.passes.backward(batch.samples, self.method)
         norm = self.weights.clip()
         self._refuse_not_finite(batch, result, norm)
         with interruption.deferred():
             # Not before: an interrupted step is checked again.
-            self._watch.check(self._step, batch, result)
-            rate = learning_rate(self._config, self._step, self._method.num_steps)
+            self.watch.divergence.observe(self._step, result.metrics, batch.samples)
+            rate = learning_rate(self.config, self._step, self.method.num_steps)
             self.weights.update(rate)
             self._step += 1
-            self._watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
-            self._totals["seconds"] += self._clock() - started
+            self.watch.add(batch, result, {"grad_norm": norm, "learning_rate": rate})
+            self._totals["seconds"] += time.monotonic() - started
             self._totals["trained_tokens"] += result.num_targets
             self._totals["sampled_tokens"] += batch.num_sampled_tokens
             self._close_step()
         interruption.raise_if_any()
 
     def _close_step(self) -> None:
-        is_checkpoint = self._is_due(self._config.checkpoint_every_steps)
-        is_validation = self._is_due(self._config.validate_every_steps or self._config.checkpoint_every_steps)
-        reason_to_stop = self._watch.reason_to_stop if self._step < self._method.num_steps else None
+        is_checkpoint = self._is_due(self.config.checkpoint_every_steps)
+        is_validation = self._is_due(self.config.validate_every_steps or self.config.checkpoint_every_steps)
+        reason_to_stop = self.watch.alarms.reason_to_stop if self._step < self.method.num_steps else None
         measured = self._measure(validate=is_validation)
-        if measured or is_checkpoint or reason_to_stop or self._is_due(self._config.log_every_steps):
-            self._watch.write_row(self._step, measured)
+        if measured or is_checkpoint or reason_to_stop or self._is_due(self.config.log_every_steps):
+            self.watch.write_row(self._step, measured)
         # A suspicious step gets no checkpoint, so it cannot be the best.
-        loss = measured.get(f"validation_{self._method.guarded or 'loss'}")
-        is_best = loss is not None and not self._watch.is_suspicious and self._watch.best.observe(self._step, loss)
+        loss = measured.get(f"validation_{self.method.guarded or 'loss'}")
+        is_best = (
+            loss is not None and not self.watch.divergence.is_suspicious and self.watch.best.observe(self._step, loss)
+        )
         self._random = random_state()
-        if is_checkpoint or reason_to_stop or (is_best and self._config.keep == "best"):
+        if is_checkpoint or reason_to_stop or (is_best and self.config.keep == "best"):
             self._save()
-        self._watch.show(self._step)
+        self.watch.show(self._step)
         if reason_to_stop:
             raise TrainingError(
-                f"{self._method.name}, step {self._step}: {reason_to_stop}. The weights are in {self._checkpoints}"
+                f"{self.method.name}, step {self._step}: {reason_to_stop}. The weights are in {self.checkpoints}"
             )
 
     def _is_due(self, every_steps: int) -> bool:
-        return self._step % every_steps == 0 or self._step == self._method.num_steps
+        return self._step % every_steps == 0 or self._step == self.method.num_steps
 
     def _measure(self, *, validate: bool) -> dict[str, float]:
         """Measures the weights as they would be saved now; metrics by bare name."""
         metrics: dict[str, float] = {}
         with self.weights.averaged():
-            if validate and self._method.validation:
-                figures = self._passes.measure(self._method.validation, self._method)
+            if validate and self.method.validation:
+                figures = self.passes.measure(self.method.validation, self.method)
                 metrics |= {f"validation_{name}": value for name, value in figures.items()}
-            for measurement in self._measurements:
+            for measurement in self.measurements:
                 if self._is_due(measurement.every_steps):
                     metrics |= measurement.measure(self._step)
         return metrics
@@ -170,68 +158,62 @@ class Trainer:
     def _refuse_not_finite(self, batch: Batch, result: PassResult, norm: float) -> None:
         if math.isfinite(result.loss) and math.isfinite(norm):
             return
-        suspects = [sample for rank in self._ranks.gather(result.suspects) for sample in rank]
+        suspects = [sample for rank in self.ranks.gather(result.suspects) for sample in rank]
         raise TrainingError(
-            f"{self._method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
-            f"values; prompts {named_prompts(suspects or batch.samples)}. Checkpoints in {self._checkpoints} are from "
-            f"before. Lower {self._method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16"
+            f"{self.method.name}, step {self._step}: loss {result.loss}, gradient norm {norm}; expected finite "
+            f"values; prompts {named_prompts(suspects or batch.samples)}. Checkpoints in {self.checkpoints} are from "
+            f"before. Lower {self.method.name}.learning_rate, or set student.dtype to float32 where it is bfloat16"
         )
 
     def _resume(self) -> int | None:
-        checkpoint = load_newest_checkpoint(self._checkpoints, self._identity)
-        if checkpoint is None:
-            self._restore_records(None, -1, replay=False)
-            return None
-        self.weights.load(checkpoint.weights, checkpoint.optimizer, checkpoint.average)
-        restore_random_state_of_rank(checkpoint.random, self._ranks.rank)
-        self._random = random_state()
-        self._step = checkpoint.step
-        self._totals = dict(checkpoint.progress["totals"])
-        replay = checkpoint.progress["tracking_run_id"] != self._tracking_run_id
-        self._restore_records(checkpoint.progress["watch"], self._step, replay=replay)
-        return self._step
-
-    def _restore_records(self, watch: JsonObject | None, step: int, *, replay: bool) -> None:
-        self._watch.restore(watch, step, replay=replay)
-        for measurement in self._measurements:
+        checkpoint = load_newest_checkpoint(self.checkpoints, self.identity)
+        watch, step, replay = None, -1, False
+        if checkpoint is not None:
+            self.weights.load(checkpoint.weights, checkpoint.optimizer, checkpoint.average)
+            restore_random_state_of_rank(checkpoint.random, self.ranks.rank)
+            self._random = random_state()
+            self._step = step = checkpoint.step
+            self._totals = dict(checkpoint.progress["totals"])
+            watch = checkpoint.progress["watch"]
+            replay = checkpoint.progress["tracking_run_id"] != self.tracking_run_id
+        self.watch.restore(watch, step, replay=replay)
+        for measurement in self.measurements:
             measurement.restore(step, replay=replay)
+        return None if checkpoint is None else step
 
     def _save(self) -> None:
-        if self._watch.is_suspicious:
+        if self.watch.divergence.is_suspicious:
             logger.warning("step %d: no checkpoint is made of a loss that high; see divergence_factor", self._step)
             return
+        totals, watch = self._totals, self.watch.state()
         checkpoint = Checkpoint(
             step=self._step,
             **self.weights.state(),
-            random=self._ranks.gather(self._random),
-            identity=self._identity,
-            progress={
-                "totals": self._totals,
-                "watch": self._watch.state(),
-                "tracking_run_id": self._tracking_run_id,
-            },
+            random=self.ranks.gather(self._random),
+            identity=self.identity,
+            progress={"totals": totals, "watch": watch, "tracking_run_id": self.tracking_run_id},
         )
-        if self._ranks.is_first:
-            best_step = self._watch.best.step if self._config.keep == "best" else None
-            keep = self._config.keep_checkpoints
-            path = save_checkpoint(self._checkpoints, checkpoint, keep=keep, best_step=best_step)
+        if self.ranks.is_first:
+            best_step = self.watch.best.step if self.config.keep == "best" else None
+            keep = self.config.keep_checkpoints
+            path = save_checkpoint(self.checkpoints, checkpoint, keep=keep, best_step=best_step)
             logger.info("saved %s", path)
-        self._ranks.barrier()
+        self.ranks.barrier()
 
     def _keep_best(self) -> None:
-        best = self._watch.best.step
-        if self._config.keep == "best" and best is not None and best != self._step:
+        best = self.watch.best.step
+        if self.config.keep == "best" and best is not None and best != self._step:
             with self.weights.averaged():
-                self.weights.replace(load_weights(self._checkpoints, best))
-            logger.info("%s: kept are the weights after step %d, of the best validation", self._method.name, best)
+                self.weights.replace(load_weights(self.checkpoints, best))
+            logger.info("%s: kept are the weights after step %d, of the best validation", self.method.name, best)
 
     def _facts(self, resumed_from: int | None) -> JsonObject:
-        best = {"best_step": self._watch.best.step} if self._config.keep == "best" else {}
+        best = {"best_step": self.watch.best.step} if self.config.keep == "best" else {}
         return {
             "steps": self._step,
             **{name: round(value, 3) if name == "seconds" else int(value) for name, value in self._totals.items()},
             "resumed_from_step": resumed_from,
             **best,
-            **self._method.facts,
-            "final": self._watch.last,
+            **self.method.facts,
+            "final": self.watch.metrics.last,
         }

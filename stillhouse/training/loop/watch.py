@@ -41,59 +41,36 @@ class Watch:
     ) -> None:
         self._method = method
         self._progress = progress
-        self._metrics = MetricsLog(work_dir / METRICS_FILE if keeps_rows else None, listener.log_metrics)
-        self._divergence = DivergenceWatch(
+        self.metrics = MetricsLog(work_dir / METRICS_FILE if keeps_rows else None, listener.log_metrics)
+        self.divergence = DivergenceWatch(
             method.name,
             method.guarded,
             config.divergence_factor,
             vocabulary_size=vocabulary_size,
             checkpoints=work_dir / "checkpoints",
         )
-        self._alarms = alarms
+        self.alarms = alarms
         self.best = BestValidation(config.early_stopping_patience)
         self.throughput = throughput
         self._latest: dict[str, float] = {}
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the weights may have begun to diverge: no checkpoint should be made of them."""
-        return self._divergence.is_suspicious
-
-    @property
-    def reason_to_stop(self) -> str | None:
-        """Why an alarm asks to stop after the last step added; None where none does."""
-        return self._alarms.reason_to_stop
-
-    @property
-    def last(self) -> dict[str, float]:
-        """The latest value of every metric."""
-        return self._metrics.last
-
-    def check(self, step: int, batch: Batch, result: PassResult) -> None:
-        """Checks the result of the passes of `step` for divergence, before the weights are updated.
-
-        Raises:
-            TrainingError: training has diverged.
-        """
-        self._divergence.observe(step, result.metrics, batch.samples)
 
     def add(self, batch: Batch, result: PassResult, update: Mapping[str, float]) -> None:
         """Adds the metrics of a finished step; `update` has those of its weight update."""
         # Steps count by their tokens, as they do in the method's own metrics.
         loss = (result.loss * result.num_targets, float(result.num_targets))
         ratios = {"loss": loss, **result.ratios, **self.throughput.end_step(result.groups)}
-        alarms = self._alarms.observe({**batch.metrics, **result.metrics})
+        alarms = self.alarms.observe({**batch.metrics, **result.metrics})
         metrics = {**batch.metrics, **update, **alarms}
         self._latest = {name: metrics.pop(name) for name in _LATEST if name in metrics}
-        self._metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
+        self.metrics.add(self._named(metrics), self._named(ratios), self._named(result.maxima))
 
     def write_row(self, step: int, measured: Mapping[str, float]) -> None:
         """Writes the metrics of the steps since the row before, and those `measured` after `step` finished steps."""
-        self._metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
+        self.metrics.write_row(step, self._named({**self._latest, **measured, **self.throughput.gauges()}))
 
     def show(self, step: int) -> None:
         """Shows progress after `step` steps, which are all steps when patience has run out."""
-        bare = {name.partition("/")[2]: value for name, value in self._metrics.current.items()} | self._latest
+        bare = {name.partition("/")[2]: value for name, value in self.metrics.current.items()} | self._latest
         num_steps = step if self.best.is_exhausted else self._method.num_steps
         shown = {name: bare[name] for name in (*self._method.headline, *_SHOWN) if name in bare}
         if self.throughput.eta_s is not None and step < num_steps:
@@ -103,25 +80,22 @@ class Watch:
     def state(self) -> JsonObject:
         """The state for `restore`."""
         return {
-            "metrics": self._metrics.state(),
-            "divergence": self._divergence.state(),
+            "metrics": self.metrics.state(),
+            "divergence": self.divergence.state(),
             "best": self.best.state(),
-            "alarms": self._alarms.state(),
+            "alarms": self.alarms.state(),
         }
 
     def restore(self, state: JsonObject | None, step: int, *, replay: bool) -> None:
-        """Restores the state after `step` steps.
+        """Restores a `state()` after `step` steps, or starts anew without one; metrics of later steps are removed.
 
-        Args:
-            state: `state()` at that step; None starts anew.
-            step: metrics of later steps are removed.
-            replay: send the remaining metrics to the listener, which has not received them yet.
+        `replay` sends the remaining metrics to the listener, which has not received them yet.
         """
-        self._metrics.restore(state["metrics"] if state else None, step, replay=replay)
+        self.metrics.restore(state["metrics"] if state else None, step, replay=replay)
         if state is not None:
-            self._divergence.restore(state["divergence"])
+            self.divergence.restore(state["divergence"])
             self.best.restore(state["best"])
-            self._alarms.restore(state["alarms"])
+            self.alarms.restore(state["alarms"])
 
     def _named(self, metrics: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._method.name}/{name}": value for name, value in metrics.items()}

@@ -18,11 +18,7 @@ from stillhouse.training.sharding import full_tensors, load_full_optimizer_state
 
 
 class Weights:
-    """The trained parameters of a student, changed in place and sharded where there are several ranks.
-
-    Raises:
-        ConfigError: the optimiser is not available here, or does not work for an adapter or for several ranks.
-    """
+    """The trained parameters of a student, changed in place and sharded where there are several ranks."""
 
     def __init__(self, student: Student, config: TrainerConfig, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -65,7 +61,6 @@ class Weights:
     def load(
         self, weights: Mapping[str, Tensor], optimizer: Mapping[str, Any], average: Mapping[str, Tensor] | None
     ) -> None:
-        """Continues from a `state`."""
         self.replace(weights)
         load_full_optimizer_state(self._optimizer, optimizer)
         if self._average is not None and average is not None:
@@ -114,7 +109,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continues from a `state` of unsharded tensors."""
         load_full_tensors(self._means, state)
         self._num_updates = int(state["num_updates"])
 

@@ -24,11 +24,7 @@ ALL_LINEAR: Final = "all-linear"
 
 
 def new_adapter(causal_lm: PreTrainedModel, config: StudentConfig, seed: int) -> Any:
-    """Returns peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`.
-
-    Raises:
-        ConfigError: `student.lora_targets` names no layer, or one that cannot have an adapter.
-    """
+    """Returns peft's wrapper of `causal_lm` with a new adapter, initialised with `seed`."""
     from peft import LoraConfig, get_peft_model
 
     layers = target_layers(causal_lm, config.lora_targets)

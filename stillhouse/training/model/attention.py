@@ -67,14 +67,8 @@ def segment_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """The attention that transformers calls in each layer: `sdpa`, or causal attention within each segment.
 
-    Args:
-        module: the attention layer.
-        query: [1, H, T, D] for a packed row.
-        key: with as many heads as `query` or a divisor of them, like `value`.
-        value: of each key.
-        attention_mask: the placeholder, where there are segments.
-        segments: where the samples stand in the row.
-        options: `scaling`, `dropout`, `sliding_window` and other arguments of the layer.
+    The query of a packed row is [1, H, T, D]; key and value have as many heads or a divisor of them. With segments the
+    mask is a placeholder. `options` are further arguments of the layer, such as `scaling` and `sliding_window`.
 
     Returns:
         [1, T, H, D] and, as of `sdpa`, no weights.

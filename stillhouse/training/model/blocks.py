@@ -25,11 +25,7 @@ MIN_COMPILED_STEPS: Final = 200
 
 
 def decoder_blocks(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """The repeated layers of the model in order: the outermost modules that transformers can checkpoint.
-
-    Raises:
-        ConfigError: the model has none.
-    """
+    """The repeated layers of the model in order: the outermost modules that transformers can checkpoint."""
     blocks: list[nn.Module] = []
     inside: set[int] = set()
     for module in causal_lm.modules():
@@ -67,11 +63,7 @@ def compile_frozen_blocks(causal_lm: PreTrainedModel) -> None:
 
 
 def wants_compile(student: Student, config: TrainerConfig, num_steps: int) -> bool:
-    """Whether to compile the student's blocks and the loss; `auto` leaves out DoRA, whose layers compile in pieces.
-
-    Raises:
-        ConfigError: as `pays_to_compile`.
-    """
+    """Whether to compile the student's blocks and the loss; `auto` leaves out DoRA, whose layers compile in pieces."""
     is_dora = any("lora_magnitude_vector" in name for name, _ in student.trained_parameters())
     if config.compile == "auto" and is_dora:
         return False

@@ -62,9 +62,6 @@ def quantisation(device: torch.device, dtype: torch.dtype) -> BitsAndBytesConfig
     """NF4 with quantised scales (0.5 + 0.016 bytes a weight) and products in `dtype` (arXiv 2305.14314).
 
     Only linear layers of the blocks are quantised: the loss reads the output layer's weight itself.
-
-    Raises:
-        ConfigError: `device` is not CUDA, or bitsandbytes is not installed.
     """
     remedy = "Set student.parameters to `lora`, which holds the frozen weights in student.dtype"
     require_bitsandbytes("student.parameters = 'qlora'", device, remedy)

@@ -50,7 +50,6 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
         return self.state + self.kept + self.passing
 
     def __str__(self) -> str:
@@ -70,15 +69,8 @@ def wants_checkpointing(
     """Whether to use gradient checkpointing; collective: if one rank needs it, all use it.
 
     `auto` does where the estimate without it is above nine tenths of the free memory. Call it after the weights were
-    loaded, before optimiser and running mean are made and weights are sharded.
-
-    Args:
-        student: loaded; rows of up to 128 tokens are sent through it to count what it keeps.
-        config: the setting, and others that affect memory.
-        num_tokens: of the largest microbatch, padding included.
-        ranks: the processes that train together.
-        compares: whether the output layer compares the student with a teacher.
-        compiled: whether blocks and loss will be compiled later.
+    loaded, before optimiser and running mean are made and weights are sharded. `num_tokens` are those of the largest
+    microbatch, padding included; `compares` says whether the output layer compares the student with a teacher.
     """
     if config.gradient_checkpointing != "auto":
         return config.gradient_checkpointing == "on"

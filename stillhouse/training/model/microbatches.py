@@ -54,7 +54,6 @@ class Microbatch:
 
 
 def num_targets(samples: Sequence[Sample]) -> int:
-    """Loss positions of all samples together."""
     return sum(sum(sample.loss_mask) for sample in samples)
 
 
@@ -80,17 +79,8 @@ def microbatch_groups(
 ) -> list[list[SampleT]]:
     """Groups of samples, each for one forward pass over at most `max_tokens` tokens, padding included.
 
-    A longer sample is alone in its group. Samples without a target are left out. Deterministic, so that every process
-    gets the same groups.
-
-    Args:
-        samples: samples to group.
-        max_tokens: of a group.
-        packing: groups are packed rows instead of rectangles.
-        partition: samples for which it returns different values never share a group.
-
-    Raises:
-        ValueError: as `num_inputs`.
+    A longer sample is alone in its group. Samples without a target are left out, and samples for which `partition`
+    returns different values never share a group. Deterministic, so that every process gets the same groups.
     """
     parts: dict[str, list[SampleT]] = {}
     for sample in samples:
@@ -116,13 +106,9 @@ def _rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def collate(samples: Sequence[Sample], token_values: TokenValues, device: torch.device, *, packing: bool) -> Microbatch:
-    """The microbatch of `samples`, of which there is at least one.
+    """The microbatch of `samples`, at least one, each with at least one target: a packed row or a rectangle.
 
-    Args:
-        samples: each with at least one target.
-        token_values: the method's values of a sample by name, one for each of its `token_ids`.
-        device: of the tensors.
-        packing: one packed row instead of a rectangle.
+    `token_values` returns the method's values of a sample by name, one for each of its `token_ids`.
 
     Raises:
         ValueError: as `num_inputs`; or a list of values has another length than the tokens, or samples have values of

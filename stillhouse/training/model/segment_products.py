@@ -27,14 +27,8 @@ _TILE: Final = 128
 def segment_products(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
     """softmax(scale q k^T) v of each token over those of its segment up to itself, as [T, H, D].
 
-    The softmax is computed in float32 at least, the products in the type of the inputs.
-
-    Args:
-        query: [H, T, D].
-        key: [K, T, D], where H is a multiple of K.
-        value: [K, T, D].
-        lengths: tokens of each segment, T in all.
-        scale: of the scores.
+    The query is [H, T, D]; key and value are [K, T, D], where H is a multiple of K; `lengths` sum up to T. The softmax
+    is computed in float32 at least, the products in the type of the inputs.
     """
     output: Tensor = _SegmentProducts.apply(query, key, value, lengths, scale)
     return output

@@ -15,12 +15,7 @@ from stillhouse.training.model.microbatches import Microbatch
 
 
 class StudentStep(nn.Module):
-    """The student's backbone, its head and a method's loss.
-
-    Args:
-        model: the module that holds all weights: the causal language model, or peft's wrapper of it.
-        causal_lm: the causal language model in it.
-    """
+    """The student's backbone, its head and a method's loss."""
 
     def __init__(self, model: nn.Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
@@ -34,12 +29,10 @@ class StudentStep(nn.Module):
 
     @property
     def backbone(self) -> Any:
-        """The model below its output layer."""
         return self._parts[0]
 
     @property
     def head(self) -> nn.Linear:
-        """The output layer."""
         return self._parts[1]
 
     def forward(

@@ -1,7 +1,4 @@
-"""The student: a causal language model of which all weights or an adapter are trained.
-
-Dimensions: B rows, T time, H hidden, V vocabulary.
-"""
+"""The student: a causal language model of which all weights or an adapter are trained."""
 
 import logging
 from collections.abc import Iterator
@@ -28,7 +25,7 @@ class Student:
     """A model under training, with the same interface whether all of it or an adapter is trained.
 
     Args:
-        model: sampled from, and saved at the end: the causal language model, or peft's wrapper of it.
+        model: sampled from, and saved at the end: `causal_lm`, or peft's wrapper of it.
         causal_lm: the causal language model itself; an adapter's layers are inside it.
         tokenizer: with the chat template.
         base_ref: model ref of the weights that training started from, below any adapter.
@@ -57,12 +54,10 @@ class Student:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return self.head.weight.device
 
     @property
     def head(self) -> nn.Linear:
-        """The output layer."""
         return self.step.head
 
     def precision(self) -> AbstractContextManager[Any]:

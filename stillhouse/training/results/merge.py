@@ -8,7 +8,7 @@ Dimensions: T time, V vocabulary.
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from stillhouse.chat.refs import NO_CODE, SAFE_WEIGHTS, adapter_base, require_safetensors, resolve_model
 from stillhouse.errors import ConfigError, TrainingError
-from stillhouse.types import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +44,6 @@ class MergeCheck:
     """Largest difference that counts as rounding to `dtype`."""
     effect: float
     """How much the adapter changes the logits of the base."""
-
-    def as_json(self) -> JsonObject:
-        """By field."""
-        return asdict(self)
 
 
 def merge_into(folder: Path, output: Path, rows: Sequence[Sequence[int]]) -> MergeCheck:

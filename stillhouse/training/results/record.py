@@ -4,12 +4,11 @@ It has no dates: records of equal trainings differ only in their `facts`, which 
 """
 
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stillhouse.config import OnPolicyConfig
 from stillhouse.dataset.read import iter_columns
 from stillhouse.errors import InputError
 from stillhouse.store.artifacts import artifact_in
@@ -24,8 +23,6 @@ MERGED_FOLDER: Final = "merged"
 
 
 class StudentRecord(BaseModel):
-    """The provenance of a student."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: Literal["sft", "on_policy"]
@@ -52,7 +49,6 @@ class StudentRecord(BaseModel):
         return [*(self.before.stages if self.before else ()), self]
 
     def write(self, folder: Path) -> None:
-        """Writes it into a student's folder."""
         write_atomic(folder / STUDENT_FILE, self.model_dump_json(indent=1, exclude_defaults=True).encode())
 
 
@@ -78,13 +74,15 @@ def read_record(folder: Path) -> StudentRecord:
 
 
 def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
-    """The record of a training that has ended.
-
-    Raises:
-        InputError: the data or an earlier student's record cannot be read.
-    """
+    """The record of a training that has ended."""
     start = Path(job.student_ref)
     config = job.identity()
+    if job.on_policy is not None:
+        itself = {teacher.name for teacher in job.on_policy.teachers if teacher.kind in ("base", "ema")}
+        teacher_names = [model for name, model in config["teachers"].items() if name not in itself]
+    else:
+        batches = [] if job.dataset_folder is None else iter_columns(job.dataset_folder / "train.parquet", ["teacher"])
+        teacher_names = sorted({name for batch in batches for name in pc.unique(batch.column(0)).to_pylist()} - {None})
     return StudentRecord(
         method=job.method,
         base=base,
@@ -92,7 +90,7 @@ def record_of(job: TrainJob, base: str, facts: JsonObject) -> StudentRecord:
         config=config,
         facts=facts,
         data=_data(job, config),
-        teachers=_teachers(job.dataset_folder) if job.on_policy is None else _scoring(job.on_policy, config),
+        teachers=tuple(teacher_names),
         before=read_record(start) if (start / STUDENT_FILE).is_file() else None,
     )
 
@@ -115,18 +113,3 @@ def _data(job: TrainJob, config: JsonObject) -> JsonObject:
         "tokens": tokens or None,
         "supervised_tokens": supervised or None,
     }
-
-
-def _scoring(settings: OnPolicyConfig, config: JsonObject) -> tuple[str, ...]:
-    """Teachers other than the student itself."""
-    itself = {teacher.name for teacher in settings.teachers if teacher.kind in ("base", "ema")}
-    return tuple(model for name, model in config["teachers"].items() if name not in itself)
-
-
-def _teachers(dataset: Path | None) -> tuple[str, ...]:
-    if dataset is None:
-        return ()
-    names: set[Any] = set()
-    for batch in iter_columns(dataset / "train.parquet", ["teacher"]):
-        names.update(pc.unique(batch.column(0)).to_pylist())
-    return tuple(sorted(names - {None}))

@@ -61,7 +61,10 @@ def training_section(folder: Path, record: StudentRecord, adapter: Adapter | Non
 
 def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> Iterator[tuple[str, str]]:
     student, trained = record.config["student"], record.config[record.method]
-    yield "base model", code(_identity(record.stages[0]))
+    first = record.stages[0]
+    # By its content where that is known; of a continued adapter only the base's name is.
+    identity = first.config["student_ref"] if first.base == first.started_from else public_name(first.base)
+    yield "base model", code(identity)
     yield "this student", code(model_identity(str(folder)).rpartition("@")[2])
     yield "method", METHODS[record.method]
     if adapter is not None:
@@ -71,7 +74,13 @@ def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> I
     if record.merged is not None:
         shape = f"{student['lora_variant']}, rank {student['lora_rank']}, alpha {student['lora_alpha']:g}"
         yield "adapter", f"{shape}, merged into the weights"
-        yield "merged weights", _checked(record.merged)
+        merged = record.merged
+        yield (
+            "merged weights",
+            f"{merged['dtype']}; their logits differ from those of base and adapter by {merged['difference']:.2g} of "
+            f"the logits' standard deviation (at most {merged['tolerance']:g} is taken for rounding), and those by "
+            f"{merged['effect']:.2g} from the base's",
+        )
     yield "type of computation", student["dtype"]
     if student["parameters"] == "qlora":
         yield "frozen weights while training", "rounded to 4 bits"
@@ -82,16 +91,7 @@ def _training(folder: Path, record: StudentRecord, adapter: Adapter | None) -> I
     yield "seed", str(trained["seed"])
 
 
-def _checked(merged: JsonObject) -> str:
-    return (
-        f"{merged['dtype']}; their logits differ from those of base and adapter by {merged['difference']:.2g} of the "
-        f"logits' standard deviation (at most {merged['tolerance']:g} is taken for rounding), and those by "
-        f"{merged['effect']:.2g} from the base's"
-    )
-
-
 def data_section(folder: Path, record: StudentRecord) -> Iterator[str]:
-    """The data of each training."""
     rows = list(_data(record))
     if not rows:
         return
@@ -114,13 +114,7 @@ def _data(record: StudentRecord) -> Iterator[Sequence[str]]:
 
 
 def config_section(record: StudentRecord) -> Iterator[str]:
-    """The config of student and method."""
-    yield "## Config\n"
-    yield fenced("yaml", as_yaml(_config(record)))
-
-
-def _config(record: StudentRecord) -> JsonObject:
-    """Without paths of this machine."""
+    """The config of student and method, without paths of this machine."""
     student, trained = record.config["student"], dict(record.config[record.method])
     if "sources" in trained:
         trained["sources"] = [{**source, "path": public_name(source["path"])} for source in trained["sources"]]
@@ -130,12 +124,9 @@ def _config(record: StudentRecord) -> JsonObject:
         trained["teachers"] = [
             {**teacher, "model": teacher["model"] and public_name(teacher["model"])} for teacher in trained["teachers"]
         ]
-    return {"student": {**student, "model": public_name(student["model"])}, record.method: trained}
-
-
-def _identity(first: StudentRecord) -> str:
-    """The base by its content where that is known; of a continued adapter only the base's name is."""
-    return first.config["student_ref"] if first.base == first.started_from else public_name(first.base)
+    config = {"student": {**student, "model": public_name(student["model"])}, record.method: trained}
+    yield "## Config\n"
+    yield fenced("yaml", as_yaml(config))
 
 
 def _figure(value: float | None) -> str:
@@ -149,8 +140,6 @@ _LEFT_OUT: Final = ("_s", "_gib", "mfu", "learning_rate", "padding_share", "supe
 
 
 class MetricSummary(NamedTuple):
-    """First, best and last value of a metric over the training."""
-
     name: str
     first: float
     best: float | None
@@ -163,17 +152,15 @@ def summarize_metrics(rows: Sequence[JsonObject]) -> list[MetricSummary]:
     """Summaries of all metrics but those of the machine, in order of appearance, from the rows of `metrics.jsonl`."""
     values: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        metrics: Mapping[str, float] = row["metrics"]
-        for name, value in metrics.items():
-            values.setdefault(name, []).append((row["step"], value))
-    return [_summary(name, points) for name, points in values.items() if not name.endswith(_LEFT_OUT)]
-
-
-def _summary(name: str, points: list[tuple[int, float]]) -> MetricSummary:
-    best_step, best = None, None
-    trained = [point for point in points if point[0] > 0] or points
-    if name.endswith(_FALLING):
-        best_step, best = min(trained, key=lambda point: point[1])
-    elif name.endswith(_RISING):
-        best_step, best = max(trained, key=lambda point: point[1])
-    return MetricSummary(name, points[0][1], best, best_step, points[-1][1])
+        for name, value in row["metrics"].items():
+            if not name.endswith(_LEFT_OUT):
+                values.setdefault(name, []).append((row["step"], value))
+    summaries = []
+    for name, points in values.items():
+        best_step, best = None, None
+        trained = [point for point in points if point[0] > 0] or points
+        if name.endswith((*_FALLING, *_RISING)):
+            choose = min if name.endswith(_FALLING) else max
+            best_step, best = choose(trained, key=lambda point: point[1])
+        summaries.append(MetricSummary(name, points[0][1], best, best_step, points[-1][1]))
+    return summaries

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,9 @@ _NUM_PROBES: Final = 4
 
 
 def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
-    """Completes `job.output_dir`, which holds the weights and tokenizer.
+    """Completes `job.output_dir`, which holds the weights and tokenizer, by the facts of the trainer.
 
-    `base` is the model ref of the weights below the adapter, or of those that training started from; `facts` are the
-    trainer's.
+    `base` is the model ref of the weights below the adapter, or of those that training started from.
 
     Raises:
         InputError: data or an earlier student's record cannot be read.
@@ -51,13 +51,7 @@ def write_results(job: TrainJob, base: str, facts: JsonObject) -> None:
 
 
 def fill_merged(folder: Path, output: Path) -> None:
-    """Fills the empty folder `output` with the merged and checked weights of the adapter in `folder`: a whole student.
-
-    Raises:
-        ConfigError: there is no adapter to merge, no tokenizer, or no base to merge it into.
-        InputError: the record of the student cannot be read.
-        TrainingError: the merged weights differ from base and adapter.
-    """
+    """Fills the empty folder `output` with the merged and checked weights of the adapter in `folder`."""
     # Its progress bars would interleave with the caller's output.
     disable_progress_bar()
     tokenizer = load_tokenizer(str(folder))
@@ -68,7 +62,7 @@ def fill_merged(folder: Path, output: Path) -> None:
     tokenizer.save_pretrained(output)
     for name in (METRICS_FILE, DATASET_CARD_FILE):
         _copy(folder / name, output / name)
-    read_record(folder).model_copy(update={"merged": check.as_json()}).write(output)
+    read_record(folder).model_copy(update={"merged": asdict(check)}).write(output)
     write_card(output)
     logger.info(
         "merged %s into %s weights: the logits differ by %.2g of their standard deviation, at most %g expected",

@@ -61,11 +61,10 @@ class Sft:
         return Batch(samples, {"epoch": self._order.epochs_after(step + 1)})
 
     def partition(self, sample: Sample) -> str:
-        """Any samples may share a microbatch."""
         return ""
 
     def reference(self, samples: Sequence[Sample]) -> None:
-        """No teacher."""
+        return None
 
     def token_values(self, sample: Sample) -> Mapping[str, Sequence[float]]:
         """None."""
@@ -103,11 +102,7 @@ def load_sft(
     num_processes: int | None,
     ranks: Ranks,
 ) -> Sft:
-    """The method over a dataset artifact, if there is one, and the config's sources; collective.
-
-    Raises:
-        ConfigError, InputError, StoreError, TrainingError: as `load_data`.
-    """
+    """The method over a dataset artifact, if there is one, and the config's sources; collective."""
     sources = all_sources(dataset_folder, config)
     rendering = Rendering.of(config, max_length)
     data = load_data(sources, tokenizer, rendering, work_dir=work_dir, num_processes=num_processes, ranks=ranks)

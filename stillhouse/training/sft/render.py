@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
@@ -30,6 +30,8 @@ SCHEMA: Final = pa.schema(
 )
 _CHUNK_ROWS: Final = 256
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -43,7 +45,6 @@ class Rendering:
 
     @classmethod
     def of(cls, config: SftConfig, max_length: int) -> "Rendering":
-        """The rendering that a config asks for."""
         chosen: dict[Part, bool] = {
             "text": config.train_on_text,
             "reasoning": config.train_on_reasoning,
@@ -61,8 +62,6 @@ class Chunk(NamedTuple):
 
 
 class RenderedChunk(NamedTuple):
-    """The samples of a chunk."""
-
     source: int
     batches: dict[SplitName, pa.RecordBatch]
     """Samples in the order of their rows, as `SCHEMA` has them."""
@@ -83,19 +82,19 @@ def render_chunk(tokenizer: PreTrainedTokenizerBase, chunk: Chunk, rendering: Re
     """The samples of `chunk`.
 
     A row is for validation if its source's split says so, or if its prompt's hash falls into the source's share.
-
-    Raises:
-        InputError: a row is no conversation, cannot be rendered, or has nothing to train on.
     """
     conversations = [_conversation(row) for row in chunk.rows]
     inputs = [(conversation.messages, conversation.tools) for conversation in conversations]
     rendered_spans = render_all_spans(tokenizer, inputs, with_pieces=rendering.parts != ALL_PARTS)
-    row_spans = [_spans(*row) for row in zip(chunk.rows, conversations, rendered_spans, strict=True)]
+    row_spans = [
+        [[_learnt(span, conversation) for span in spans] for spans in _rendered(samples, row)]
+        for row, conversation, samples in zip(chunk.rows, conversations, rendered_spans, strict=True)
+    ]
     tokens = iter(tokenise_spans(tokenizer, [spans for samples in row_spans for spans in samples], rendering.parts))
     counts = Counter({"rows": len(chunk.rows)})
     columns: dict[SplitName, list[tuple[Any, ...]]] = {"train": [], "validation": []}
     for row, conversation, samples in zip(chunk.rows, conversations, row_spans, strict=True):
-        rendered = [_valid(sample, row) for sample in islice(tokens, len(samples))]
+        rendered = [_rendered(sample, row) for sample in islice(tokens, len(samples))]
         trainable = [_up_to_last_target(sample) for sample in rendered if any(sample.loss_mask[1:])]
         if not trainable:
             _require_answer(row, conversation, rendering)
@@ -121,27 +120,17 @@ def _conversation(row: SplitRow) -> TrainingConversation:
         raise InputError(f"{place}: {error}") from error
 
 
-def _spans(
-    row: SplitRow, conversation: TrainingConversation, samples: list[list[Span]] | TemplateError
-) -> list[list[Span]]:
-    if isinstance(samples, TemplateError):
-        raise InputError(_not_rendered(row, samples)) from samples
-    return [
-        [span._replace(message=None) if span.message in conversation.excluded else span for span in s] for s in samples
-    ]
+def _learnt(span: Span, conversation: TrainingConversation) -> Span:
+    return span._replace(message=None) if span.message in conversation.excluded else span
 
 
-def _valid(sample: RenderedSample | TemplateError, row: SplitRow) -> RenderedSample:
-    if isinstance(sample, TemplateError):
-        raise InputError(_not_rendered(row, sample)) from sample
-    return sample
-
-
-def _not_rendered(row: SplitRow, error: TemplateError) -> str:
-    return (
-        f"{row.row.place}: cannot be rendered with the student's chat template: {error}. Mend or drop the row, or "
-        "train a student whose template knows such conversations"
-    )
+def _rendered(value: T | TemplateError, row: SplitRow) -> T:
+    if isinstance(value, TemplateError):
+        raise InputError(
+            f"{row.row.place}: cannot be rendered with the student's chat template: {value}. Mend or drop the row, or "
+            "train a student whose template knows such conversations"
+        ) from value
+    return value
 
 
 def _up_to_last_target(sample: RenderedSample) -> RenderedSample:

@@ -7,7 +7,7 @@
 Text is not interpreted: reasoning or calls inside a message's content are rendered as they are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -26,8 +26,6 @@ _SHAREGPT: Final = {"system": "system", "human": "user", "user": "user", "gpt": 
 
 
 class TrainingConversation(NamedTuple):
-    """A conversation to train on."""
-
     messages: list[Message]
     tools: list[ToolSchema]
     prompt_id: str
@@ -38,12 +36,8 @@ class TrainingConversation(NamedTuple):
 
 
 def parse_conversation(row: JsonObject) -> TrainingConversation:
-    """The conversation in a row.
-
-    Raises:
-        RowProblem: the row is no conversation.
-    """
-    messages = _messages(row)
+    """The conversation in a row; raises a RowProblem where it is none."""
+    messages: list[Any] = _messages(row)
     if messages[0]["role"] == "assistant":
         raise RowProblem(
             "the conversation begins with the assistant, so that there is nothing to answer; expected a system or user "
@@ -53,27 +47,21 @@ def parse_conversation(row: JsonObject) -> TrainingConversation:
     excluded = frozenset(index for index, message in enumerate(messages) if message.pop("weight", None) == 0)
     first = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     row_id, tag = row.get("prompt_id"), row.get("tag")
+    names = [tool["function"]["name"] for tool in tools] or None
     return TrainingConversation(
-        messages=messages,  # type: ignore[arg-type]
+        messages=messages,
         tools=tools,
-        prompt_id=row_id if isinstance(row_id, str) and row_id else _prompt_id(messages[:first], tools),
+        prompt_id=row_id if isinstance(row_id, str) and row_id else prompt_id(messages[:first], names),
         tag=tag if isinstance(tag, str) else None,
         excluded=excluded,
     )
 
 
-def _prompt_id(messages: Sequence[Any], tools: Sequence[ToolSchema]) -> str:
-    return prompt_id(messages, [tool["function"]["name"] for tool in tools] or None)
-
-
 def _messages(row: JsonObject) -> list[JsonObject]:
     if row.get("messages") is not None:
-        return _message_list(row["messages"], "messages")
+        return _parsed(row["messages"], "messages", _message)
     if row.get("conversations") is not None:
-        return [
-            _from_sharegpt(item, f"conversations[{index}]")
-            for index, item in enumerate(_items(row["conversations"], "conversations"))
-        ]
+        return _parsed(row["conversations"], "conversations", _from_sharegpt)
     if row.get("prompt") is not None and row.get("completion") is not None:
         return [
             *_text_or_messages(row["prompt"], "prompt", "user"),
@@ -87,18 +75,14 @@ def _messages(row: JsonObject) -> list[JsonObject]:
 
 
 def _text_or_messages(value: Any, key: str, role: str) -> list[JsonObject]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else _message_list(value, key)
+    return [{"role": role, "content": value}] if isinstance(value, str) else _parsed(value, key, _message)
 
 
-def _message_list(value: Any, key: str) -> list[JsonObject]:
-    return [_message(item, f"{key}[{index}]") for index, item in enumerate(_items(value, key))]
-
-
-def _items(value: Any, key: str) -> list[Any]:
-    value = _decoded(value)
-    if not isinstance(value, list) or not value:
-        raise RowProblem(f"expected {key} to be a list that is not empty, or one as JSON text; saw {_brief(value)}")
-    return [_decoded(item) for item in value]
+def _parsed(value: Any, key: str, parse: Callable[[Any, str], JsonObject]) -> list[JsonObject]:
+    items = _decoded(value)
+    if not isinstance(items, list) or not items:
+        raise RowProblem(f"expected {key} to be a list that is not empty, or one as JSON text; saw {_brief(items)}")
+    return [parse(_decoded(item), f"{key}[{index}]") for index, item in enumerate(items)]
 
 
 def _message(value: Any, where: str) -> JsonObject:

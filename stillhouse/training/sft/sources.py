@@ -22,18 +22,12 @@ _DATASET_COLUMNS: Final = ("messages", "tools", "prompt_id", "tag")
 
 
 class SplitRow(NamedTuple):
-    """A row and its split in the source."""
-
     split: SplitName
     row: SourceRow
 
 
 def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSource]:
-    """The run's own dataset, unless its weight is zero, and the config's sources.
-
-    Raises:
-        ConfigError: the config asks for the run's own dataset, and there is none.
-    """
+    """The run's own dataset, unless its weight is zero, and the config's sources."""
     if config.dataset_weight == 0.0:
         return list(config.sources)
     if dataset_folder is None:
@@ -45,11 +39,7 @@ def all_sources(dataset_folder: Path | None, config: SftConfig) -> list[SftSourc
 
 
 def source_fingerprint(source: SftSource) -> str:
-    """Digest of the source's files; a Hugging Face dataset goes by its name and split only.
-
-    Raises:
-        ConfigError, InputError: as `read_source_rows`.
-    """
+    """Digest of the source's files; a Hugging Face dataset goes by its name and split only."""
     if source.path.startswith(HUGGING_FACE):
         return f"{source.path}[{source.split}]"
     path = _path_of(source)
@@ -59,12 +49,7 @@ def source_fingerprint(source: SftSource) -> str:
 
 
 def read_source_rows(source: SftSource) -> Iterator[SplitRow]:
-    """Every row of a source in order; rows of a dataset's validation file come last.
-
-    Raises:
-        ConfigError: the kind of source is unknown, or needs a package that is not installed.
-        InputError: the source is missing or unreadable.
-    """
+    """Every row of a source in order; rows of a dataset's validation file come last."""
     if source.path.startswith(HUGGING_FACE):
         rows = _hugging_face_rows(source)
     elif (path := _path_of(source)).is_dir():

@@ -34,8 +34,6 @@ _COUNTS_FILE: Final = "counts.json"
 
 
 class Samples(Sequence[Sample]):
-    """The samples of one file, created on access."""
-
     def __init__(self, path: Path) -> None:
         self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
@@ -72,7 +70,6 @@ class SftData:
 
     @property
     def total(self) -> Counter[str]:
-        """The counts of all sources together."""
         return sum(self.counts, Counter())
 
 

@@ -28,10 +28,6 @@ def render_chunks(
     """`render_chunk` of each, in order, whatever the number of processes; the chunks are read lazily.
 
     `num_processes` 1 renders in this process; None takes one for each core where there are enough chunks.
-
-    Raises:
-        InputError: as `render_chunk`.
-        TrainingError: a process was killed.
     """
     chunks = iter(chunks)
     if num_processes is None:
