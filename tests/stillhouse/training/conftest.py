@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import DatasetConfig, RuntimeConfig, StudentConfig, ToolsConfig
-from stillhouse.dataset.build import build_dataset
+from stillhouse.config import DatasetConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
 from stillhouse.embedded import embedded_path
+from stillhouse.progress.state import Fact
 from stillhouse.store import prompt_id
 from stillhouse.store.records import write_jsonl
-from stillhouse.tools.toolbox import Toolbox
+from stillhouse.training.job import TrainJob
 from stillhouse.training.ranks import join_ranks
 from stillhouse.types import Message, Prompt, PromptMetadata, StopReason, Trajectory, Turn
 
@@ -38,6 +36,11 @@ def _torch_as_before() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Model ref of an untrained Qwen3 of 20,000 weights with the embedded tokenizer."""
+    # Imported here and below: the ranks of `pair` import this file, too.
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from stillhouse.chat.tokenizer import load_tokenizer
+
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = load_tokenizer("embedded:student")
     torch.manual_seed(0)
@@ -75,17 +78,20 @@ def runtime() -> RuntimeConfig:
 
 
 @pytest.fixture(scope="session")
-def prompts() -> list[Prompt]:
+def embedded_rows() -> list[dict[str, Any]]:
     lines = embedded_path("prompts.jsonl").read_text().splitlines()[:NUM_PROMPTS]
-    questions = [json.loads(line)["prompt"] for line in lines]
-    conversations: list[list[Message]] = [[{"role": "user", "content": question}] for question in questions]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def prompts(embedded_rows: list[dict[str, Any]]) -> list[Prompt]:
+    conversations: list[list[Message]] = [[{"role": "user", "content": row["prompt"]}] for row in embedded_rows]
     return [Prompt(prompt_id(messages, None), messages) for messages in conversations]
 
 
 @pytest.fixture(scope="session")
-def metadata(prompts: list[Prompt]) -> dict[str, PromptMetadata]:
-    lines = embedded_path("prompts.jsonl").read_text().splitlines()[:NUM_PROMPTS]
-    answers = [json.loads(line)["metadata"]["expected_answer"] for line in lines]
+def metadata(prompts: list[Prompt], embedded_rows: list[dict[str, Any]]) -> dict[str, PromptMetadata]:
+    answers = [row["metadata"]["expected_answer"] for row in embedded_rows]
     return {
         prompt.id: PromptMetadata(prompt.id, answer, "shop", "numeric", {})
         for prompt, answer in zip(prompts, answers, strict=True)
@@ -109,6 +115,9 @@ def metadata_file(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, 
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory, prompts: list[Prompt], calculator: ToolsConfig) -> Path:
     """Conversations of different lengths with tool calls, split into train and validation rows."""
+    from stillhouse.dataset.build import build_dataset
+    from stillhouse.tools.toolbox import Toolbox
+
     folder = tmp_path_factory.mktemp("dataset")
     schemas = Toolbox.from_config(calculator).schemas()
     trajectories = [
@@ -127,6 +136,47 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory, prompts: list[Promp
     config = DatasetConfig(validation_fraction=0.3)
     build_dataset(trajectories, {}, config, tokenizer_ref="embedded:student", max_length=512, folder=folder)
     return folder
+
+
+NewSftJob = Callable[..., TrainJob]
+
+
+@pytest.fixture(scope="session")
+def new_sft_job(
+    tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig
+) -> NewSftJob:
+    """A training of the tiny model in `folder`, by the settings of `sft`; other fields take the place of these."""
+
+    def make(folder: Path, sft: dict[str, Any], **fields: Any) -> TrainJob:
+        usual = {
+            "method": "sft",
+            "student_ref": tiny_model,
+            "student": full_student,
+            "dataset_folder": dataset_folder,
+            "work_dir": folder / "work",
+            "output_dir": folder / "student",
+            "runtime": runtime,
+        }
+        return TrainJob.model_validate({**usual, "sft": SftConfig.model_validate(sft), **fields})
+
+    return make
+
+
+class Listener:
+    """A progress that remembers its updates, and calls `action` with the steps done at each."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[str, int, int | None, dict[str, Fact]]] = []
+        self.action: Callable[[int], object] = lambda done: None
+
+    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
+        self.updates.append((stage, done, total, facts))
+        self.action(done)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
 
 
 def conversation(question: Message, num_calls: int) -> list[Message]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
@@ -20,27 +20,10 @@ NewJob = Callable[..., TrainJob]
 
 
 @pytest.fixture
-def new_job(
-    tiny_model: str,
-    full_student: StudentConfig,
-    dataset_folder: Path,
-    calculator: ToolsConfig,
-    runtime: RuntimeConfig,
-    tmp_path: Path,
-) -> NewJob:
+def new_job(new_sft_job: NewJob, calculator: ToolsConfig, tmp_path: Path) -> NewJob:
     def make(name: str, **changes: object) -> TrainJob:
-        config = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, **changes}
-        return TrainJob(
-            method="sft",
-            student_ref=tiny_model,
-            student=full_student,
-            sft=SftConfig.model_validate(config),
-            dataset_folder=dataset_folder,
-            tools=calculator,
-            work_dir=tmp_path / name / "work",
-            output_dir=tmp_path / name / "student",
-            runtime=runtime,
-        )
+        sft = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, **changes}
+        return new_sft_job(tmp_path / name, sft, tools=calculator)
 
     return make
 
@@ -113,16 +96,6 @@ def test_rows_longer_than_the_student_has_positions_are_cut(new_job: NewJob, tmp
     job = new_job("long", dataset_weight=0.0, sources=[{"path": str(tmp_path / "said.jsonl")}])
     job = job.model_copy(update={"student": job.student.model_copy(update={"max_length": 10**6})})
     assert run_job(job, NoProgress())["truncated_rows"] == 1
-
-
-def test_padded_rows_train_the_student_that_packed_rows_train(new_job: NewJob):
-    packed, padded = new_job("packed"), new_job("padded", packing=False)
-    for job in (packed, padded):
-        run_job(job, NoProgress())
-    first, second = (read_metrics(job.work_dir / "metrics.jsonl")[-1]["metrics"] for job in (packed, padded))
-    assert first["sft/loss"] == pytest.approx(second["sft/loss"], rel=1e-4)
-    assert first["sft/padding_share"] == 0.0
-    assert second["sft/padding_share"] > 0.0
 
 
 def test_activations_kept_on_the_host_change_no_bit(new_job: NewJob):

@@ -1,16 +1,15 @@
-import multiprocessing
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
 from stillhouse.errors import TrainingError
-from stillhouse.progress.state import Fact
+from stillhouse.progress.state import NoProgress
 from stillhouse.store import ArtifactStore
 from stillhouse.training.job import TrainJob
 from stillhouse.training.run import run_job
@@ -19,34 +18,32 @@ from stillhouse.training.workdir import exclusive, mirrored
 Machines = Callable[[str], tuple[Path, ArtifactStore]]
 
 
-def hold(work_dir: Path, held: Event) -> None:
-    with exclusive(work_dir):
-        held.set()
-        Event.wait(multiprocessing.get_context("spawn").Event(), 60)
-
-
-@pytest.fixture
-def holder(tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
-    held = context.Event()
-    process = context.Process(target=hold, args=(tmp_path, held))
-    process.start()
-    assert held.wait(60)
-    yield process
-    process.kill()
-    process.join()
-
-
-def test_second_process_is_refused(tmp_path: Path, holder: multiprocessing.Process):
+def test_second_process_is_refused(tmp_path: Path):
     with (
+        exclusive(tmp_path),
         pytest.raises(TrainingError, match="another process is running this training"),
         exclusive(tmp_path, wait_s=0.3),
     ):
         pass
 
 
-def test_lock_of_a_killed_process_is_free(tmp_path: Path, holder: multiprocessing.Process):
-    holder.kill()
+HOLD = """
+import sys, time
+from pathlib import Path
+from stillhouse.training.workdir import exclusive
+with exclusive(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TrainingError), exclusive(tmp_path, wait_s=0):
+            pass
+        holder.kill()
     with exclusive(tmp_path, wait_s=10):
         pass
 
@@ -169,42 +166,24 @@ class Lost(BaseException):
     """The machine is gone."""
 
 
-class Watch:
-    """Loses the machine when a step is done; None keeps it."""
-
-    def __init__(self, lost_at: int | None = None) -> None:
-        self.steps: list[int] = []
-        self._lost_at = lost_at
-
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        self.steps.append(done)
-        if done == self._lost_at:
-            raise Lost
-
-
-def test_a_training_ends_with_the_same_bits_on_another_machine(
-    machine: Machines, tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig
-):
+def test_a_training_ends_with_the_same_bits_on_another_machine(machine: Machines, new_sft_job, listener):
     def job(name: str) -> TrainJob:
         work_dir, store = machine(name)
-        return TrainJob(
-            method="sft",
-            student_ref=tiny_model,
-            student=full_student,
-            sft=SftConfig(num_epochs=2, batch_size=4, learning_rate=1e-3, seed=3, checkpoint_every_steps=2),
-            dataset_folder=dataset_folder,
-            work_dir=work_dir,
-            output_dir=store.root / "student",
-            runtime=runtime,
-        )
+        sft = {"num_epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "seed": 3, "checkpoint_every_steps": 2}
+        return new_sft_job(store.root, sft, work_dir=work_dir)
 
-    run_job(job("undisturbed"), Watch())
+    def lose(done: int) -> None:
+        if done == 5:
+            raise Lost
+
+    run_job(job("undisturbed"), NoProgress())
+    listener.action = lose
     with suppress(Lost), mirrored(*machine("there"), poll_s=600):
-        run_job(job("there"), Watch(lost_at=5))
-    resumed = Watch()
+        run_job(job("there"), listener)
+    listener.action, listener.updates = lambda done: None, []
     with mirrored(*machine("here"), poll_s=600):
         assert steps(machine("here")[0])[-1] == "step-00000004"
-        run_job(job("here"), resumed)
-    assert min(step for step in resumed.steps if step) >= 4
+        run_job(job("here"), listener)
+    assert min(done for _, done, *_ in listener.updates if done) >= 4
     weights = [(job(name).output_dir / "model.safetensors").read_bytes() for name in ("undisturbed", "here")]
     assert weights[0] == weights[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.config import OnPolicyConfig, RuntimeConfig, SftConfig, StudentConfig, ToolsConfig
+from stillhouse.config import OnPolicyConfig, RuntimeConfig, StudentConfig, ToolsConfig
 from stillhouse.training.job import TrainJob
 
 NewJob = Callable[[Path], TrainJob]
@@ -22,24 +22,9 @@ train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress()
 
 
 @pytest.fixture(scope="module")
-def sft_job(tiny_model: str, full_student: StudentConfig, dataset_folder: Path, runtime: RuntimeConfig) -> NewJob:
-    config = SftConfig(
-        num_epochs=20, batch_size=4, learning_rate=1e-3, checkpoint_every_steps=5, log_every_steps=3, seed=3
-    )
-
-    def make(folder: Path) -> TrainJob:
-        return TrainJob(
-            method="sft",
-            student_ref=tiny_model,
-            student=full_student,
-            sft=config,
-            dataset_folder=dataset_folder,
-            work_dir=folder / "work",
-            output_dir=folder / "student",
-            runtime=runtime,
-        )
-
-    return make
+def sft_job(new_sft_job: Callable[..., TrainJob]) -> NewJob:
+    steps = {"num_epochs": 12, "batch_size": 4, "checkpoint_every_steps": 5, "log_every_steps": 3}
+    return lambda folder: new_sft_job(folder, {"learning_rate": 1e-3, "seed": 3, **steps})
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
-from stillhouse.progress.state import Fact, NoProgress
+from stillhouse.progress.state import NoProgress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.attempt import Attempt, attempt_in
 from stillhouse.training.launch.cluster import JobStatus, Timeouts, train_on_cluster
@@ -61,6 +61,10 @@ def is_at(status: JobStatus) -> Turn:
     return lambda attempt: status
 
 
+def away(attempt: Attempt) -> JobStatus:
+    raise ConnectionError("connection refused")
+
+
 def trains(attempt: Attempt) -> JobStatus:
     """The last turn of a training that is done."""
     student = TrainJob.model_validate_json(attempt.job_file.read_bytes()).output_dir
@@ -73,33 +77,12 @@ def failed(error: str, at: float, *, killed: bool = False) -> dict[str, Any]:
     return {"error": error, "killed": killed, "at": at}
 
 
-def left_by_a_killed_flow(job: TrainJob, cluster: Cluster) -> None:
-    """As kill -9 leaves it: nothing is cancelled."""
-
-    class Killed(BaseException):
-        pass
-
-    def kill(attempt: Attempt) -> JobStatus:
-        raise Killed
-
-    turns, cluster.turns = cluster.turns, [kill]
-    with pytest.raises(Killed):
-        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
-    cluster.turns, cluster.cancelled = turns, []
-
-
-def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(sft_job, tmp_path: Path):
-    updates = []
-
-    class Listener:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            updates.append((stage, done, total, facts))
-
+def test_progress_is_relayed_and_the_student_is_where_the_flow_wants_it(sft_job, listener, tmp_path: Path):
     job = sft_job(tmp_path)
-    told = {"progress": {"stage": "sft", "done": 3, "total": 9, "facts": {"loss": 1.5}}}
-    cluster = Cluster(is_at(JobStatus(False, "it waits")), says(told), trains)
-    assert train_on_cluster(job, Listener(), cluster, TIMEOUTS) == {"steps": 9}
-    assert updates == [("sft", 3, 9, {"loss": 1.5})]
+    message = {"progress": {"stage": "sft", "done": 3, "total": 9, "facts": {"loss": 1.5}}}
+    cluster = Cluster(is_at(JobStatus(False, "it waits")), says(message), trains)
+    assert train_on_cluster(job, listener, cluster, TIMEOUTS) == {"steps": 9}
+    assert listener.updates == [("sft", 3, 9, {"loss": 1.5})]
     assert (job.output_dir / "deep" / "weights").read_text() == "trained"
     assert cluster.cancelled == []
 
@@ -153,37 +136,49 @@ def test_a_cancelled_flow_cancels_its_job(sft_job, tmp_path: Path):
     assert cluster.cancelled == [cluster.submitted[0].name]
 
 
-def test_a_flow_that_was_killed_finds_its_job_again_and_starts_no_second(sft_job, tmp_path: Path):
-    job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS), is_at(RUNS), trains)
-    left_by_a_killed_flow(job, cluster)
-    # Its folder for the student is gone with it.
+@pytest.fixture
+def left(sft_job, tmp_path: Path) -> tuple[TrainJob, Cluster]:
+    """A job that a killed flow left on a cluster: nothing is cancelled."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(attempt: Attempt) -> JobStatus:
+        raise Killed
+
+    job, cluster = sft_job(tmp_path), Cluster(kill)
+    with pytest.raises(Killed):
+        train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)
+    cluster.cancelled = []
+    return job, cluster
+
+
+def test_a_flow_that_was_killed_finds_its_job_again_and_starts_no_second(left, tmp_path: Path):
+    job, cluster = left
+    cluster.turns = [is_at(RUNS), is_at(RUNS), trains]
+    # The folder of the killed flow for the student is gone with it.
     again = job.model_copy(update={"output_dir": tmp_path / "other"})
     assert train_on_cluster(again, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 1
     assert (tmp_path / "other" / "deep" / "weights").read_text() == "trained"
 
 
-def test_what_was_done_while_no_flow_was_there_is_taken_though_the_cluster_forgot_it(sft_job, tmp_path: Path):
-    job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS))
-    left_by_a_killed_flow(job, cluster)
+def test_what_was_done_while_no_flow_was_there_is_taken_though_the_cluster_forgot_it(left):
+    job, cluster = left
     trains(cluster.submitted[0])
     cluster.turns = [is_at(JobStatus(True, "gone", killed=True))]
     assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 1
 
 
-def test_a_job_that_failed_while_no_flow_was_there_is_tried_again(sft_job, tmp_path: Path):
-    job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS))
-    left_by_a_killed_flow(job, cluster)
+def test_a_job_that_failed_while_no_flow_was_there_is_tried_again(left):
+    job, cluster = left
     cluster.turns = [is_at(JobStatus(True, "the job failed")), trains]
     assert train_on_cluster(job, NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert len(cluster.submitted) == 2
 
 
 def test_a_cluster_that_is_away_for_a_moment_is_waited_for(sft_job, tmp_path: Path, caplog):
-    def away(attempt: Attempt) -> JobStatus:
-        raise ConnectionError("connection refused")
-
     cluster = Cluster(is_at(RUNS), away, away, trains)
     assert train_on_cluster(sft_job(tmp_path), NoProgress(), cluster, TIMEOUTS) == {"steps": 9}
     assert [record.message for record in caplog.records if "does not answer" in record.message] == [
@@ -192,9 +187,6 @@ def test_a_cluster_that_is_away_for_a_moment_is_waited_for(sft_job, tmp_path: Pa
 
 
 def test_a_cluster_that_stays_away_leaves_the_job_to_the_next_run(sft_job, tmp_path: Path):
-    def away(attempt: Attempt) -> JobStatus:
-        raise ConnectionError("connection refused")
-
     job, cluster = sft_job(tmp_path), Cluster(is_at(RUNS), away)
     with pytest.raises(TrainingKilled, match=r"has not answered for .*connection refused.*the same command follows"):
         train_on_cluster(job, NoProgress(), cluster, TIMEOUTS)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from stillhouse.config import RuntimeConfig, StudentConfig
-from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
+from stillhouse.errors import ConfigError, TrainingError
 from stillhouse.progress.state import Fact, NoProgress
 from stillhouse.serving.models import load_model
 from stillhouse.training.job import TrainJob
@@ -140,19 +139,6 @@ def test_error_of_the_child_is_the_launchers_error(sft_job: NewJob, tmp_path: Pa
     job = sft_job(tmp_path).model_copy(update={"student_ref": "embedded:nobody"})
     with pytest.raises(TrainingError, match=r"'nobody' is unknown.*train\.log"):
         train(job, NoProgress())
-
-
-def test_death_of_the_child_is_named_with_the_end_of_its_log(sft_job: NewJob, tmp_path: Path):
-    job = sft_job(tmp_path)
-
-    class Killer:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            for child in psutil.Process().children():
-                if "stillhouse.training" in child.cmdline():
-                    child.kill()
-
-    with pytest.raises(TrainingKilled, match=r"signal SIGKILL.*continue from the last checkpoint(?s:.*)INFO"):
-        train(job, Killer())
 
 
 @pytest.mark.gpu

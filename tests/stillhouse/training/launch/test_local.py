@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from stillhouse.config import RuntimeConfig
 from stillhouse.errors import ConfigError, TrainingError, TrainingKilled
-from stillhouse.progress.state import Fact, NoProgress
+from stillhouse.progress.state import NoProgress, Progress
 from stillhouse.training.job import TrainJob
 from stillhouse.training.launch.launch import train
 from stillhouse.training.monitoring.metrics import read_metrics
@@ -28,14 +28,6 @@ NewJob = Callable[[Path], TrainJob]
 OF_SPEED = ("tokens_per_s", "mfu", "step_s", "data_s", "train_s", "eta_s", "peak_memory_gib")
 ALONE = {"launcher": "inline"}
 TOGETHER = {"launcher": "torchrun", "num_processes": 2}
-FLOW = """
-import sys, time
-from pathlib import Path
-from stillhouse.progress.state import NoProgress
-from stillhouse.training.job import TrainJob
-from stillhouse.training.launch.launch import train
-train(TrainJob.model_validate_json(Path(sys.argv[1]).read_bytes()), NoProgress())
-"""
 
 
 def short(job: TrainJob, **runtime: Any) -> TrainJob:
@@ -45,15 +37,19 @@ def short(job: TrainJob, **runtime: Any) -> TrainJob:
     return job.model_copy(update={"sft": sft, "runtime": RuntimeConfig(device="cpu", num_threads=1, **runtime)})
 
 
-class AtStep:
-    """Does something once, when a step is reported."""
+@pytest.fixture
+def at_step(listener) -> Callable[[int, Callable[[], object]], Progress]:
+    """A progress that does something once a step is reported."""
 
-    def __init__(self, step: int, action: Callable[[], None]) -> None:
-        self._step, self._action = step, action
+    def new(step: int, action: Callable[[], object]) -> Progress:
+        listener.action = lambda done: action() if done == step else None
+        return listener
 
-    def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        if done == self._step:
-            self._action()
+    return new
+
+
+def cancel() -> None:
+    raise KeyboardInterrupt
 
 
 def processes(work_dir: Path) -> list[psutil.Process]:
@@ -100,15 +96,12 @@ def test_two_processes_train_the_student_that_one_trains(sft_job: NewJob, tmp_pa
 
 
 @pytest.mark.slow
-def test_training_broken_off_saves_a_checkpoint_from_which_it_ends_with_the_same_bits(sft_job: NewJob, tmp_path: Path):
+def test_training_broken_off_is_continued_from_a_checkpoint_to_the_same_bits(sft_job: NewJob, at_step, tmp_path: Path):
     whole, broken_off = (short(sft_job(tmp_path / name), **TOGETHER) for name in ("whole", "broken off"))
     train(whole, NoProgress())
 
-    def cancel() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(broken_off, AtStep(7, cancel))
+        train(broken_off, at_step(7, cancel))
     assert processes(broken_off.work_dir) == []
     assert newest_checkpoint(broken_off) >= 7
     facts = train(broken_off, NoProgress())
@@ -118,36 +111,28 @@ def test_training_broken_off_saves_a_checkpoint_from_which_it_ends_with_the_same
 
 
 @pytest.mark.slow
-def test_one_process_continues_what_two_began(sft_job: NewJob, tmp_path: Path):
+def test_one_process_continues_what_two_began(sft_job: NewJob, at_step, tmp_path: Path):
     whole, begun = short(sft_job(tmp_path / "whole"), **ALONE), short(sft_job(tmp_path / "begun"), **TOGETHER)
     train(whole, NoProgress())
 
-    def cancel() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(begun, AtStep(7, cancel))
+        train(begun, at_step(7, cancel))
     facts = train(short(begun, **ALONE), NoProgress())
     assert facts["resumed_from_step"] >= 7
     assert_same_training(begun, whole)
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_killed_flow(sft_job: NewJob, tmp_path: Path):
+def test_no_rank_outlives_a_killed_flow(sft_job: NewJob, start_flow: Callable[..., Any], tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
-    file = tmp_path / "job.json"
-    file.write_text(job.model_dump_json())
-    with subprocess.Popen([sys.executable, "-c", FLOW, str(file)]) as flow:
-        while not (job.work_dir / "checkpoints").exists():
-            assert flow.poll() is None
-            time.sleep(0.05)
+    with start_flow(job) as flow:
         assert len(ranks(job.work_dir)) == 2
         flow.kill()
     wait_until_gone(job.work_dir)
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_killed_torchrun(sft_job: NewJob, tmp_path: Path):
+def test_no_rank_outlives_a_killed_torchrun(sft_job: NewJob, at_step, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
 
     def kill_torchrun() -> None:
@@ -156,31 +141,31 @@ def test_no_rank_outlives_a_killed_torchrun(sft_job: NewJob, tmp_path: Path):
         os.kill(seen[0].ppid(), signal.SIGKILL)
 
     with pytest.raises(TrainingKilled, match="signal SIGKILL"):
-        train(job, AtStep(3, kill_torchrun))
+        train(job, at_step(3, kill_torchrun))
     wait_until_gone(job.work_dir)
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_named_and_takes_the_others_with_it(sft_job: NewJob, tmp_path: Path):
+def test_a_killed_rank_is_named_and_takes_the_others_with_it(sft_job: NewJob, at_step, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
 
     def kill_second() -> None:
         next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").kill()
 
     with pytest.raises(TrainingKilled, match=r"rank 1 ended without a result \(signal SIGKILL.*train\.log"):
-        train(job, AtStep(3, kill_second))
+        train(job, at_step(3, kill_second))
     wait_until_gone(job.work_dir)
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_rank_is_obeyed_by_all(sft_job: NewJob, tmp_path: Path):
+def test_sigterm_to_one_rank_is_obeyed_by_all(sft_job: NewJob, at_step, tmp_path: Path):
     job = short(sft_job(tmp_path), **TOGETHER)
 
     def stop_second() -> None:
         next(process for process in ranks(job.work_dir) if process.environ()["RANK"] == "1").terminate()
 
     with pytest.raises(TrainingKilled, match="stopped by SIGTERM; a checkpoint was saved"):
-        train(job, AtStep(7, stop_second))
+        train(job, at_step(7, stop_second))
     wait_until_gone(job.work_dir)
     assert newest_checkpoint(job) >= 7
 
@@ -241,7 +226,8 @@ def settings() -> tuple[object, ...]:
     )
 
 
-def test_torch_is_left_as_it_was_found(job: TrainJob):
+def test_torch_is_left_as_it_was_found(job: TrainJob, listener):
+    torch.manual_seed(1)
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # As torch has it: other tests of this process may have trained in it, too.
@@ -249,11 +235,8 @@ def test_torch_is_left_as_it_was_found(job: TrainJob):
     before = settings()
     seen = []
 
-    class Look:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            seen.append(settings())
-
-    assert train(job, Look())["steps"] > 4
+    listener.action = lambda done: seen.append(settings())
+    assert train(job, listener)["steps"] > 4
     assert settings() == before
     # While it trained, each of them was another.
     assert [all(during[place] == before[place] for during in seen) for place in (0, 2, 3, 5, 6)] == [False] * 5
@@ -268,26 +251,25 @@ def sigterms() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_saves_a_checkpoint_and_is_passed_on(job: TrainJob, sigterms: list[int]):
-    class Stop:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            if done == 4 and not sigterms:
-                os.kill(os.getpid(), signal.SIGTERM)
+def test_sigterm_saves_a_checkpoint_and_is_passed_on(job: TrainJob, at_step, sigterms: list[int]):
+    def stop() -> None:
+        if not sigterms:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(TrainingKilled, match="stopped by SIGTERM; a checkpoint was saved"):
-        train(job, Stop())
+        train(job, at_step(4, stop))
     assert sigterms == [signal.SIGTERM]
     assert train(job, NoProgress())["resumed_from_step"] == 4
 
 
-def test_errors_of_users_are_raised_as_they_are_and_others_by_name(job: TrainJob, tmp_path: Path):
+def test_errors_of_users_are_raised_as_they_are_and_others_by_name(job: TrainJob, listener):
     with pytest.raises(ConfigError, match="'nobody' is unknown"):
         train(job.model_copy(update={"student_ref": "embedded:nobody"}), NoProgress())
 
-    class Broken:
-        def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-            raise ZeroDivisionError("by zero")
+    def fail(done: int) -> None:
+        raise ZeroDivisionError("by zero")
 
+    listener.action = fail
     with pytest.raises(TrainingError, match="sft: ZeroDivisionError: by zero") as raised:
-        train(job, Broken())
+        train(job, listener)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)

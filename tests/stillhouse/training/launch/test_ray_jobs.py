@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -121,16 +120,12 @@ def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluste
     assert "a checkpoint was saved" in told
 
 
-def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster):
+def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster, listener):
     job = on_cluster(num_epochs=20)
 
-    class Killer:
-        def update(self, stage: str, done: int, total: int | None, **facts: Any) -> None:
-            if done == 7:
-                kill_host(job)
-
+    listener.action = lambda done: kill_host(job) if done == 7 else None
     with pytest.raises(TrainingKilled, match="SIGKILL"):
-        train_on_cluster(job, Killer(), RayJobs(job.runtime), Timeouts(poll_s=0.05))
+        train_on_cluster(job, listener, RayJobs(job.runtime), Timeouts(poll_s=0.05))
     facts = train(job, NoProgress())
     assert facts["resumed_from_step"] >= 5
     assert len(attempts(job)) == 2

@@ -4,6 +4,7 @@ import random
 import resource
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stillhouse.training.loop.checkpoint import (
     load_weights,
     save_checkpoint,
 )
+from stillhouse.training.loop.checkpoint_folder import checkpoint_path, prune, saved_steps
 from stillhouse.training.repeatability import random_state
 
 IDENTITY = {"method": "sft", "sft": {"learning_rate": 0.001}}
@@ -74,12 +76,6 @@ def test_nothing_in_it_is_a_pickled_object(tmp_path: Path):
     torch.load(path / "optimizer.pt", weights_only=True)
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path):
-    for step in (1, 2, 3, 10):
-        save(tmp_path, checkpoint(step), best_step=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003", "step-00000010"]
-
-
 def test_the_weights_of_a_step_are_its_running_mean_where_one_is_kept(tmp_path: Path):
     save(tmp_path, checkpoint(1))
     save(tmp_path, replace(checkpoint(2), average={"w": torch.full((2, 3), 0.5)}))
@@ -106,16 +102,20 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_then_to_the_next(
     assert newest_step(tmp_path) == 2
 
 
-@pytest.mark.parametrize("digests", ["{}", "[]", "null", '{"state.json": "00"}'])
-def test_a_checkpoint_whose_digests_name_no_files_is_damaged(tmp_path: Path, digests: str):
-    save(tmp_path, checkpoint(1))
-    (save(tmp_path, checkpoint(2)) / "digests.json").write_text(digests)
-    assert newest_step(tmp_path) == 1
+def write_digests(text: str) -> Callable[[Path], object]:
+    return lambda path: (path / "digests.json").write_text(text)
 
 
-def test_a_file_that_is_gone_is_damage(tmp_path: Path):
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *map(write_digests, ("{}", "[]", "null", '{"state.json": "00"}')),
+        lambda path: (path / "optimizer.pt").unlink(),
+    ],
+)
+def test_a_checkpoint_whose_files_are_not_those_of_its_digests_is_damaged(tmp_path: Path, harm):
     save(tmp_path, checkpoint(1))
-    (save(tmp_path, checkpoint(2)) / "optimizer.pt").unlink()
+    harm(save(tmp_path, checkpoint(2)))
     assert newest_step(tmp_path) == 1
 
 
@@ -215,3 +215,50 @@ def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint_or_the_new_on
     # What a killed process left over is removed by the next save.
     save(tmp_path, checkpoint(10**6), keep=1, best_step=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-01000000"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for step in (2, 4, 6, 8, 10):
+        checkpoint_path(tmp_path, step).mkdir()
+        (checkpoint_path(tmp_path, step) / "weights.safetensors").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("keep", "best_step", "left"),
+    [(2, None, [10, 8]), (1, None, [10]), (2, 4, [10, 8, 4]), (2, 8, [10, 8]), (1, 3, [10]), (9, 2, [10, 8, 6, 4, 2])],
+)
+def test_the_newest_and_the_best_are_kept(folder: Path, keep: int, best_step: int | None, left: list[int]):
+    prune(folder, saved=10, keep=keep, best_step=best_step)
+    assert saved_steps(folder) == left
+    assert len(list(folder.iterdir())) == len(left)
+
+
+def test_later_ones_that_were_damaged_give_way_to_the_one_just_written(folder: Path):
+    prune(folder, saved=6, keep=1, best_step=None)
+    assert saved_steps(folder) == [6]
+
+
+def test_steps_are_told_by_number_however_long_their_names(tmp_path: Path):
+    for step in (99_999_999, 100_000_000):
+        checkpoint_path(tmp_path, step).mkdir()
+    assert saved_steps(tmp_path) == [100_000_000, 99_999_999]
+
+
+def test_what_somebody_else_put_there_is_left_alone(folder: Path):
+    (folder / "step-00000010.bak").mkdir()
+    (folder / "notes.txt").touch()
+    prune(folder, saved=10, keep=1, best_step=None)
+    assert {path.name for path in folder.iterdir()} == {"step-00000010", "step-00000010.bak", "notes.txt"}
+
+
+def test_one_that_cannot_be_deleted_costs_a_warning(folder: Path, caplog: pytest.LogCaptureFixture):
+    # Its name leaves no room for the temporary name that it is deleted under; permissions do not stop root.
+    stuck = checkpoint_path(folder, 10**239)
+    stuck.mkdir()
+    prune(folder, saved=10, keep=4, best_step=None)
+    assert saved_steps(folder) == [10**239, 10, 8, 6, 4]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{stuck} is no longer needed and cannot be deleted: " in record.message

@@ -17,6 +17,7 @@ from stillhouse.training.model.blocks import (
     wants_compile,
 )
 from stillhouse.training.model.load import load_student
+from stillhouse.training.model.memory import estimate_memory
 from stillhouse.training.model.microbatches import Segments
 from stillhouse.training.model.student import Student
 
@@ -62,21 +63,8 @@ def trained_pass(student: Student, lengths: tuple[int, ...]) -> list[torch.Tenso
 
 
 def kept_bytes(student: Student) -> int:
-    """What a forward pass keeps for the backward pass, weights apart."""
-    weights = {p.untyped_storage().data_ptr() for p in student.model.parameters()}
-    kept: dict[int, int] = {}
-
-    def count(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    student.model.train()
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        output = student.step.backbone(input_ids=torch.zeros(1, 64, dtype=torch.int64), use_cache=False)
-    del output
-    return sum(kept.values())
+    """What a forward pass of 64 tokens keeps for the backward pass, as counted for the estimate of memory."""
+    return estimate_memory(student, TrainerConfig(), 64, checkpointed=False).kept
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])

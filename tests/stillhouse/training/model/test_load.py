@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config import StudentConfig
 from stillhouse.errors import ConfigError
+from stillhouse.serving.models import load_model
 from stillhouse.training.model.load import load_student
 from stillhouse.training.model.student import Student
 from stillhouse.training.ranks import Ranks
@@ -53,6 +55,20 @@ def test_earlier_adapter_is_continued_over_its_own_base(tiny_model: str, tmp_pat
     assert [name for name, _ in second.trained_parameters()] == [name for name, _ in first.trained_parameters()]
     second.save(tmp_path / "second", ALONE)
     assert f'"base_model_name_or_path": "{tiny_model}"' in (tmp_path / "second" / "adapter_config.json").read_text()
+
+
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+def test_saved_student_is_a_model_ref_with_the_same_logits(tiny_model: str, tmp_path: Path, parameters: str):
+    student = load_student(tiny_model, LORA.model_copy(update={"parameters": parameters}), CPU, seed=0)
+    before = logits(student)
+    disturb(student)
+    student.save(tmp_path / "student", ALONE)
+    served = load_model(str(tmp_path / "student"), device="cpu")
+    with torch.no_grad():
+        seen = served(input_ids=INPUTS).logits
+    assert (seen - before).abs().max() > 1e-3
+    torch.testing.assert_close(seen, logits(student), rtol=1e-4, atol=1e-5)
+    assert load_tokenizer(str(tmp_path / "student")).chat_template == student.tokenizer.chat_template
 
 
 def test_missing_model_is_named(tmp_path: Path):

@@ -8,7 +8,6 @@ from stillhouse.training.model.microbatches import (
     best_fit_decreasing,
     collate,
     microbatch_groups,
-    num_targets,
 )
 from stillhouse.types import Sample
 
@@ -114,10 +113,6 @@ def test_packing_fills_what_rectangles_leave_empty():
     assert num_inputs == {False: [[10, 20], [30], [40]], True: [[40, 10], [30, 20]]}
 
 
-def test_targets_are_counted_over_all_samples():
-    assert num_targets([sample([1, 2, 3], {1, 2}), sample([1, 2], set())]) == 2
-
-
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(20, 80))
 def test_every_item_is_in_one_bin_and_no_bin_overflows(sizes: list[int], capacity: int):
     bins = best_fit_decreasing(sizes, capacity)
@@ -138,18 +133,16 @@ def test_bins_are_nearly_as_few_as_possible(cuts: list[set[int]], chance):
     assert len(best_fit_decreasing(sizes, 60)) <= 11 / 9 * len(cuts) + 6 / 9
 
 
-def test_an_item_goes_where_it_leaves_the_least_room():
-    assert best_fit_decreasing([3, 7, 6, 4], 10) == [[1, 0], [2, 3]]
-    assert best_fit_decreasing([3, 6, 5, 4, 2], 10) == [[1, 3], [2, 0, 4]]
-
-
-def test_equal_items_keep_their_order():
-    assert best_fit_decreasing([2, 2, 2, 2], 4) == [[0, 1], [2, 3]]
-
-
-def test_an_item_above_the_capacity_is_alone():
-    assert best_fit_decreasing([50, 1, 9], 10) == [[0], [2, 1]]
-
-
-def test_no_items_need_no_bin():
-    assert best_fit_decreasing([], 10) == []
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "bins"),
+    [
+        ([3, 7, 6, 4], 10, [[1, 0], [2, 3]]),
+        ([3, 6, 5, 4, 2], 10, [[1, 3], [2, 0, 4]]),
+        ([2, 2, 2, 2], 4, [[0, 1], [2, 3]]),
+        ([50, 1, 9], 10, [[0], [2, 1]]),
+        ([], 10, []),
+    ],
+    ids=["least room", "least room of three", "equal items in order", "above the capacity", "nothing"],
+)
+def test_an_item_goes_where_it_leaves_the_least_room(sizes: list[int], capacity: int, bins: list[list[int]]):
+    assert best_fit_decreasing(sizes, capacity) == bins

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from stillhouse.chat.template import render
 from stillhouse.chat.tokenizer import load_tokenizer
-from stillhouse.config import RuntimeConfig, SftConfig, StudentConfig
+from stillhouse.config import StudentConfig
 from stillhouse.training.job import TrainJob
 from stillhouse.training.results.write import write_results
 
@@ -54,7 +54,7 @@ def rows(tiny_model: str) -> list[list[int]]:
 
 @pytest.fixture
 def make_student(
-    make_adapter: MakeAdapter, dataset_folder: Path, runtime: RuntimeConfig, tmp_path: Path
+    make_adapter: MakeAdapter, new_sft_job: Callable[..., TrainJob], tmp_path: Path
 ) -> Callable[..., Path]:
     """Writes an adapter's folder with all that lies beside it, as training leaves it."""
 
@@ -69,16 +69,9 @@ def make_student(
             {"step": 30, "metrics": {"sft/loss": 1.5, "sft/token_accuracy": 0.8, "sft/tokens_per_s": 905.0}},
         ]
         (work_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-        job = TrainJob(
-            method="sft",
-            student_ref=str(tmp_path / "base"),
-            student=StudentConfig(lora_rank=4, lora_alpha=8, dtype="float32", merge=merge),
-            sft=SftConfig(seed=7),
-            dataset_folder=dataset_folder,
-            work_dir=work_dir,
-            output_dir=folder,
-            runtime=runtime,
-        )
+        student = StudentConfig(lora_rank=4, lora_alpha=8, dtype="float32", merge=merge)
+        fields = {"student_ref": str(tmp_path / "base"), "student": student, "output_dir": folder}
+        job = new_sft_job(tmp_path, {"seed": 7}, **fields)
         write_results(job, job.student_ref, {"steps": 30, "trained_tokens": 12345, "seconds": 4.5})
         return folder
 

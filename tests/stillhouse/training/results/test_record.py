@@ -1,36 +1,33 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.config import OnPolicyConfig, SftConfig, SftSource, StudentConfig
+from stillhouse.config import OnPolicyConfig, SftSource, StudentConfig
 from stillhouse.errors import InputError
 from stillhouse.store import ArtifactStore, file_sha256
 from stillhouse.training.job import TrainJob
 from stillhouse.training.results.record import read_record, record_of
 
 
-def sft_job(tmp_path: Path, dataset_folder: Path | None, **sft: object) -> TrainJob:
-    return TrainJob(
-        method="sft",
-        student_ref="embedded:student",
-        student=StudentConfig(),
-        sft=SftConfig.model_validate(sft),
-        dataset_folder=dataset_folder,
-        work_dir=tmp_path / "work",
-        output_dir=tmp_path / "student",
-    )
+@pytest.fixture
+def sft_job(new_sft_job: Callable[..., TrainJob], tmp_path: Path) -> Callable[..., TrainJob]:
+    def make(dataset_folder: Path | None, **sft: object) -> TrainJob:
+        return new_sft_job(tmp_path, sft, student_ref="embedded:student", dataset_folder=dataset_folder)
+
+    return make
 
 
-def test_a_dataset_is_known_by_its_artifact_and_counted_where_it_is_trained_on(dataset_folder: Path, tmp_path: Path):
+def test_a_dataset_is_known_by_its_artifact_and_its_rows_are_counted(sft_job, dataset_folder: Path, tmp_path: Path):
     def fill(folder: Path) -> tuple[int, dict[str, object]]:
         for name in ("train.parquet", "validation.parquet"):
             (folder / name).write_bytes((dataset_folder / name).read_bytes())
         return 0, {}
 
     artifact = ArtifactStore(tmp_path).write("dataset", "0" * 16, fill)
-    record = record_of(sft_job(tmp_path, Path(artifact.uri)), "embedded:student", {"steps": 3})
+    record = record_of(sft_job(Path(artifact.uri)), "embedded:student", {"steps": 3})
     rows = pq.read_table(dataset_folder / "train.parquet", columns=["num_tokens"])
     assert record.data["fingerprint"] == artifact.fingerprint
     assert (record.data["rows"], record.data["tokens"]) == (rows.num_rows, sum(rows["num_tokens"].to_pylist()))
@@ -39,17 +36,17 @@ def test_a_dataset_is_known_by_its_artifact_and_counted_where_it_is_trained_on(d
     assert record.before is None
 
 
-def test_a_training_on_other_conversations_alone_has_no_dataset(dataset_folder: Path, tmp_path: Path):
+def test_a_training_on_other_conversations_alone_has_no_dataset(sft_job, dataset_folder: Path):
     source = SftSource(path=str(dataset_folder / "train.parquet"))
-    record = record_of(sft_job(tmp_path, None, dataset_weight=0.0, sources=[source]), "embedded:student", {})
+    record = record_of(sft_job(None, dataset_weight=0.0, sources=[source]), "embedded:student", {})
     assert (record.data, record.teachers) == ({}, ())
     assert record.config["sources"] == [file_sha256(dataset_folder / "train.parquet")]
 
 
 def test_a_student_trained_on_keeps_the_record_of_where_it_started(
-    dataset_folder: Path, prompts_file: Path, tmp_path: Path, tiny_model: str
+    sft_job, dataset_folder: Path, prompts_file: Path, tmp_path: Path, tiny_model: str
 ):
-    first = record_of(sft_job(tmp_path, dataset_folder), "embedded:student", {"steps": 3})
+    first = record_of(sft_job(dataset_folder), "embedded:student", {"steps": 3})
     start = tmp_path / "sft"
     start.mkdir()
     first.write(start)

@@ -33,11 +33,6 @@ def sft(tmp_path: Path, dataset_folder: Path) -> Sft:
     return load(tmp_path, dataset_folder)
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer("embedded:student")
-
-
 def test_exactly_what_the_assistant_said_is_supervised(tmp_path: Path, dataset_folder: Path, tokenizer: Tokenizer):
     rows = list(read_rows(dataset_folder, "train"))
     sft = load(tmp_path, dataset_folder, SftConfig(batch_size=len(rows), num_epochs=1))

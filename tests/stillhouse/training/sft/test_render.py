@@ -16,11 +16,6 @@ END = "<|im_end|>"
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer("embedded:student")
-
-
 def talk(*texts: str) -> list[dict[str, Any]]:
     """A conversation in turns, the user's first."""
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]

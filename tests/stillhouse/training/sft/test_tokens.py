@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from stillhouse.chat.samples import render_samples
-from stillhouse.chat.tokenizer import load_tokenizer
 from stillhouse.config.training import SftConfig, SftSource
 from stillhouse.errors import InputError, TrainingError
 from stillhouse.training.ranks import Ranks
@@ -16,11 +15,6 @@ from stillhouse.training.sft.tokens import SftData, load_data
 
 RENDERING = Rendering.of(SftConfig(), max_length=512)
 ALONE = Ranks.single(torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer("embedded:student")
 
 
 def conversations(num_rows: int, said: str = "a") -> list[list[dict[str, Any]]]:
