@@ -43,27 +43,17 @@ class MessageFile:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    work_dir: Path
-    name: str
-    """Name of the cluster's job too: lower-case letters, digits and hyphens, at most 52 characters."""
+    folder: Path
+    """Shared by the flow and the hosts."""
 
     @property
-    def folder(self) -> Path:
-        """The folder that the flow and the hosts share."""
-        return self.work_dir / "attempts" / self.name
+    def name(self) -> str:
+        """Name of the cluster's job too: lower-case letters, digits and hyphens, at most 52 characters."""
+        return self.folder.name
 
     @property
     def job_file(self) -> Path:
         return self.folder / JOB_FILE
-
-    @property
-    def rendezvous_file(self) -> Path:
-        """Holds `host:port` where the first host listens; written once all hosts have started."""
-        return self.folder / "rendezvous"
-
-    def started_file(self, host: int) -> Path:
-        """Marker file: exists once the host has started."""
-        return self.folder / f"host-{host}.here"
 
     def message_file(self, sender: str) -> Path:
         """Messages of a host, by its number, or of the launcher's part inside the cluster."""
@@ -77,7 +67,7 @@ class Attempt:
 def begin_attempt(job: TrainJob) -> Attempt:
     """Returns a new attempt at a job, noted in its work folder."""
     method = job.method.replace("_", "-")
-    attempt = Attempt(job.work_dir.absolute(), f"stillhouse-{method}-{uuid4().hex[:12]}")
+    attempt = _named(job.work_dir, f"stillhouse-{method}-{uuid4().hex[:12]}")
     # The flow's output folder is removed when the flow is killed; the attempt's is not.
     described = job.model_copy(update={"output_dir": attempt.folder / "student"})
     write_atomic(attempt.job_file, described.model_dump_json(indent=1).encode())
@@ -91,11 +81,11 @@ def last_attempt(work_dir: Path) -> Attempt | None:
         note = json.loads((work_dir / _NOTE).read_bytes())
     except FileNotFoundError:
         return None
-    return Attempt(work_dir.absolute(), note["name"])
+    return _named(work_dir, note["name"])
 
 
-def attempt_in(folder: Path) -> Attempt:
-    return Attempt(folder.parent.parent, folder.name)
+def _named(work_dir: Path, name: str) -> Attempt:
+    return Attempt(work_dir.absolute() / "attempts" / name)
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -23,7 +23,7 @@ from torch.distributed.run import parse_args, run
 from stillhouse.processes.exit import announce_parent
 from stillhouse.store.atomic import write_atomic
 from stillhouse.training.job import LOG_FILE, TrainJob
-from stillhouse.training.launch.attempt import Attempt, attempt_in
+from stillhouse.training.launch.attempt import Attempt
 from stillhouse.training.launch.local import environment, torchrun_arguments
 from stillhouse.training.launch.messages import MessageWriter, exit_reason
 from stillhouse.training.launch.process import redirect, run_job_file
@@ -33,7 +33,7 @@ _POLL_S: Final = 0.5
 
 def run_attempt(folder: Path, host: int, address: str) -> int:
     """Trains one host's part of an attempt; returns the exit code."""
-    attempt = attempt_in(folder)
+    attempt = Attempt(folder)
     if not attempt.job_file.is_file():
         sys.stderr.write(
             f"{attempt.job_file} is not there: this host does not see the store of the flow. Mount it here under the "
@@ -51,16 +51,18 @@ def run_attempt(folder: Path, host: int, address: str) -> int:
 
 def meet(attempt: Attempt, host: int, num_hosts: int, address: str) -> str:
     """Waits for all hosts, which a cluster may start far apart; returns `host:port` of the first one."""
-    write_atomic(attempt.started_file(host), b"")
+    markers = [attempt.folder / f"host-{number}.here" for number in range(num_hosts)]
+    rendezvous = attempt.folder / "rendezvous"
+    write_atomic(markers[host], b"")
     if host == 0:
-        while not all(attempt.started_file(other).exists() for other in range(num_hosts)):
+        while not all(marker.exists() for marker in markers):
             time.sleep(_POLL_S)
         with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
-        write_atomic(attempt.rendezvous_file, f"{address}:{port}".encode())
-    while not attempt.rendezvous_file.exists():
+        write_atomic(rendezvous, f"{address}:{port}".encode())
+    while not rendezvous.exists():
         time.sleep(_POLL_S)
-    return attempt.rendezvous_file.read_text()
+    return rendezvous.read_text()
 
 
 def _run_ranks(job: TrainJob, host: int, job_file: Path, rendezvous: str | None) -> int:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.training.job import TrainJob
-from stillhouse.training.launch.attempt import Attempt, attempt_in
+from stillhouse.training.launch.attempt import Attempt
 from stillhouse.training.launch.cluster import gpus_of
 from stillhouse.training.launch.messages import GRACE_S, MessageWriter, exit_reason
 
@@ -98,4 +98,4 @@ def _report(attempt: Attempt, error: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(attempt_in(Path(sys.argv[1]))))
+    sys.exit(main(Attempt(Path(sys.argv[1]))))

@@ -1,4 +1,4 @@
-"""Attention that keeps the segments of a packed row apart.
+"""Attention that keeps the segments of a packed row apart, and whether all of a model does.
 
 Registered with transformers as `sdpa`, which it extends: without segments it is that attention, as sampling extends
 it (`stillhouse.serving.attention`). Segments are an argument of the forward pass, which models pass on to every layer,
@@ -7,20 +7,24 @@ so that a layer recomputed by gradient checkpointing, in a thread of the backwar
 Dimensions: T time, H heads, D width of a head.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from inspect import signature
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from stillhouse.errors import TrainingError
 from stillhouse.serving.attention import slot_attention
 from stillhouse.training.model.microbatches import Microbatch, Segments
 from stillhouse.training.model.segment_products import MAX_FLOAT32_LENGTH, segment_products
+
+logger = logging.getLogger(__name__)
 
 _REFUSED: Final = ("softcap", "s_aux", "position_bias", "cache")
 """Arguments of layers that need more than a softmax over their own tokens."""
@@ -31,6 +35,9 @@ _MAX_VARLEN_WIDTH: Final = 256
 _GROUPED_HEADS: Final[dict[str, Any]] = (
     {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 )
+_PROBE_LENGTHS: Final = (7, 5)
+_ROUNDING: Final = {True: 5e-2, False: 1e-3}
+"""Share by which hidden states may differ in a row of another shape, in half precision and else."""
 
 
 def segment_arguments(segments: Segments | None) -> dict[str, Any]:
@@ -175,3 +182,69 @@ def computed_type(x: Tensor) -> torch.dtype:
 
 
 AttentionInterface.register("sdpa", segment_attention)
+
+
+def packs_exactly(causal_lm: PreTrainedModel) -> bool:
+    """Whether hidden states of samples in one row are those of the samples alone; a warning gives the reason if not.
+
+    Recurrent layers, convolutions over time, and attention that is not transformers' `sdpa` mix the segments of a row.
+    Two short segments are tried. The model is in eval mode, on one device; call it in the precision of the training.
+    """
+    reason = _mixing_reason(causal_lm)
+    if reason is not None:
+        logger.warning("%s cannot be packed, so its rows are padded: %s", type(causal_lm).__name__, reason)
+    return reason is None
+
+
+def _mixing_reason(causal_lm: PreTrainedModel) -> str | None:
+    implementation = causal_lm.config.get_text_config()._attn_implementation
+    if implementation != "sdpa":
+        return f"its attention is {implementation!r}; segments are known to 'sdpa'"
+    # Models that support flash attention, which takes no mask, pass all it needs (a window) as arguments.
+    if not causal_lm._supports_flash_attn:
+        return "its attention depends on masks"
+    num_ids = causal_lm.get_input_embeddings().num_embeddings
+    ids = torch.arange(sum(_PROBE_LENGTHS), device=causal_lm.device).mul(37).add(11).remainder(num_ids)
+    samples = ids.split(_PROBE_LENGTHS)
+    with torch.no_grad():
+        alone = torch.cat([_hidden_states(causal_lm, sample[None]) for sample in samples], dim=1)
+    try:
+        packed, embedded = _packed_row(causal_lm, samples)
+    except (TrainingError, TypeError, ValueError, RuntimeError) as error:
+        # Layers that accept neither segments nor a mask of four dimensions raise whatever their code runs into.
+        return str(error)
+    difference = ((packed - alone).float().norm() / alone.float().norm()).item()
+    if not difference <= _ROUNDING[computed_type(alone).itemsize < 4]:
+        return f"hidden states of a packed row differ by {difference:.2g} from those of its samples"
+    # Unequal weights: a plain sum over normalised states may have no gradient.
+    weights = torch.linspace(-1, 1, alone[:, _PROBE_LENGTHS[0] :].numel(), device=alone.device)
+    with torch.enable_grad():
+        second = packed[:, _PROBE_LENGTHS[0] :].float().flatten() @ weights
+    (gradient,) = torch.autograd.grad(second, embedded)
+    if gradient[:, : _PROBE_LENGTHS[0]].any():
+        return "hidden states of a sample depend on the sample before it"
+    return None
+
+
+def _packed_row(causal_lm: PreTrainedModel, samples: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Hidden states of the samples in one row, and the embedded tokens that they depend on."""
+    lengths = tuple(len(ids) for ids in samples)
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=causal_lm.device)
+    embedded: list[Tensor] = []
+
+    def keep(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    with torch.enable_grad(), causal_lm.get_input_embeddings().register_forward_hook(keep):
+        hidden = _hidden_states(
+            causal_lm,
+            torch.cat(list(samples))[None],
+            position_ids=torch.cat([torch.arange(length, device=starts.device) for length in lengths])[None],
+            **segment_arguments(Segments(starts, lengths, max(lengths))),
+        )
+    return hidden, embedded[0]
+
+
+def _hidden_states(causal_lm: PreTrainedModel, input_ids: Tensor, **arguments: Any) -> Tensor:
+    return causal_lm.base_model(input_ids=input_ids, use_cache=False, **arguments).last_hidden_state

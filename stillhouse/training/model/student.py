@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stillhouse.errors import TrainingError
-from stillhouse.training.model.packing import packs_exactly
+from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.step import StudentStep
 from stillhouse.training.ranks import Ranks
 from stillhouse.training.sharding import full_tensors

@@ -16,9 +16,9 @@ from stillhouse.errors import ConfigError
 from stillhouse.serving.models import load_model
 from stillhouse.serving.norms import FusedNorms
 from stillhouse.training.head.scores import Reference
+from stillhouse.training.model.attention import packs_exactly
 from stillhouse.training.model.blocks import compile_frozen_blocks, decoder_blocks
 from stillhouse.training.model.load import quantisation, require_bitsandbytes
-from stillhouse.training.model.packing import packs_exactly
 from stillhouse.training.on_policy.scored import ScoredSample
 from stillhouse.training.on_policy.teachers.alignment import ByteAlignment
 from stillhouse.training.on_policy.teachers.packed import PackedModel
