@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stillhouse.training.model.microbatches import Microbatch, collate
-from stillhouse.training.model.step import embedding_noise
+from stillhouse.training.model.student import embedding_noise
 from stillhouse.types import Sample
 
 ALPHA, WIDTH = 5.0, 16
