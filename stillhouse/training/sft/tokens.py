@@ -107,8 +107,17 @@ def load_data(
         num_train=tuple(stored["num_train"]),
         counts=tuple(map(Counter, stored["counts"])),
     )
+    total = data.total
     if ranks.is_first:
-        _log_counts(data)
+        logger.info(
+            "%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _summary(total)
+        )
+        if total["repeated_tokens"]:
+            logger.info(
+                "the student's chat template renders earlier turns another way later on, so that conversations are "
+                "trained on in several samples: %d tokens are read more than once",
+                total["repeated_tokens"],
+            )
     for source, num_rows, counts in zip(sources, data.num_train, data.counts, strict=True):
         if not counts["rows"]:
             raise InputError(f"{source.path} holds no row; expected conversations to train on, or leave the source out")
@@ -152,19 +161,6 @@ def _write(folder: Path, chunks: Iterable[RenderedChunk], num_sources: int) -> N
                 num_train[chunk.source] += chunk.batches["train"].num_rows
                 counts[chunk.source] += chunk.counts
         (work / _COUNTS_FILE).write_text(json.dumps({"num_train": num_train, "counts": counts}))
-
-
-def _log_counts(data: SftData) -> None:
-    counts = data.total
-    logger.info(
-        "%d samples to train on, %d to validate with: %s", len(data.train), len(data.validation), _summary(counts)
-    )
-    if counts["repeated_tokens"]:
-        logger.info(
-            "the student's chat template renders earlier turns another way later on, so that conversations are trained "
-            "on in several samples: %d tokens are read more than once",
-            counts["repeated_tokens"],
-        )
 
 
 def _summary(counts: Counter[str]) -> str:
