@@ -36,8 +36,8 @@ def distributions() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def gradient(value: Tensor, of: Tensor) -> Tensor:
-    (found,) = torch.autograd.grad(value, of, retain_graph=True)
-    return found
+    (result,) = torch.autograd.grad(value, of, retain_graph=True)
+    return result
 
 
 def assert_same(seen: Tensor, expected: Tensor) -> None:

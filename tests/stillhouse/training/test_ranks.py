@@ -53,17 +53,17 @@ def lengths(groups: list[list[Sample]]) -> list[list[int]]:
 
 def test_rounds_are_of_like_length_and_processes_of_like_load():
     dealt = deal_microbatches([group(90), group(30), group(80), group(20)], 2)
-    assert [lengths(own) for own in dealt] == [[[90], [20]], [[80], [30]]]
+    assert [lengths(share) for share in dealt] == [[[90], [20]], [[80], [30]]]
 
 
 def test_a_microbatch_is_halved_rather_than_leaving_a_process_idle():
     dealt = deal_microbatches([group(50, 40, 30, 20)], 2)
-    assert [lengths(own) for own in dealt] == [[[50, 20]], [[40, 30]]]
+    assert [lengths(share) for share in dealt] == [[[50, 20]], [[40, 30]]]
 
 
 def test_samples_too_few_to_go_round_are_filled_up_with_empty_microbatches():
     dealt = deal_microbatches([group(50), group(40), group(30)], 2)
-    assert [lengths(own) for own in dealt] == [[[50], []], [[40], [30]]]
+    assert [lengths(share) for share in dealt] == [[[50], []], [[40], [30]]]
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -71,11 +71,11 @@ def test_every_sample_comes_once_and_every_process_has_as_many_microbatches(size
     draw = random.Random(size)
     groups = [group(*(draw.randint(1, 900) for _ in range(draw.randint(1, 6)))) for _ in range(draw.randint(1, 20))]
     dealt = deal_microbatches(groups, size)
-    assert len({len(own) for own in dealt}) == 1
-    seen = sorted(id(sample) for own in dealt for part in own for sample in part)
+    assert len({len(share) for share in dealt}) == 1
+    seen = sorted(id(sample) for share in dealt for part in share for sample in part)
     assert seen == sorted(id(sample) for part in groups for sample in part)
     wholes = [{id(sample) for sample in part} for part in groups]
-    assert all(any({id(s) for s in part} <= whole for whole in wholes) for own in dealt for part in own)
+    assert all(any({id(s) for s in part} <= whole for whole in wholes) for share in dealt for part in share)
 
 
 def test_a_process_alone_keeps_its_microbatches_and_its_values():

@@ -91,9 +91,9 @@ def test_a_running_mean_is_what_is_validated_and_written(new_job: NewJob):
 
 
 def test_rows_longer_than_the_student_has_positions_are_cut(new_job: NewJob, tmp_path: Path):
-    said = [{"prompt": "Count.", "completion": "one two " * 2000}, {"prompt": "Say two.", "completion": "Two."}]
-    (tmp_path / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
-    job = new_job("long", dataset_weight=0.0, sources=[{"path": str(tmp_path / "said.jsonl")}])
+    rows = [{"prompt": "Count.", "completion": "one two " * 2000}, {"prompt": "Say two.", "completion": "Two."}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = new_job("long", dataset_weight=0.0, sources=[{"path": str(tmp_path / "rows.jsonl")}])
     job = job.model_copy(update={"student": job.student.model_copy(update={"max_length": 10**6})})
     assert run_job(job, NoProgress())["truncated_rows"] == 1
 

@@ -141,7 +141,7 @@ def largest_difference(one: Any, other: Any) -> float:
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def assert_same_course(seen: Any, expected: Any) -> None:
+def assert_same_training(seen: Any, expected: Any) -> None:
     """Facts of the steps and weights at the end agree up to rounding."""
     torch.testing.assert_close(torch.tensor(seen[0]), torch.tensor(expected[0]), rtol=2e-6, atol=0)
     assert largest_difference(seen[1][0], expected[1][0]) < 2e-6
@@ -161,7 +161,7 @@ def by_two(pair) -> Any:
 
 def test_two_ranks_train_all_weights_as_one_does(alone, by_two):
     facts, _, end = alone
-    assert_same_course((by_two[0][0], by_two[0][2]), (facts, end))
+    assert_same_training((by_two[0][0], by_two[0][2]), (facts, end))
     assert by_two[0][0] == by_two[1][0]
     assert largest_difference(end[0], Step().state_dict()) > 0.01
 
@@ -170,7 +170,7 @@ def test_two_ranks_train_an_adapter_as_one_does(pair):
     adapter = (True, torch.float32, torch.float32)
     facts, _, end = train(ALONE, *adapter)
     first, second = pair.run(train, *adapter)
-    assert_same_course((first[0], first[2]), (facts, end))
+    assert_same_training((first[0], first[2]), (facts, end))
     assert first[0] == second[0]
     assert largest_difference(end[0], Step(has_adapter=True).state_dict()) > 0.01
 
@@ -184,8 +184,8 @@ def test_ranks_continue_bit_for_bit_what_as_many_ranks_began(pair, by_two):
 
 def test_one_process_continues_what_two_ranks_began_and_they_what_it_began(pair, alone, by_two):
     expected = (alone[0][NUM_STEPS // 2 :], alone[2])
-    assert_same_course(continue_from(ALONE, by_two[0][1]), expected)
-    assert_same_course(pair.run(continue_from, alone[1])[0], expected)
+    assert_same_training(continue_from(ALONE, by_two[0][1]), expected)
+    assert_same_training(pair.run(continue_from, alone[1])[0], expected)
 
 
 def test_only_the_first_rank_gets_whole_tensors(by_two):
@@ -214,7 +214,7 @@ def test_an_adapter_over_half_precision_computes_in_it_and_is_summed_and_kept_in
 
 
 def sample_then_train(ranks: Ranks) -> tuple[Tensor, Any]:
-    """Hidden states that this rank alone asks for between two steps, and the training's course."""
+    """Hidden states that this rank alone asks for between two steps, and the training's trainings."""
     training = Training(ranks, Step(), torch.float32)
     with gathered(training.step), torch.no_grad():
         training.step.hidden(torch.tensor([[1, 2]]))
@@ -227,9 +227,9 @@ def sample_then_train(ranks: Ranks) -> tuple[Tensor, Any]:
 
 
 def test_each_rank_may_run_a_gathered_model_by_itself_and_train_on(pair):
-    seen, course = zip(*pair.run(sample_then_train), strict=True)
-    (expected, course_alone) = sample_then_train(ALONE)
-    assert_same_course(course[0], course_alone)
+    seen, trainings = zip(*pair.run(sample_then_train), strict=True)
+    (expected, training_alone) = sample_then_train(ALONE)
+    assert_same_training(trainings[0], training_alone)
     torch.testing.assert_close(seen[0], expected, rtol=2e-6, atol=1e-6)
     assert not torch.equal(seen[0][0, 2], seen[1][0, 2])
     torch.testing.assert_close(seen[0][0, :2], seen[1][0, :2], rtol=0, atol=0)

@@ -116,8 +116,8 @@ def test_a_terminated_flow_ends_its_job_which_saves_a_checkpoint_first(on_cluste
         flow.send_signal(signal.SIGTERM)
         assert flow.wait(180) == 7
     (attempt,) = attempts(job)
-    told = "".join(path.read_text() for path in attempt.glob("answers-*.jsonl"))
-    assert "a checkpoint was saved" in told
+    messages = "".join(path.read_text() for path in attempt.glob("answers-*.jsonl"))
+    assert "a checkpoint was saved" in messages
 
 
 def test_a_killed_host_is_worth_another_try_which_continues(on_cluster: OnCluster, listener):

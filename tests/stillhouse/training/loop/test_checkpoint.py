@@ -164,11 +164,11 @@ def full_of(step: int) -> Checkpoint:
     return Checkpoint(step, weights, optimizer, [], IDENTITY, {"step": step}, average=weights)
 
 
-def save_without_pause(folder: Path, first: int, said: int) -> None:
-    """Saves one step after the other; says on the pipe `said` which are done."""
+def save_without_pause(folder: Path, first: int, write_end: int) -> None:
+    """Saves one step after the other; says on the pipe `write_end` which are done."""
     for step in range(first, 10**6):
         save(folder, full_of(step), best_step=1)
-        os.write(said, f"{step} ".encode())
+        os.write(write_end, f"{step} ".encode())
 
 
 def saved_before_a_kill(folder: Path, first: int, num_saves: int, after_s: float) -> list[int]:
@@ -182,13 +182,13 @@ def saved_before_a_kill(folder: Path, first: int, num_saves: int, after_s: float
             os._exit(1)
     os.close(write)
     with os.fdopen(read, "rb", buffering=0) as pipe:
-        said = b""
-        while said.count(b" ") < num_saves:
-            said += pipe.read(1)
+        reported = b""
+        while reported.count(b" ") < num_saves:
+            reported += pipe.read(1)
         time.sleep(after_s)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return [int(step) for step in (said + pipe.readall()).split()]
+        return [int(step) for step in (reported + pipe.readall()).split()]
 
 
 @pytest.mark.parametrize("num_kills", [8, pytest.param(200, marks=pytest.mark.slow)])
@@ -201,12 +201,12 @@ def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint_or_the_new_on
     save_s = time.monotonic() - started
     done = 1
     for _ in range(num_kills):
-        said = saved_before_a_kill(tmp_path, done + 1, generator.randrange(3), generator.uniform(0.0, 2 * save_s))
-        last_said = said[-1] if said else done
+        saved = saved_before_a_kill(tmp_path, done + 1, generator.randrange(3), generator.uniform(0.0, 2 * save_s))
+        last_saved = saved[-1] if saved else done
         loaded = load_newest_checkpoint(tmp_path, IDENTITY)
         assert loaded is not None
         done = loaded.step
-        assert done in (last_said, last_said + 1)
+        assert done in (last_saved, last_saved + 1)
         tensors = [*loaded.weights.values(), loaded.optimizer["state"][0]["exp_avg"]]
         assert all((tensor == float(done)).all() for tensor in tensors)
     assert done > 1

@@ -20,7 +20,7 @@ from stillhouse.types import Sample
 
 
 class OnDisk(Sequence[Sample]):
-    """Samples that are made when they are asked for, and how many were asked for at most at once."""
+    """Samples that are made when they are groups for, and how many were groups for at most at once."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -102,14 +102,14 @@ class Following(Likelihood):
 
     def __init__(self, student: Student, teacher: PreTrainedModel) -> None:
         self._teachers = {"0": teacher, "1": student.causal_lm}
-        self.asked: list[list[str]] = []
+        self.groups: list[list[str]] = []
 
     def partition(self, sample: Sample) -> str:
         return str(int(sample.prompt_id[-1]) % 2)
 
     def reference(self, samples: Sequence[Sample]) -> Reference:
         assert not torch.is_grad_enabled()
-        self.asked.append([sample.prompt_id for sample in samples])
+        self.groups.append([sample.prompt_id for sample in samples])
         (teacher,) = {self._teachers[self.partition(sample)] for sample in samples}
         hidden = [
             teacher.base_model(input_ids=torch.tensor([sample.token_ids])).last_hidden_state[
@@ -153,7 +153,7 @@ def test_each_microbatch_is_compared_with_the_teacher_of_its_partition(
     trained = [p for _, p in student.trained_parameters()]
     for p, wanted in zip(trained, torch.autograd.grad(expected, trained), strict=True):
         torch.testing.assert_close(p.grad, wanted, rtol=1e-3, atol=1e-6)
-    assert sorted(name for group in method.asked for name in group) == sorted(sample.prompt_id for sample in samples)
+    assert sorted(name for group in method.groups for name in group) == sorted(sample.prompt_id for sample in samples)
 
 
 @pytest.mark.gpu

@@ -72,13 +72,13 @@ def test_the_error_names_step_values_prompts_checkpoint_and_remedies():
     assert feed(watched, [1.0] * 40 + [9.0] * 12) is None
     with pytest.raises(TrainingError) as raised:
         watched.observe(52, {"loss": 9.0}, SAMPLES)
-    told = str(raised.value)
-    assert "sft, step 52: training has diverged. The mean loss of the last 20 steps is 6.2 and was 1 at best" in told
-    assert "expected at most 5.966" in told
-    assert "prompts are prompt1, prompt2" in told
-    assert "Of the checkpoints none was good so far" in told
-    assert "sft.learning_rate" in told
-    assert "sft.divergence_factor" in told
+    message = str(raised.value)
+    assert "sft, step 52: training has diverged. The mean loss of the last 20 steps is 6.2 and was 1 at best" in message
+    assert "expected at most 5.966" in message
+    assert "prompts are prompt1, prompt2" in message
+    assert "Of the checkpoints none was good so far" in message
+    assert "sft.learning_rate" in message
+    assert "sft.divergence_factor" in message
 
 
 def test_doubt_lasts_as_long_as_the_last_step_is_above_the_limit():

@@ -135,15 +135,15 @@ def test_a_student_of_two_trainings_tells_of_both_and_of_its_first_base(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ({"r": 12}, "vllm serve BASE --enable-lora --max-lora-rank 16 --lora-modules student=."),
         ({"use_dora": True}, "vLLM does not load DoRA adapters"),
     ],
 )
-def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], told: str):
+def test_the_card_says_how_vllm_loads_it(make_student: MakeStudent, options: dict[str, object], text: str):
     folder = make_student(**options)
-    assert told in card(folder)
+    assert text in card(folder)
     # What vLLM reads of an adapter's config, and what it refuses (vllm/lora/peft_helper.py).
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["r"] == options.get("r", 4)
@@ -159,8 +159,8 @@ def test_merged_weights_have_a_card_with_the_check_and_the_adapter_s_names_them(
     merged = card(folder / "merged")
     assert ModelCard(merged).data.library_name == "transformers"
     assert "with a trained adapter merged into its weights" in merged
-    (told,) = rows_of(merged)["merged weights"]
-    assert re.match(r"float32; their logits differ from .* by \S+e-0[67] of .* 0\.0001 .* from the base's", told)
+    (text,) = rows_of(merged)["merged weights"]
+    assert re.match(r"float32; their logits differ from .* by \S+e-0[67] of .* 0\.0001 .* from the base's", text)
 
 
 def test_a_folder_that_is_no_student_is_told_of(tmp_path: Path):

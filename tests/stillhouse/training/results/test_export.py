@@ -29,15 +29,15 @@ class Hub:
         self.commits: list[Any] = []
         self.files: dict[str, bytes] = {}
 
-    def create_repo(self, repository: str, **asked: Any) -> str:
-        self.made.append((repository, asked))
+    def create_repo(self, repository: str, **options: Any) -> str:
+        self.made.append((repository, options))
         return f"https://hub/{repository}"
 
     def repo_info(self, repository: str, *, repo_type: str) -> SimpleNamespace:
         return SimpleNamespace(private=True)
 
-    def upload_folder(self, *, folder_path: Path, **asked: Any) -> None:
-        self.commits.append(asked)
+    def upload_folder(self, *, folder_path: Path, **options: Any) -> None:
+        self.commits.append(options)
         self.files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
 
 

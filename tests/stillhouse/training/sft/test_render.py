@@ -90,8 +90,8 @@ def test_rows_without_what_is_learnt_are_left_out_and_counted(tokenizer: Tokeniz
     calling: Any = [talk("q")[0], {"role": "assistant", "content": "hm", "tool_calls": [CALL]}]
     calls_alone = Rendering.of(SftConfig(train_on_text=False, train_on_reasoning=False), 512)
     chunk = rendered(tokenizer, talk("q", "a"), calling, rendering=calls_alone)
-    (said,) = learnt(tokenizer, chunk)
-    assert said.strip() == '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' + END
+    (text,) = learnt(tokenizer, chunk)
+    assert text.strip() == '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' + END
     assert chunk.counts["unlearnt"] == 1
 
 
@@ -113,7 +113,7 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: To
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "message"),
     [
         (talk("q"), r"file, row 1: nothing to learn in a conversation with roles \[user\].*Drop the row"),
         ([{"role": "bot"}], r"file, row 1: expected messages\[0\].role"),
@@ -125,6 +125,6 @@ def test_a_prompt_is_in_the_same_split_whatever_rows_are_around_it(tokenizer: To
         ),
     ],
 )
-def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: Tokenizer, messages: Any, told: str):
-    with pytest.raises(InputError, match=told):
+def test_a_row_that_cannot_be_learnt_from_is_named(tokenizer: Tokenizer, messages: Any, message: str):
+    with pytest.raises(InputError, match=message):
         rendered(tokenizer, talk("q", "a"), messages)

@@ -55,7 +55,7 @@ def test_text_that_looks_like_json_stays_text():
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"instruction": "a", "output": "b"}, "saw the keys instruction, output.*stillhouse convert"),
         ({"messages": "hi"}, "expected messages to be a list.*saw str 'hi'"),
@@ -73,6 +73,6 @@ def test_text_that_looks_like_json_stays_text():
         ({"messages": MESSAGES, "tools": ["browse"]}, "saw str 'browse'.*write their schemas"),
     ],
 )
-def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], told: str):
-    with pytest.raises(RowProblem, match=told):
+def test_a_row_that_is_no_conversation_says_what_was_seen_and_expected(row: dict[str, Any], message: str):
+    with pytest.raises(RowProblem, match=message):
         parse_conversation(row)

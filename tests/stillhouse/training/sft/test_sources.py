@@ -67,7 +67,7 @@ def test_a_hugging_face_dataset_without_the_package_names_the_extra(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "message"),
     [
         ("none.jsonl", InputError, "does not exist; expected.*hf:NAME"),
         ("a.csv", ConfigError, "ends in '.csv'.*expected .parquet, .jsonl"),
@@ -77,13 +77,13 @@ def test_a_hugging_face_dataset_without_the_package_names_the_extra(tmp_path: Pa
     ],
 )
 def test_a_source_that_cannot_be_read_says_what_was_expected(
-    tmp_path: Path, name: str, error: type[Exception], told: str
+    tmp_path: Path, name: str, error: type[Exception], message: str
 ):
     (tmp_path / "a.csv").write_text("a,b\n")
     (tmp_path / "folder").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         list(read_source_rows(SftSource(path=str(tmp_path / name))))
 
 

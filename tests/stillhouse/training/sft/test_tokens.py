@@ -17,9 +17,9 @@ RENDERING = Rendering.of(SftConfig(), max_length=512)
 ALONE = Ranks.single(torch.device("cpu"))
 
 
-def conversations(num_rows: int, said: str = "a") -> list[list[dict[str, Any]]]:
+def conversations(num_rows: int, answer: str = "a") -> list[list[dict[str, Any]]]:
     return [
-        [{"role": "user", "content": f"question {number}"}, {"role": "assistant", "content": said * (1 + number % 7)}]
+        [{"role": "user", "content": f"question {number}"}, {"role": "assistant", "content": answer * (1 + number % 7)}]
         for number in range(num_rows)
     ]
 
