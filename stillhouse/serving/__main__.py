@@ -40,18 +40,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-batch", type=int, default=64, help="sequences sampled at once")
     parser.add_argument("--max-pending", type=int, default=256, help="sequences that may wait before 429")
     parser.add_argument("--api-key-env", help="environment variable that holds the key clients must send")
-    parser.add_argument("--allowed-hosts", type=_names, default=(), help="names it is called by, separated by commas")
     parser.add_argument(
-        "--allow-updates",
-        action="store_true",
-        help="clients may load adapters and weights from folders of this machine",
+        "--allowed-hosts",
+        type=lambda names: names.split(","),
+        default=(),
+        help="host names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's, "
+        "separated by commas",
     )
+    updates = "clients may load adapters and weights from folders of this machine"
+    parser.add_argument("--allow-updates", action="store_true", help=updates)
     parser.add_argument("--log-file", help="append errors and warnings here instead of standard error")
     return parser
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stillhouse.serving.generation import Generation
 from stillhouse.serving.protocol import ApiError
-from stillhouse.serving.worker import Engine
+from stillhouse.serving.worker import ModelWorker
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 """64 prompts of 32,768 token ids are 14 MiB of JSON."""
 _OPEN_PATH: Final = "/health"
+_COUNTED: Final = (
+    *("requests_accepted", "requests_completed", "requests_abandoned"),
+    *("prompt_tokens", "completion_tokens"),
+)
 
 
 class ClientGone(Exception):
@@ -31,16 +35,16 @@ class ClientGone(Exception):
 
 
 class AdmissionController:
-    """Limits and counts the requests to one engine; runs on the server's event loop.
+    """Limits and counts the requests to one worker; runs on the server's event loop.
 
     Args:
-        engine: runs the requests.
+        worker: runs the requests.
         max_batch: sequences that run at once.
         max_pending: sequences that may wait beyond those; more are refused with 429.
     """
 
-    def __init__(self, engine: Engine, *, max_batch: int, max_pending: int) -> None:
-        self.engine = engine
+    def __init__(self, worker: ModelWorker, *, max_batch: int, max_pending: int) -> None:
+        self.worker = worker
         self._max_admitted = max_batch + max_pending
         self._num_admitted = 0
         self._mean_latency_s = 0.0
@@ -49,11 +53,7 @@ class AdmissionController:
 
     @asynccontextmanager
     async def admitted(self, num_sequences: int) -> AsyncIterator[None]:
-        """Holds places for sequences inside the block.
-
-        Raises:
-            ApiError: 429 if too many are waiting.
-        """
+        """Holds places for sequences inside the block; answers 429 if too many are waiting."""
         if self._num_admitted + num_sequences > self._max_admitted and self._num_admitted:
             # Half of the mean time to answer: by then a place is free on average.
             wait_s = max(0.05, self._mean_latency_s / 2)
@@ -74,7 +74,7 @@ class AdmissionController:
             self._mean_latency_s += 0.1 * (time.monotonic() - start - self._mean_latency_s)
 
     async def wait_all(self, request: Request, futures: Sequence["Future[T]"]) -> list[T]:
-        """Results of the engine's futures, in order.
+        """Results of the worker's futures, in order.
 
         Raises:
             ClientGone: the client disconnected first; unfinished completions are abandoned.
@@ -97,19 +97,15 @@ class AdmissionController:
                 with suppress(asyncio.CancelledError):
                     await results
                 for future in futures:
-                    self.engine.abandon(future)
+                    self.worker.abandon(future)
 
-    def count_answer(self, generations: Sequence[Generation], num_prompt_tokens: int) -> dict[str, int]:
+    def count_answer(self, generations: Sequence[Generation], *prompts: Sequence[int]) -> dict[str, int]:
         """Counts a finished request and returns its `usage`."""
-        completion = sum(len(generation.completion_ids) for generation in generations)
-        self._counts["requests_completed"] += 1
-        self._counts["prompt_tokens"] += num_prompt_tokens
-        self._counts["completion_tokens"] += completion
-        return {
-            "prompt_tokens": num_prompt_tokens,
-            "completion_tokens": completion,
-            "total_tokens": num_prompt_tokens + completion,
-        }
+        num_prompt = sum(map(len, prompts))
+        num_completion = sum(len(generation.completion_ids) for generation in generations)
+        self._counts.update(requests_completed=1, prompt_tokens=num_prompt, completion_tokens=num_completion)
+        total = num_prompt + num_completion
+        return {"prompt_tokens": num_prompt, "completion_tokens": num_completion, "total_tokens": total}
 
     def count_rejection(self, status: int) -> None:
         """Counts a request answered with an error."""
@@ -117,9 +113,7 @@ class AdmissionController:
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start, for /v1/stats."""
-        names = ("requests_accepted", "requests_completed", "requests_abandoned", "prompt_tokens", "completion_tokens")
-        return {
-            **{name: self._counts[name] for name in names},
+        return {name: self._counts[name] for name in _COUNTED} | {
             "requests_rejected": dict(self._rejected),
             "sequences_inside": self._num_admitted,
         }
@@ -132,20 +126,12 @@ class RequestGuard:
         app: wrapped application; gets the body in full.
         api_key: key that clients must send; None asks for none. `/health` never needs one.
         on_reject: called with the HTTP status of each refusal.
-        max_body_bytes: limit of the body.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        api_key: str | None,
-        on_reject: Callable[[int], None],
-        max_body_bytes: int = MAX_BODY_BYTES,
-    ) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None, on_reject: Callable[[int], None]) -> None:
         self._app = app
         self._expected = None if api_key is None else f"Bearer {api_key}".encode()
         self._on_reject = on_reject
-        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards the request or refuses it."""
@@ -170,30 +156,21 @@ class RequestGuard:
     def _check_key(self, path: str, headers: Headers) -> None:
         sent = headers.get("authorization", "").encode()
         if self._expected and path != _OPEN_PATH and not secrets.compare_digest(sent, self._expected):
-            raise ApiError(
-                401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'", code="invalid_api_key"
-            )
+            problem = "the API key is missing or wrong; send 'Authorization: Bearer KEY'"
+            raise ApiError(401, problem, code="invalid_api_key")
 
     async def _body(self, headers: Headers, receive: Receive) -> list[Message]:
-        length = headers.get("content-length", "")
+        declared = headers.get("content-length", "")
         num_bytes, messages, more = 0, list[Message](), True
-        if length.isdecimal() and int(length) > self._max_body_bytes:
-            raise self._too_long(f"has {length} bytes")
         while more:
+            if num_bytes > MAX_BODY_BYTES or (declared.isdecimal() and int(declared) > MAX_BODY_BYTES):
+                problem = f"the request's body has more than {MAX_BODY_BYTES} bytes; send fewer prompts in each request"
+                raise ApiError(413, problem, code="request_too_large")
             message = await receive()
             messages.append(message)
             num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_body_bytes:
-                raise self._too_long(f"has more than {self._max_body_bytes} bytes")
             more = message["type"] == "http.request" and message.get("more_body", False)
         return messages
-
-    def _too_long(self, seen: str) -> ApiError:
-        return ApiError(
-            413,
-            f"the request's body {seen}; expected at most {self._max_body_bytes}; send fewer prompts in each request",
-            code="request_too_large",
-        )
 
 
 async def _wait_for_disconnect(request: Request) -> None:

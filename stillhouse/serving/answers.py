@@ -4,7 +4,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.parse import parse_completion
 from stillhouse.serving.generation import Generation
@@ -56,36 +56,42 @@ def chat_choice(
     return choice
 
 
+class RankedPrompt(NamedTuple):
+    """The prompt of a text completion."""
+
+    given: str | list[int]
+    """Text or token ids, as the client sent it."""
+    ids: list[int]
+    ranked: list[RankedToken]
+    """Tokens 1, 2, ... with alternatives, if requested."""
+
+
 def text_choice(
     index: int,
     body: CompletionRequest,
-    prompt: str | None,
-    prompt_ids: Sequence[int],
+    prompt: RankedPrompt,
     generation: Generation,
-    ranked: Sequence[RankedToken] | None,
+    ranked: Sequence[RankedToken],
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
-    """One choice of a text completion.
-
-    `prompt` is None if the prompt was given as tokens; `ranked` are tokens 1, 2, ... of prompt and completion with
-    alternatives, if requested.
-    """
+    """One choice of a text completion; `ranked` are the sampled tokens with alternatives, if requested."""
     text = completion_text(generation, tokenizer)
     if body.echo:
-        text = (prompt if prompt is not None else tokenizer.decode(prompt_ids)) + text
+        text = (prompt.given if isinstance(prompt.given, str) else tokenizer.decode(prompt.ids)) + text
     choice: JsonObject = {"index": index, "text": text, "logprobs": None, "finish_reason": generation.finish_reason}
     if body.logprobs is not None:
-        choice["logprobs"] = _text_logprobs(body, prompt_ids, generation, ranked, tokenizer)
+        choice["logprobs"] = _text_logprobs(body, prompt, generation, ranked, tokenizer)
     if body.prompt_logprobs is not None:
-        assert ranked is not None
-        entries = zip(prompt_ids[1:], ranked, strict=False)
         choice["prompt_logprobs"] = [
             None,
-            *(_vllm_entry(token, entry, body.prompt_logprobs, tokenizer) for token, entry in entries),
+            *(
+                _vllm_entry(token, entry, body.prompt_logprobs, tokenizer)
+                for token, entry in zip(prompt.ids[1:], prompt.ranked, strict=True)
+            ),
         ]
     if body.return_token_ids:
         choice["token_ids"] = generation.completion_ids
-        choice["prompt_token_ids"] = list(prompt_ids)
+        choice["prompt_token_ids"] = prompt.ids
     return choice
 
 
@@ -106,17 +112,10 @@ def first_call_index(body: ChatRequest) -> int:
 def _chat_logprobs(
     generation: Generation, ranked: Sequence[RankedToken] | None, tokenizer: "PreTrainedTokenizerBase"
 ) -> list[JsonObject]:
+    tops = [[]] * len(generation.completion_ids) if ranked is None else [entry.top for entry in ranked]
     return [
-        {
-            **_chat_token(token, logprob, tokenizer),
-            "top_logprobs": [_chat_token(*entry, tokenizer) for entry in alternatives.top] if alternatives else [],
-        }
-        for token, logprob, alternatives in zip(
-            generation.completion_ids,
-            generation.logprobs,
-            ranked if ranked is not None else itertools.repeat(None, len(generation.completion_ids)),
-            strict=True,
-        )
+        {**_chat_token(token, logprob, tokenizer), "top_logprobs": [_chat_token(*entry, tokenizer) for entry in top]}
+        for token, logprob, top in zip(generation.completion_ids, generation.logprobs, tops, strict=True)
     ]
 
 
@@ -128,9 +127,9 @@ def _chat_token(token_id: int, logprob: float, tokenizer: "PreTrainedTokenizerBa
 
 def _text_logprobs(
     body: CompletionRequest,
-    prompt_ids: Sequence[int],
+    prompt: RankedPrompt,
     generation: Generation,
-    ranked: Sequence[RankedToken] | None,
+    ranked: Sequence[RankedToken],
     tokenizer: "PreTrainedTokenizerBase",
 ) -> JsonObject:
     """The lists `tokens`, `token_logprobs`, `top_logprobs`, `text_offset`; echoed ones start with None.
@@ -141,17 +140,14 @@ def _text_logprobs(
     def name(token_id: int) -> str:
         return f"token_id:{token_id}" if body.return_tokens_as_token_ids else tokenizer.decode([token_id])
 
-    ids = [*prompt_ids, *generation.completion_ids] if body.echo else list(generation.completion_ids)
-    logprobs: list[float | None] = list(generation.logprobs)
-    if body.echo:
-        assert ranked is not None
-        logprobs = [None, *(entry.logprob for entry in ranked[: len(prompt_ids) - 1]), *logprobs]
+    echoed: list[RankedToken | None] = [None, *prompt.ranked] if body.echo else []
+    ids = [*(prompt.ids if body.echo else []), *generation.completion_ids]
+    logprobs = [*(None if entry is None else entry.logprob for entry in echoed), *generation.logprobs]
     tops: list[dict[str, float] | None] | None = None
-    if body.logprobs and ranked is not None:
-        entries = [None, *ranked] if body.echo else list(ranked[len(prompt_ids) - 1 :])
+    if body.logprobs:
         tops = [
             None if entry is None else {name(i): p for i, p in [*entry.top[: body.logprobs], (token, entry.logprob)]}
-            for token, entry in zip(ids, entries, strict=True)
+            for token, entry in zip(ids, [*echoed, *ranked], strict=True)
         ]
     lengths = [len(tokenizer.decode([token_id])) for token_id in ids]
     return {

@@ -1,4 +1,4 @@
-"""The HTTP application: routes of the OpenAI API over one engine.
+"""The HTTP application: routes of the OpenAI API over one worker.
 
 Not here on purpose: streaming, embeddings, stop strings, penalties.
 """
@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 
 from stillhouse.http.own_origin import OwnOriginOnly
 from stillhouse.serving.admission import AdmissionController, ClientGone, RequestGuard
-from stillhouse.serving.protocol import ApiError
+from stillhouse.serving.protocol import ApiError, invalid_value
 from stillhouse.serving.routes import Routes, ServedModel, UpdateRoutes
-from stillhouse.serving.worker import EngineStopped
+from stillhouse.serving.worker import WorkerStopped
 
 _CLIENT_CLOSED_REQUEST: Final = 499
 
@@ -33,7 +33,7 @@ def create_app(
 
     Args:
         model: the model behind the routes.
-        admission: admits requests to its engine.
+        admission: admits requests to its worker.
         api_key: key that clients must send; None asks for none.
         names: host names of the server besides IP addresses and `localhost`; requests to others are refused.
         allow_updates: lets clients load adapters and weights.
@@ -49,45 +49,38 @@ def create_app(
     app.post("/v1/chat/completions")(routes.chat)
     app.post("/v1/completions")(routes.completions)
     if allow_updates:
-        updates = UpdateRoutes(admission.engine)
+        updates = UpdateRoutes(admission.worker)
         app.post("/v1/load_lora_adapter")(updates.load_adapter)
         app.post("/v1/unload_lora_adapter")(updates.unload_adapter)
         app.post("/collective_rpc")(updates.call_workers)
         app.post("/reset_prefix_cache")(updates.reset_prefix_cache)
-    _shape_errors(app, admission)
+
+    async def answer(request: Request, error: Exception) -> Response:
+        """Counts an error and answers with OpenAI's body."""
+        answered = _api_error(request, error)
+        admission.count_rejection(answered.status)
+        return JSONResponse(answered.body, answered.status, headers=answered.headers)
+
+    async def client_gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+    for kind in (ApiError, RequestValidationError, HTTPException, WorkerStopped, Exception):
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(ClientGone, client_gone)
     return app
 
 
-def _shape_errors(app: FastAPI, admission: AdmissionController) -> None:
-    """Gives every error OpenAI's body and counts it."""
-
-    def answer(error: ApiError) -> Response:
-        admission.count_rejection(error.status)
-        return JSONResponse(error.body, error.status, headers=error.headers)
-
-    @app.exception_handler(ApiError)
-    async def api_error(request: Request, error: ApiError) -> Response:
-        return answer(error)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"] if part != "body")
-        return answer(ApiError(400, f"{field or 'body'}: {first['msg']}", code="invalid_value", param=field or None))
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        return answer(ApiError(error.status_code, message, code="unknown_url"))
-
-    @app.exception_handler(EngineStopped)
-    async def stopped(request: Request, error: EngineStopped) -> Response:
-        return answer(ApiError(503, "the server is shutting down", code="shutting_down"))
-
-    @app.exception_handler(ClientGone)
-    async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=_CLIENT_CLOSED_REQUEST)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
-        return answer(ApiError(500, f"{type(error).__name__}: {error}", code="internal_error"))
+def _api_error(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case RequestValidationError():
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"] if part != "body")
+            return invalid_value(f"{field or 'body'}: {first['msg']}", field or None)
+        case HTTPException():
+            problem = f"{request.method} {request.url.path}: {error.detail}"
+            return ApiError(error.status_code, problem, code="unknown_url")
+        case WorkerStopped():
+            return ApiError(503, "the server is shutting down", code="shutting_down")
+    return ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")

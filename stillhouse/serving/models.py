@@ -29,11 +29,7 @@ def load_model(
 ) -> "PreTrainedModel":
     """Loads the model of a ref for inference; an adapter's folder gives its base with the adapter merged in.
 
-    Args:
-        ref: model ref.
-        device: `auto` takes CUDA if available.
-        dtype: type of the weights; `auto` keeps the stored one on CUDA and takes float32 on a CPU.
-        num_threads: CPU threads of this process; None leaves them as they are.
+    Device `auto` takes CUDA if available. Type `auto` keeps the stored one on CUDA and takes float32 on a CPU.
 
     Raises:
         ConfigError: there is no model at `ref`, or `device` is `cuda` without one.
@@ -67,32 +63,19 @@ def load_model(
 
 
 class AdaptedModel:
-    """Switches one model between its own weights and its adapters; used by one thread.
-
-    Args:
-        model: in evaluation mode.
-    """
+    """Switches one model between its own weights and its adapters; used by one thread."""
 
     def __init__(self, model: "PreTrainedModel") -> None:
         self.model = model
+        self.folders: dict[str, str] = {}
+        """Folders of the loaded adapters by name; replaced whenever it changes."""
         self._wrapper: Any = None
         self._keys: dict[str, str] = {}
         """Name to peft's key, which may hold no dot."""
-        self._folders: dict[str, str] = {}
         self._num_loaded = 0
 
-    @property
-    def folders(self) -> dict[str, str]:
-        """Folders of the loaded adapters by name."""
-        return dict(self._folders)
-
     def load(self, name: str, folder: str, *, in_place: bool) -> None:
-        """Adds an adapter.
-
-        Args:
-            name: what requests call it.
-            folder: adapter as peft saves it, on this machine.
-            in_place: replace the adapter of this name.
+        """Adds the adapter that peft saved in `folder`, or replaces the one of this name.
 
         Raises:
             ValueError: the adapter is missing or does not fit, or the name is taken.
@@ -118,8 +101,9 @@ class AdaptedModel:
             raise ValueError(f"adapter '{name}' in {folder} cannot be loaded: {error}") from error
         self._num_loaded += 1
         if name in self._keys:
-            self.unload(name)
-        self._keys[name], self._folders[name] = key, folder
+            self._delete(name)
+        self._keys[name] = key
+        self.folders = {**self.folders, name: folder}
 
     def unload(self, name: str) -> None:
         """Drops an adapter.
@@ -129,7 +113,10 @@ class AdaptedModel:
         """
         if name not in self._keys:
             raise ValueError(f"The lora adapter '{name}' cannot be found.")
-        del self._folders[name]
+        self.folders = {other: folder for other, folder in self.folders.items() if other != name}
+        self._delete(name)
+
+    def _delete(self, name: str) -> None:
         with _quiet():
             self._wrapper.delete_adapter(self._keys.pop(name))
 
@@ -150,8 +137,8 @@ class AdaptedModel:
         except (OSError, RuntimeError, ValueError, SafetensorError) as error:
             raise ValueError(f"weights in {folder} cannot be loaded: {error}") from error
         self._wrapper = None
-        self._keys.clear()
-        self._folders.clear()
+        self._keys = {}
+        self.folders = {}
 
     def switch(self, name: str | None) -> None:
         """Selects the adapter of the next passes; None selects the model alone."""

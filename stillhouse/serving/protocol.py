@@ -6,7 +6,7 @@ an ignored `stop` or `response_format` would give a wrong answer.
 
 from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AliasChoices, BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from stillhouse.types import Message, ToolSchema
 
@@ -28,14 +28,13 @@ class ApiError(Exception):
         self.status = status
         self.headers = headers
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, "invalid_request_error")
-        self.body: dict[str, Any] = {
-            "error": {
-                "message": message,
-                "type": kind if status < 500 else "server_error",
-                "param": param,
-                "code": code,
-            }
-        }
+        kind = kind if status < 500 else "server_error"
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def invalid_value(message: str, param: str | None) -> ApiError:
+    """The answer to a request whose field `param` has a value that makes no sense."""
+    return ApiError(400, message, code="invalid_value", param=param)
 
 
 class _SamplingRequest(BaseModel):
@@ -149,9 +148,7 @@ class UnloadAdapterRequest(BaseModel):
     lora_name: str = Field(min_length=1)
 
 
-class ReloadArguments(BaseModel):
-    """What vLLM's worker method `reload_weights` takes."""
-
+class _ReloadArguments(BaseModel):
     weights_path: str
 
 
@@ -159,28 +156,22 @@ class CollectiveCall(BaseModel):
     """Body of vLLM's POST /collective_rpc, of whose methods this server has one."""
 
     method: Literal["reload_weights"]
-    arguments: ReloadArguments = Field(validation_alias=AliasChoices("kwargs"))
+    arguments: _ReloadArguments = Field(validation_alias="kwargs")
 
 
 def _message(index: int, message: dict[str, Any]) -> Message:
     role = message.get("role")
     role = "system" if role == "developer" else role
+    place = f"messages[{index}]"
     if role not in ("system", "user", "assistant", "tool"):
-        raise ApiError(
-            400,
-            f"messages[{index}].role is {role!r}; expected system, developer, user, assistant or tool",
-            code="invalid_value",
-            param=f"messages[{index}].role",
-        )
+        expected = "system, developer, user, assistant or tool"
+        raise invalid_value(f"{place}.role is {role!r}; expected {expected}", f"{place}.role")
     content = message.get("content")
     if isinstance(content, list):
         kinds = {part.get("type") for part in content if isinstance(part, dict)}
         if kinds - {"text"} or not all(isinstance(part, dict) for part in content):
-            raise ApiError(
-                400,
-                f"messages[{index}].content has parts of type {sorted(map(str, kinds))}; this model takes text only",
-                code="invalid_value",
-                param=f"messages[{index}].content",
-            )
+            seen = sorted(map(str, kinds))
+            problem = f"{place}.content has parts of type {seen}; this model takes text only"
+            raise invalid_value(problem, f"{place}.content")
         content = "".join(part["text"] for part in content)
     return {**message, "role": role, "content": content}  # type: ignore[typeddict-item]

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.template import render
 from stillhouse.serving.admission import AdmissionController
-from stillhouse.serving.answers import chat_choice, envelope, text_choice
+from stillhouse.serving.answers import RankedPrompt, chat_choice, envelope, text_choice
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.models import AdaptedModel
 from stillhouse.serving.protocol import (
@@ -27,9 +27,10 @@ from stillhouse.serving.protocol import (
     CompletionRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
+    invalid_value,
 )
 from stillhouse.serving.score import RankedToken
-from stillhouse.serving.worker import Engine
+from stillhouse.serving.worker import ModelWorker
 from stillhouse.store.fingerprint import digest
 from stillhouse.types import JsonObject
 
@@ -73,7 +74,7 @@ class Routes:
         }
         adapters = [
             {**entry, "id": name, "root": folder, "parent": self._model.name}
-            for name, folder in self._admission.engine.adapters.items()
+            for name, folder in self._admission.worker.adapters.items()
         ]
         return _json({"object": "list", "data": [entry, *adapters]})
 
@@ -89,72 +90,78 @@ class Routes:
                 self._model.tokenizer, body.conversation(), body.offered_tools(), add_generation_prompt=True
             )
         except TemplateError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="messages") from error
+            raise invalid_value(str(error), "messages") from error
         max_tokens = body.max_completion_tokens or body.max_tokens or self._model.context_length
         self._check_room(prompt_ids, num_new=1)
+        prompts = [prompt_ids] * body.n
         async with self._admission.admitted(body.n):
-            generations = await self._sample(request, [prompt_ids] * body.n, max_tokens, body)
-            ranked: list[list[RankedToken] | None] = [None] * body.n
-            if body.logprobs and body.top_logprobs:
-                ranked = [
-                    await self._rank(request, prompt_ids, generation, body.top_logprobs, body.temperature, adapter)
-                    for generation in generations
-                ]
+            generations = await self._sample(request, prompts, max_tokens, body, adapter)
+            num_top = body.top_logprobs if body.logprobs else 0
+            ranked = await self._rank(request, prompts, generations, num_top, body.temperature, adapter)
         choices = [
-            chat_choice(index, body, generation, ranked[index], self._model.tokenizer)
-            for index, generation in enumerate(generations)
+            chat_choice(index, body, *answer, self._model.tokenizer)
+            for index, answer in enumerate(zip(generations, ranked, strict=True))
         ]
-        usage = self._admission.count_answer(generations, len(prompt_ids))
-        answer = envelope("chat.completion", body.model, choices, usage)
+        answer = envelope("chat.completion", body.model, choices, self._admission.count_answer(generations, prompt_ids))
         if body.return_token_ids:
             answer["prompt_token_ids"] = prompt_ids
         return _json(answer)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """POST /v1/completions."""
-        self._adapter(body.model)
+        adapter = self._adapter(body.model)
         if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
-            raise ApiError(
-                400, "max_tokens is 0; expected at least 1, or echo or prompt_logprobs", code="invalid_value",
-                param="max_tokens",
-            )  # fmt: skip
-        texts = body.prompts()
-        prompts = [self._prompt_ids(prompt) for prompt in texts]
-        for ids in prompts:
+            raise invalid_value("max_tokens is 0; expected at least 1, or echo or prompt_logprobs", "max_tokens")
+        given = body.prompts()
+        ids_of_prompts = [self._prompt_ids(prompt) for prompt in given]
+        for ids in ids_of_prompts:
             self._check_room(ids, num_new=min(body.max_tokens, 1))
-        repeated = [index for index in range(len(prompts)) for _ in range(body.n)]
-        async with self._admission.admitted(len(repeated)):
-            generations = [_NOTHING] * len(repeated)
+        indices = [index for index in range(len(given)) for _ in range(body.n)]
+        prompts = [ids_of_prompts[index] for index in indices]
+        num_top = max(body.logprobs or 0, body.prompt_logprobs or 0)
+        async with self._admission.admitted(len(prompts)):
+            generations = [_NOTHING] * len(prompts)
             if body.max_tokens:
-                inputs = [prompts[index] for index in repeated]
-                generations = await self._sample(request, inputs, body.max_tokens, body)
-            ranked_prompts = await self._rank_prompts(request, body, prompts)
-            choices = []
-            for place, (index, generation) in enumerate(zip(repeated, generations, strict=True)):
-                text, ids = texts[index], prompts[index]
-                ranked = await self._ranked_text(request, body, ids, generation, ranked_prompts[index])
-                prompt = text if isinstance(text, str) else None
-                choices.append(text_choice(place, body, prompt, ids, generation, ranked, self._model.tokenizer))
-        usage = self._admission.count_answer(generations, sum(len(ids) for ids in prompts))
+                generations = await self._sample(request, prompts, body.max_tokens, body, adapter)
+            ranked_prompts: Sequence[list[RankedToken]] = [[]] * len(given)
+            if body.prompt_logprobs is not None or (body.echo and body.logprobs is not None):
+                # Handed in together, they share passes.
+                worker = self._admission.worker
+                scores = [worker.score(ids, num_top=num_top, adapter=adapter) for ids in ids_of_prompts]
+                ranked_prompts = await self._admission.wait_all(request, scores)
+            num_top = num_top if body.logprobs and body.max_tokens else 0
+            ranked = await self._rank(request, prompts, generations, num_top, body.temperature, adapter)
+        choices = []
+        for place, index in enumerate(indices):
+            prompt = RankedPrompt(given[index], prompts[place], ranked_prompts[index])
+            choices.append(
+                text_choice(place, body, prompt, generations[place], ranked[place] or [], self._model.tokenizer)
+            )
+        usage = self._admission.count_answer(generations, *ids_of_prompts)
         return _json(envelope("text_completion", body.model, choices, usage))
 
     async def _sample(
-        self, request: Request, prompts: Sequence[list[int]], max_tokens: int, body: ChatRequest | CompletionRequest
+        self,
+        request: Request,
+        prompts: Sequence[list[int]],
+        max_tokens: int,
+        body: ChatRequest | CompletionRequest,
+        adapter: str | None,
     ) -> list[Generation]:
         seed = secrets.randbits(_SEED_BITS) if body.seed is None else body.seed % 2**_SEED_BITS
-        own_stops = frozenset() if body.ignore_eos else self._model.stop_ids
+        stop_ids = frozenset(body.stop_token_ids) | (frozenset() if body.ignore_eos else self._model.stop_ids)
         futures = [
-            self._admission.engine.sample(
+            self._admission.worker.sample(
                 GenerationRequest(
                     prompt_ids=ids,
                     max_tokens=max_tokens,
                     temperature=body.temperature,
                     top_p=body.top_p,
-                    # The first choice has the seed itself, so that n=1 is reproduced by any engine with that seed.
+                    # The first choice has the seed itself, so that n=1 is reproduced by any worker with that seed.
                     seed=seed if place == 0 else int(digest([seed, place])[:15], 16),
-                    stop_ids=own_stops | frozenset(body.stop_token_ids),
+                    stop_ids=stop_ids,
                 ),
-                self._adapter(body.model),
+                adapter,
             )
             for place, ids in enumerate(prompts)
         ]
@@ -163,75 +170,40 @@ class Routes:
     async def _rank(
         self,
         request: Request,
-        prompt_ids: list[int],
-        generation: Generation,
+        prompts: Sequence[list[int]],
+        generations: Sequence[Generation],
         num_top: int,
         temperature: float,
         adapter: str | None,
-    ) -> list[RankedToken]:
-        """The completion's tokens with alternatives, tempered as they were sampled."""
-        sequence = [*prompt_ids, *generation.completion_ids]
-        future = self._admission.engine.score(
-            sequence, num_top=num_top, temperature=temperature or 1.0, adapter=adapter
-        )
-        [ranked] = await self._admission.wait_all(request, [future])
-        return ranked[len(prompt_ids) - 1 :]
-
-    async def _rank_prompts(
-        self, request: Request, body: CompletionRequest, prompts: Sequence[list[int]]
     ) -> Sequence[list[RankedToken] | None]:
-        """Tokens 1, 2, ... of each prompt with alternatives; None when nobody asked."""
-        wants_prompt = body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
-        if not wants_prompt and not body.logprobs:
+        """Each completion's tokens with `num_top` alternatives, tempered as they were sampled; None if that is 0."""
+        if not num_top:
             return [None] * len(prompts)
-        num_top, adapter = _num_top(body), self._adapter(body.model)
-        # Handed in together, they share passes.
-        futures = [self._admission.engine.score(ids, num_top=num_top, adapter=adapter) for ids in prompts]
-        return await self._admission.wait_all(request, futures)
-
-    async def _ranked_text(
-        self,
-        request: Request,
-        body: CompletionRequest,
-        prompt_ids: list[int],
-        generation: Generation,
-        ranked: list[RankedToken] | None,
-    ) -> list[RankedToken] | None:
-        """The prompt's tokens `ranked` and those of the completion behind them; None when nobody asked."""
-        if ranked is None:
-            return None
-        if generation.completion_ids and body.logprobs:
-            adapter = self._adapter(body.model)
-            ranked = ranked + await self._rank(
-                request, prompt_ids, generation, _num_top(body), body.temperature, adapter
+        futures = [
+            self._admission.worker.score(
+                [*ids, *generation.completion_ids], num_top=num_top, temperature=temperature or 1.0, adapter=adapter
             )
-        elif generation.completion_ids:
-            pairs = zip(generation.logprobs, range(len(generation.completion_ids)), strict=True)
-            ranked = ranked + [RankedToken(logprob, 0, []) for logprob, _ in pairs]
-        return ranked
+            for ids, generation in zip(prompts, generations, strict=True)
+        ]
+        ranked = await self._admission.wait_all(request, futures)
+        return [tokens[len(ids) - 1 :] for ids, tokens in zip(prompts, ranked, strict=True)]
 
     def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
         ids = self._model.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
         wrong = [token for token in ids if not 0 <= token < self._model.vocab_size]
         if wrong or not ids:
             seen = f"token id {wrong[0]}" if wrong else "no tokens"
-            raise ApiError(
-                400,
-                f"prompt holds {seen}; expected one or more token ids from 0 to {self._model.vocab_size - 1}",
-                code="invalid_value",
-                param="prompt",
-            )
+            expected = f"one or more token ids from 0 to {self._model.vocab_size - 1}"
+            raise invalid_value(f"prompt holds {seen}; expected {expected}", "prompt")
         return list(ids)
 
     def _adapter(self, name: str) -> str | None:
         """The adapter that a request's `model` names; None for the model itself."""
         if name == self._model.name:
             return None
-        if name not in self._admission.engine.adapters:
-            raise ApiError(
-                404, f"model {name!r} does not exist here; this server serves {self._model.name!r}",
-                code="model_not_found", param="model",
-            )  # fmt: skip
+        if name not in self._admission.worker.adapters:
+            problem = f"model {name!r} does not exist here; this server serves {self._model.name!r}"
+            raise ApiError(404, problem, code="model_not_found", param="model")
         return name
 
     def _check_room(self, prompt_ids: list[int], num_new: int) -> None:
@@ -246,19 +218,14 @@ class Routes:
             )
 
 
-def _num_top(body: CompletionRequest) -> int:
-    """Alternatives to rank for each token."""
-    return max(body.logprobs or 0, body.prompt_logprobs or 0)
-
-
 class UpdateRoutes:
     """Routes that change the served model, as vLLM has them; each answers once the change is made.
 
     They load any file of this machine, so a server offers them only on request.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, worker: ModelWorker) -> None:
+        self._engine = worker
 
     async def load_adapter(self, body: LoadAdapterRequest) -> Response:
         """POST /v1/load_lora_adapter: requests may then name the adapter as their model."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from stillhouse.serving.models import Device, Dtype
-    from stillhouse.serving.worker import Engine
+    from stillhouse.serving.worker import ModelWorker
 
 
 def serve(
@@ -39,19 +39,7 @@ def serve(
 
     Once it answers, prints one JSON line on standard output: `{"url": "http://HOST:PORT/v1", "model": NAME}`.
 
-    Args:
-        model: model ref.
-        host: address to listen on.
-        port: 0 takes a free one.
-        name: name of the model for clients; None takes the ref.
-        device: as `load_model`.
-        dtype: as `load_model`.
-        num_threads: CPU threads; None leaves it to torch.
-        max_batch: sequences sampled at once.
-        max_pending: sequences that may wait before requests are refused with 429.
-        api_key_env: environment variable with the key that clients must send; None asks for none.
-        allowed_hosts: host names of the server besides IP addresses, `localhost` and, beyond loopback, this machine's.
-        allow_updates: lets clients load adapters and weights from folders of this machine.
+    The options are those of `python -m stillhouse.serving`; on a CPU, `num_threads` None leaves their number to torch.
 
     Raises:
         ConfigError: the model cannot be loaded or the variable is not set.
@@ -70,13 +58,13 @@ def serve(
     from stillhouse.serving.app import create_app
     from stillhouse.serving.models import load_model
     from stillhouse.serving.routes import ServedModel
-    from stillhouse.serving.worker import Engine
+    from stillhouse.serving.worker import ModelWorker
 
     logging.disable_progress_bar()
     tokenizer = load_tokenizer(path)
     loaded = load_model(path, device=device, dtype=dtype, num_threads=num_threads)
     try:
-        engine = Engine(loaded, max_batch=max_batch)
+        worker = ModelWorker(loaded, max_batch=max_batch)
     except ValueError as error:
         raise ConfigError(f"model {model!r} cannot be served: {error}") from error
     eos = loaded.generation_config.eos_token_id
@@ -85,26 +73,25 @@ def serve(
         tokenizer=tokenizer,
         stop_ids=stop_token_ids(tokenizer) | frozenset(eos if isinstance(eos, list) else [eos] if eos else []),
         vocab_size=loaded.config.get_text_config().vocab_size,
-        context_length=engine.context_length,
+        context_length=worker.context_length,
     )
-    admission = AdmissionController(engine, max_batch=max_batch, max_pending=max_pending)
-    app = create_app(
-        served, admission, api_key=api_key, names=names_of(host, allowed_hosts), allow_updates=allow_updates
-    )
-    engine.start()
+    admission = AdmissionController(worker, max_batch=max_batch, max_pending=max_pending)
+    names = names_of(host, allowed_hosts)
+    app = create_app(served, admission, api_key=api_key, names=names, allow_updates=allow_updates)
+    worker.start()
     try:
-        _Server(app, engine, served.name).run(sockets=[listener])
+        _Server(app, worker, served.name).run(sockets=[listener])
     finally:
-        engine.stop()
+        worker.stop()
         listener.close()
 
 
 class _Server(uvicorn.Server):
     """Prints its address once it listens, and ends unfinished completions on a signal."""
 
-    def __init__(self, app: "FastAPI", engine: "Engine", name: str) -> None:
+    def __init__(self, app: "FastAPI", worker: "ModelWorker", name: str) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-        self._engine = engine
+        self._engine = worker
         self._name = name
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -128,9 +115,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise EndpointError(
-            f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for a free one"
-        ) from error
+        problem = f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for a free one"
+        raise EndpointError(problem) from error
     return listener
 
 

@@ -7,8 +7,9 @@ their arrival: over HTTP a seed repeats a completion unless two tokens are tied 
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -22,37 +23,37 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_STOPPED = "the engine was stopped"
+_STOPPED = "the worker was stopped"
 
 
-class EngineStopped(RuntimeError):
-    """The engine was stopped before the work was done."""
+class WorkerStopped(RuntimeError):
+    """The worker was stopped before the work was done."""
 
 
 @dataclass(frozen=True)
-class _Sample:
-    request: GenerationRequest
+class _Work:
     adapter: str | None
-    future: "Future[Generation]" = field(default_factory=Future)
+    future: "Future[Any]" = field(default_factory=Future, init=False)
 
 
 @dataclass(frozen=True)
-class _Score:
+class _Sample(_Work):
+    request: GenerationRequest
+
+
+@dataclass(frozen=True)
+class _Score(_Work):
     token_ids: Sequence[int]
     num_top: int
     temperature: float
-    adapter: str | None
-    future: "Future[list[RankedToken]]" = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Change(_Work):
     apply: Callable[[AdaptedModel], None]
-    adapter: str | None
-    future: "Future[None]" = field(default_factory=Future)
 
 
-class Engine:
+class ModelWorker:
     """Owns a model and the thread that runs it, from `start` to `stop`."""
 
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
@@ -61,22 +62,25 @@ class Engine:
         generator = Generator(model, max_batch=max_batch)
         self.context_length = generator.context_length
         """Most tokens of prompt and completion together."""
-        self.adapters: dict[str, str] = {}
-        """Folders of the adapters that can be asked for, by name; replaced as a whole when it changes."""
         self._generators: dict[str | None, Generator] = {None: generator}
         """By adapter; None is the model itself."""
-        self._inbox: SimpleQueue[_Sample | _Score | _Change | Future[Any] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[_Work | Future[Any] | None] = SimpleQueue()
         self._running: dict[tuple[str | None, int], Future[Generation]] = {}
         self._lock = threading.Lock()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="worker", daemon=True)
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Folders of the adapters that can be asked for, by name."""
+        return self._model.folders
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends all unfinished work with `EngineStopped`, after the step under way. Safe to call twice."""
+        """Ends all unfinished work with `WorkerStopped`, after the step under way. Safe to call twice."""
         with self._lock:
             self._is_stopped = True
         self._inbox.put(None)
@@ -89,45 +93,33 @@ class Engine:
         """Queues a completion by the model or one of its adapters.
 
         Raises:
-            EngineStopped: the engine was stopped.
+            WorkerStopped: the worker was stopped; so do `score` and `change`.
         """
-        work = _Sample(request, adapter)
-        self._put(work)
-        return work.future
+        return self._put(_Sample(adapter, request))
 
     def score(
         self, token_ids: Sequence[int], *, num_top: int, temperature: float = 1.0, adapter: str | None = None
     ) -> "Future[list[RankedToken]]":
-        """Queues the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`.
-
-        Raises:
-            EngineStopped: the engine was stopped.
-        """
-        work = _Score(token_ids, num_top, temperature, adapter)
-        self._put(work)
-        return work.future
+        """Queues the scoring of tokens 1, 2, ... of a sequence, as `rank_tokens`."""
+        return self._put(_Score(adapter, token_ids, num_top, temperature))
 
     def change(self, apply: Callable[[AdaptedModel], None], adapter: str | None) -> "Future[None]":
         """Queues a change of an adapter, or of the model itself (None), between two steps.
 
         The future raises ValueError if `apply` does, or while completions of the changed weights are running.
-
-        Raises:
-            EngineStopped: the engine was stopped.
         """
-        work = _Change(apply, adapter)
-        self._put(work)
-        return work.future
+        return self._put(_Change(adapter, apply))
 
     def abandon(self, future: "Future[Any]") -> None:
-        """Tells the engine that a future is no longer awaited, which cancels its completion."""
+        """Tells the worker that a future is no longer awaited, which cancels its completion."""
         self._inbox.put(future)
 
-    def _put(self, work: _Sample | _Score | _Change) -> None:
+    def _put(self, work: _Work) -> "Future[Any]":
         with self._lock:
             if self._is_stopped:
-                raise EngineStopped(_STOPPED)
+                raise WorkerStopped(_STOPPED)
             self._inbox.put(work)
+        return work.future
 
     def _loop(self) -> None:
         while not self._is_stopped:
@@ -135,8 +127,12 @@ class Engine:
             for adapter, generator in list(self._generators.items()):
                 if generator.num_active and not self._is_stopped:
                     self._step(adapter, generator)
-        self._fail(list(self._running.values()), EngineStopped(_STOPPED))
-        self._drain()
+        _fail(self._running.values(), WorkerStopped(_STOPPED))
+        with suppress(Empty):
+            while True:
+                work = self._inbox.get(block=False)
+                if isinstance(work, _Work):
+                    _fail([work.future], WorkerStopped(_STOPPED))
 
     def _take_work(self) -> None:
         """Takes all work that has arrived; blocks while idle."""
@@ -149,7 +145,7 @@ class Engine:
                 break
             is_idle = False
             if work is None:
-                self._fail([score.future for score in scores], EngineStopped(_STOPPED))
+                _fail((score.future for score in scores), WorkerStopped(_STOPPED))
                 return
             if isinstance(work, Future):
                 self._cancel(work)
@@ -163,7 +159,7 @@ class Engine:
                 work.future.set_exception(ValueError(f"adapter {work.adapter!r} was unloaded"))
             elif isinstance(work, _Score):
                 scores.append(work)
-            else:
+            elif isinstance(work, _Sample):
                 self._admit(work)
         self._score(scores)
 
@@ -176,7 +172,6 @@ class Engine:
         except Exception as error:
             work.future.set_exception(error)
             return
-        self.adapters = self._model.folders
         # Caches hold keys and values of the old weights.
         stale = list(self._generators) if work.adapter is None else [work.adapter]
         for adapter in stale:
@@ -206,7 +201,7 @@ class Engine:
             finished = generator.step()
         except Exception as error:  # such as out of memory: fails the requests, not the thread
             failed = [key for key in self._running if key[0] == adapter]
-            self._fail([self._running.pop(key) for key in failed], error)
+            _fail((self._running.pop(key) for key in failed), error)
             self._generators.pop(adapter).close()
             return
         for handle, generation in finished:
@@ -222,21 +217,13 @@ class Engine:
                 self._model.switch(adapter)
                 ranked = rank_tokens(self._model.model, sequences, num_top, temperature=temperature)
             except Exception as error:  # as in `_step`
-                self._fail([score.future for score in group], error)
+                _fail((score.future for score in group), error)
                 continue
             for score, tokens in zip(group, ranked, strict=True):
                 score.future.set_result(tokens)
 
-    def _fail(self, futures: "Sequence[Future]", error: Exception) -> None:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
 
-    def _drain(self) -> None:
-        while True:
-            try:
-                work = self._inbox.get(block=False)
-            except Empty:
-                return
-            if isinstance(work, _Sample | _Score | _Change):
-                self._fail([work.future], EngineStopped(_STOPPED))
+def _fail(futures: "Iterable[Future[Any]]", error: Exception) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)

@@ -13,7 +13,7 @@ from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.models import load_model
 from stillhouse.serving.score import score_tokens
-from stillhouse.serving.worker import Engine
+from stillhouse.serving.worker import ModelWorker
 
 
 def test_an_adapter_folder_is_loaded_as_its_base_with_the_adapter_merged(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ REQUEST = GenerationRequest([5, 9, 40, 7, 11], 30, seed=3)
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine(load_model("embedded:student", device="cpu"), max_batch=4)
-    engine.start()
-    yield engine
-    engine.stop()
-    engine.join(10)
+def worker() -> Iterator[ModelWorker]:
+    worker = ModelWorker(load_model("embedded:student", device="cpu"), max_batch=4)
+    worker.start()
+    yield worker
+    worker.stop()
+    worker.join(10)
 
 
 @pytest.fixture(scope="module")
@@ -114,62 +114,62 @@ def assert_same(seen: Generation, expected: Generation) -> None:
 
 
 def test_each_request_is_answered_by_the_adapter_it_names(
-    engine: Engine, folders: list[str], model: PreTrainedModel
+    worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
     for name, folder in zip(("v1", "v2.0"), folders, strict=True):
-        engine.change(lambda kept, name=name, folder=folder: kept.load(name, folder, in_place=False), name).result(30)
-    assert engine.adapters == dict(zip(("v1", "v2.0"), folders, strict=True))
-    answers = [engine.sample(REQUEST, name) for name in ("v1", None, "v2.0", "v1")]
+        worker.change(lambda kept, name=name, folder=folder: kept.load(name, folder, in_place=False), name).result(30)
+    assert worker.adapters == dict(zip(("v1", "v2.0"), folders, strict=True))
+    answers = [worker.sample(REQUEST, name) for name in ("v1", None, "v2.0", "v1")]
     for answer, expected in zip(
         answers, (merged(folders[0]), alone(model), merged(folders[1]), merged(folders[0])), strict=True
     ):
         assert_same(answer.result(30), expected)
     whole = [*REQUEST.prompt_ids, *merged(folders[1]).completion_ids]
-    ranked = engine.score(whole, num_top=0, adapter="v2.0").result(30)
+    ranked = worker.score(whole, num_top=0, adapter="v2.0").result(30)
     assert [token.logprob for token in ranked[-30:]] == pytest.approx(merged(folders[1]).logprobs, abs=1e-4)
 
 
 def test_an_adapter_is_replaced_in_place_and_dropped(
-    engine: Engine, folders: list[str], model: PreTrainedModel
+    worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
-    engine.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
-    engine.sample(REQUEST, "a").result(30)
+    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+    worker.sample(REQUEST, "a").result(30)
     with pytest.raises(ValueError, match="already been loaded"):
-        engine.change(lambda kept: kept.load("a", folders[1], in_place=False), "a").result(30)
-    engine.change(lambda kept: kept.load("a", folders[1], in_place=True), "a").result(30)
-    assert_same(engine.sample(REQUEST, "a").result(30), merged(folders[1]))
-    engine.change(lambda kept: kept.unload("a"), "a").result(30)
-    assert engine.adapters == {}
-    assert_same(engine.sample(REQUEST).result(30), alone(model))
+        worker.change(lambda kept: kept.load("a", folders[1], in_place=False), "a").result(30)
+    worker.change(lambda kept: kept.load("a", folders[1], in_place=True), "a").result(30)
+    assert_same(worker.sample(REQUEST, "a").result(30), merged(folders[1]))
+    worker.change(lambda kept: kept.unload("a"), "a").result(30)
+    assert worker.adapters == {}
+    assert_same(worker.sample(REQUEST).result(30), alone(model))
     with pytest.raises(ValueError, match="unloaded"):
-        engine.sample(REQUEST, "a").result(30)
+        worker.sample(REQUEST, "a").result(30)
 
 
 def test_new_weights_take_the_place_of_the_models_and_of_adapters(
-    engine: Engine, folders: list[str], tmp_path: Path
+    worker: ModelWorker, folders: list[str], tmp_path: Path
 ) -> None:
-    engine.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
     load_model(folders[1], device="cpu").save_pretrained(tmp_path)
-    engine.sample(REQUEST).result(30)
-    engine.change(lambda kept: kept.reload(str(tmp_path)), None).result(30)
-    assert engine.adapters == {}
-    assert_same(engine.sample(REQUEST).result(30), merged(folders[1]))
+    worker.sample(REQUEST).result(30)
+    worker.change(lambda kept: kept.reload(str(tmp_path)), None).result(30)
+    assert worker.adapters == {}
+    assert_same(worker.sample(REQUEST).result(30), merged(folders[1]))
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
 def test_what_cannot_be_loaded_is_refused_and_changes_nothing(
-    engine: Engine, folder: str, model: PreTrainedModel
+    worker: ModelWorker, folder: str, model: PreTrainedModel
 ) -> None:
     with pytest.raises(ValueError, match=f"No adapter found for '{folder}'"):
-        engine.change(lambda kept: kept.load("a", folder, in_place=False), "a").result(30)
+        worker.change(lambda kept: kept.load("a", folder, in_place=False), "a").result(30)
     with pytest.raises(ValueError, match="cannot be loaded"):
-        engine.change(lambda kept: kept.reload(folder), None).result(30)
-    assert_same(engine.sample(REQUEST).result(30), alone(model))
+        worker.change(lambda kept: kept.reload(folder), None).result(30)
+    assert_same(worker.sample(REQUEST).result(30), alone(model))
 
 
-def test_what_is_being_sampled_from_is_not_changed(engine: Engine, folders: list[str]) -> None:
-    long = engine.sample(GenerationRequest([5], 1000, temperature=3.0))
+def test_what_is_being_sampled_from_is_not_changed(worker: ModelWorker, folders: list[str]) -> None:
+    long = worker.sample(GenerationRequest([5], 1000, temperature=3.0))
     with pytest.raises(ValueError, match="1 completions"):
-        engine.change(lambda kept: kept.reload(folders[0]), None).result(30)
-    engine.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+        worker.change(lambda kept: kept.reload(folders[0]), None).result(30)
+    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
     assert not long.done(), "an adapter that nobody uses yet does not wait"

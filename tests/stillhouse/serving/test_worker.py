@@ -6,24 +6,24 @@ from transformers import PreTrainedModel
 from stillhouse.serving.generation import GenerationRequest
 from stillhouse.serving.generator import Generator
 from stillhouse.serving.score import score_tokens
-from stillhouse.serving.worker import Engine, EngineStopped
+from stillhouse.serving.worker import ModelWorker, WorkerStopped
 
 
 @pytest.fixture
-def engine(model: PreTrainedModel) -> Iterator[Engine]:
-    engine = Engine(model, max_batch=2)
-    engine.start()
-    yield engine
-    engine.stop()
-    engine.join(10)
+def worker(model: PreTrainedModel) -> Iterator[ModelWorker]:
+    worker = ModelWorker(model, max_batch=2)
+    worker.start()
+    yield worker
+    worker.stop()
+    worker.join(10)
 
 
 def test_completions_and_scores_asked_for_together_are_all_answered_right(
-    engine: Engine, model: PreTrainedModel, prompts: list[list[int]]
+    worker: ModelWorker, model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
     requests = [GenerationRequest(prompt, 15, seed=i) for i, prompt in enumerate(prompts)]
-    samples = [engine.sample(request) for request in requests]
-    scores = [engine.score(prompt, num_top=i % 3) for i, prompt in enumerate(prompts)]
+    samples = [worker.sample(request) for request in requests]
+    scores = [worker.score(prompt, num_top=i % 3) for i, prompt in enumerate(prompts)]
     for request, future in zip(requests, samples, strict=True):
         assert future.result(30).completion_ids == Generator(model).run([request])[0].completion_ids
     for index, (prompt, score) in enumerate(zip(prompts, scores, strict=True)):
@@ -32,37 +32,37 @@ def test_completions_and_scores_asked_for_together_are_all_answered_right(
         assert all(len(token.top) == index % 3 for token in ranked)
 
 
-def test_an_abandoned_completion_frees_its_place(engine: Engine) -> None:
-    futures = [engine.sample(GenerationRequest([5], 1000, temperature=3.0)) for _ in range(2)]
-    engine.abandon(futures[0])
-    assert engine.sample(GenerationRequest([6], 2)).result(10).completion_ids
+def test_an_abandoned_completion_frees_its_place(worker: ModelWorker) -> None:
+    futures = [worker.sample(GenerationRequest([5], 1000, temperature=3.0)) for _ in range(2)]
+    worker.abandon(futures[0])
+    assert worker.sample(GenerationRequest([6], 2)).result(10).completion_ids
     assert not futures[0].done()
 
 
-def test_a_failing_request_fails_alone(engine: Engine) -> None:
-    refused = engine.sample(GenerationRequest([], 5))
-    out_of_vocabulary = engine.score([3, 100_000], num_top=0)
+def test_a_failing_request_fails_alone(worker: ModelWorker) -> None:
+    refused = worker.sample(GenerationRequest([], 5))
+    out_of_vocabulary = worker.score([3, 100_000], num_top=0)
     with pytest.raises(ValueError, match="0 tokens"):
         refused.result(10)
     with pytest.raises(IndexError):
         out_of_vocabulary.result(10)
-    assert engine.sample(GenerationRequest([6], 2)).result(10).completion_ids
+    assert worker.sample(GenerationRequest([6], 2)).result(10).completion_ids
 
 
-def test_a_failing_step_is_told_to_all_who_wait_and_the_engine_goes_on(engine: Engine) -> None:
-    broken = engine.sample(GenerationRequest([100_000], 5))
+def test_a_failing_step_is_told_to_all_who_wait_and_the_engine_goes_on(worker: ModelWorker) -> None:
+    broken = worker.sample(GenerationRequest([100_000], 5))
     with pytest.raises(IndexError):
         broken.result(10)
-    assert engine.sample(GenerationRequest([6], 2)).result(10).completion_ids
+    assert worker.sample(GenerationRequest([6], 2)).result(10).completion_ids
 
 
 def test_stopping_ends_unfinished_work_and_refuses_new(model: PreTrainedModel) -> None:
-    engine = Engine(model)
-    engine.start()
-    running = engine.sample(GenerationRequest([5], 1000, temperature=3.0))
-    engine.stop()
-    with pytest.raises(EngineStopped):
+    worker = ModelWorker(model)
+    worker.start()
+    running = worker.sample(GenerationRequest([5], 1000, temperature=3.0))
+    worker.stop()
+    with pytest.raises(WorkerStopped):
         running.result(10)
-    engine.join(10)
-    with pytest.raises(EngineStopped):
-        engine.sample(GenerationRequest([5], 1))
+    worker.join(10)
+    with pytest.raises(WorkerStopped):
+        worker.sample(GenerationRequest([5], 1))

@@ -15,7 +15,7 @@ from stillhouse.serving.admission import AdmissionController
 from stillhouse.serving.app import create_app
 from stillhouse.serving.models import load_model
 from stillhouse.serving.routes import ServedModel
-from stillhouse.serving.worker import Engine
+from stillhouse.serving.worker import ModelWorker
 
 
 @contextmanager
@@ -23,20 +23,20 @@ def serving(ref: str, name: str) -> Iterator[str]:
     """The base URL of a server in threads of this process: one of its own would import torch for seconds."""
     tokenizer = load_tokenizer(ref)
     model = load_model(ref, device="cpu", num_threads=1)
-    engine = Engine(model, max_batch=64)
-    served = ServedModel(name, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, engine.context_length)
-    app = create_app(served, AdmissionController(engine, max_batch=64, max_pending=64), allow_updates=True)
+    worker = ModelWorker(model, max_batch=64)
+    served = ServedModel(name, tokenizer, stop_token_ids(tokenizer), model.config.vocab_size, worker.context_length)
+    app = create_app(served, AdmissionController(worker, max_batch=64, max_pending=64), allow_updates=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        engine.start()
+        worker.start()
         thread.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         finally:
             server.should_exit = True
             thread.join()
-            engine.stop()
+            worker.stop()
 
 
 @pytest.fixture(scope="session")
