@@ -148,32 +148,12 @@ def deviation(kernel: Kernel, device: torch.device) -> float:
 def flash_kernel(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scale: float | None) -> Tensor:
     """FlashAttention 2 as PyTorch carries it (see `Kernel`)."""
     # `varlen_attn`, the public function, takes the filled length of each slot only from PyTorch 2.12 on.
+    starts, most = (layout.query_starts, layout.key_starts), (layout.max_queries, layout.max_keys)
+    dropout, is_causal, returns_mask = 0.0, True, False
     output, *_ = torch.ops.aten._flash_attention_forward(
-        query,
-        key,
-        value,
-        layout.query_starts,
-        layout.key_starts,
-        layout.max_queries,
-        layout.max_keys,
-        0.0,
-        True,
-        False,
-        scale=scale,
-        seqused_k=layout.key_lengths,
+        query, key, value, *starts, *most, dropout, is_causal, returns_mask, scale=scale, seqused_k=layout.key_lengths
     )
     return output
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, kernel: Kernel, options: dict[str, Any]
-) -> Tensor:
-    """Outputs [1, T, H, D] of a packed row: queries [1, H, T, D], keys and values [1, G, P, D]."""
-    refused = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
-    if refused:
-        raise ValueError(f"attention to slots has no {', '.join(refused)}; load the model with eager attention")
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
-    return kernel(query.to(key.dtype), key, value, layout, options.get("scaling"))[None]
 
 
 def slot_attention(
@@ -189,15 +169,9 @@ def slot_attention(
 ) -> tuple[Tensor, None]:
     """The attention that transformers calls in each layer: `sdpa`, without copies of keys, or attention by a kernel.
 
-    Args:
-        module: the attention layer.
-        query: [B, H, S, D]; [1, H, T, D] for a packed row.
-        key: [B, G, T, D]; [1, G, P, D], the places of all slots, for a packed row.
-        value: as `key`.
-        attention_mask: as `slot_masks` makes it; a placeholder for a packed row.
-        layout: where the tokens of a packed row stand.
-        kernel: by which a packed row attends.
-        options: what the layer asks for: `scaling`, `sliding_window` and more.
+    Queries are [B, H, S, D], keys and values [B, G, T, D], and the mask is as `slot_masks` makes it. With `layout` and
+    `kernel`, the tokens are one packed row, [1, H, T, D], attend to the places of all slots, [1, G, P, D], and the mask
+    is a placeholder. `options` are what the layer asks for: `scaling`, `sliding_window` and more.
 
     Returns:
         [B, S, H, D] and, as of `sdpa`, no weights.
@@ -206,7 +180,11 @@ def slot_attention(
         ValueError: If a layer asks a kernel for more than a softmax over the tokens before each.
     """
     if layout is not None and kernel is not None:
-        return attend(query, key, value, layout, kernel, options), None
+        refused = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+        if refused:
+            raise ValueError(f"attention to slots has no {', '.join(refused)}; load the model with eager attention")
+        query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+        return kernel(query.to(key.dtype), key, value, layout, options.get("scaling"))[None], None
     groups = query.shape[1] // key.shape[1]
     folds = query.shape[2] == 1 and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
     if not folds or options.get("dropout") or any(options.get(name) is not None for name in _UNFOLDED):
@@ -225,13 +203,9 @@ def slot_masks(
 ) -> torch.Tensor | dict[str, torch.Tensor]:
     """What a transformers model takes as a ready-made 4D `attention_mask`, [B, 1, S, num_columns].
 
-    One mask when all layers attend alike; one by layer type when full and sliding layers alternate.
-
-    Args:
-        config: the text model's config.
-        positions_BS: position of each input token in its slot.
-        num_columns: columns of the cache that are shown to attention.
-        dtype: the model's, which an additive mask (eager attention) must have.
+    One mask when all layers attend alike; one by layer type when full and sliding layers alternate. `positions_BS` are
+    the positions of the input tokens in their slots, `num_columns` the columns of the cache that attention sees, and
+    `dtype` is the model's, which an additive mask (eager attention) must have.
 
     Raises:
         ValueError: If a layer is neither full nor sliding attention (recurrent states cannot be cut into slots), or the

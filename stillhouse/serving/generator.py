@@ -14,7 +14,7 @@ linear layers take 67 %, attention 20 %. `benchmarks/decoding.py` measures it be
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 _PREFILL_TOKENS: Final = 8192
 """Most tokens, padding included, prefilled in one step, so that running requests do not wait long."""
-
-
-class _Launched(NamedTuple):
-    """A pass whose tokens the host has not read yet."""
-
-    rows: list[RunningRequest]
-    picks: HostPicks
 
 
 class Generator:
@@ -73,7 +66,8 @@ class Generator:
         self._max_batch = max_batch
         self._waiting: deque[RunningRequest] = deque()
         self._rows: list[RunningRequest] = []
-        self._launched: deque[_Launched] = deque()
+        self._launched: deque[tuple[list[RunningRequest], HostPicks]] = deque()
+        """Rows and picks of the passes that the host has not read yet."""
         self._num_submitted = 0
 
     @property
@@ -126,7 +120,12 @@ class Generator:
         finished: list[tuple[int, Generation]] = []
         num_unread = len(self._launched)
         if self._rows and not all(row.is_fully_sampled for row in self._rows):
-            self._launch(list(self._rows), self._decode())
+            positions = [row.num_cached for row in self._rows]
+            for row in self._rows:
+                row.num_cached += 1
+            draws = [row.next_draw() for row in self._rows]
+            picks_2B = self._passes.decode(positions, draws, min(self._max_batch, self.num_active))
+            self._launched.append((list(self._rows), HostPicks(picks_2B)))
         if self._passes.is_recorded:
             finished = self._read(num_unread)
         admitted = self._admit()
@@ -134,7 +133,8 @@ class Generator:
             first_slot = len(self._rows)
             logits = self._prefill(admitted)
             rows = self._rows[first_slot:]
-            self._launch(rows, self._passes.pick(first_slot, logits, [row.next_draw() for row in rows]))
+            picks_2B = self._passes.pick(first_slot, logits, [row.next_draw() for row in rows])
+            self._launched.append((rows, HostPicks(picks_2B)))
         if not self._passes.is_recorded:
             finished = self._read(len(self._launched))
         return finished
@@ -190,31 +190,19 @@ class Generator:
         followers = [row for group in groups for row in group[1:]]
         targets = list(range(len(self._rows), len(self._rows) + len(followers)))
         self._cache.reserve(targets[-1] + 1, 1)
-        for slot in targets:
+        for slot, row in zip(targets, followers, strict=True):
             self._slots.vacate(slot)
-        for row in followers:
             row.num_cached = len(row.request.prompt_ids)
         longest = max(row.num_cached for row in followers)
         self._cache.copy_slots([first_slot + index for index in sources], targets, longest)
         self._rows += followers
         return logits[[*range(len(leaders)), *sources]]
 
-    def _decode(self) -> torch.Tensor:
-        """Feeds the last token of each running row and returns the next picks [2, rows]."""
-        positions = [row.num_cached for row in self._rows]
-        for row in self._rows:
-            row.num_cached += 1
-        num_expected = min(self._max_batch, self.num_active)
-        return self._passes.decode(positions, [row.next_draw() for row in self._rows], num_expected)
-
-    def _launch(self, rows: list[RunningRequest], picks_2B: torch.Tensor) -> None:
-        self._launched.append(_Launched(rows, HostPicks(picks_2B)))
-
     def _read(self, count: int) -> list[tuple[int, Generation]]:
         """Reads the tokens of the `count` oldest passes and releases the rows that they finish."""
         finished: list[tuple[int, Generation]] = []
-        for launched in [self._launched.popleft() for _ in range(count)]:
-            for row, token, logprob in zip(launched.rows, *launched.picks.read(), strict=True):
+        for rows, picks in [self._launched.popleft() for _ in range(count)]:
+            for row, token, logprob in zip(rows, *picks.read(), strict=True):
                 if row.is_done:
                     continue
                 row.completion.append(token)

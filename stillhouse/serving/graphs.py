@@ -36,11 +36,7 @@ class Shape(NamedTuple):
 
 
 class RecordedPasses:
-    """Decode passes by their shape, each recorded when it is first needed.
-
-    Args:
-        record: records a pass.
-    """
+    """Decode passes by their shape, each recorded when it is first needed."""
 
     def __init__(self, record: Recorder) -> None:
         self._record = record
@@ -52,26 +48,23 @@ class RecordedPasses:
         recorded = [shape.rows for shape in self._passes if least <= shape.rows <= _MOST_SPARE * least]
         return min(recorded, default=least)
 
-    def get(self, shape: Shape, make: Callable[[], Pass]) -> Pass:
-        """The pass of this shape, recorded at first use."""
+    def get(self, shape: Shape, run: Pass) -> Pass:
+        """The pass of this shape, `run` recorded at first use."""
         if shape not in self._passes:
-            self._passes[shape] = self._recorded(make())
+            try:
+                self._passes[shape] = self._record(run)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                # Such as a layer that reads the number of tokens of each expert on the host.
+                logger.warning("decode passes of this model cannot be recorded and are launched one by one: %s", error)
+                self._record = lambda plain: plain
+                self._passes[shape] = run
         return self._passes[shape]
 
     def clear(self) -> None:
         """Drops all passes, since their buffers have moved."""
         self._passes.clear()
-
-    def _recorded(self, run: Pass) -> Pass:
-        try:
-            return self._record(run)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            # Such as a layer that reads the number of tokens of each expert on the host.
-            logger.warning("decode passes of this model cannot be recorded and are launched one by one: %s", error)
-            self._record = lambda plain: plain
-            return run
 
 
 def padded_rows(count: int) -> int:

@@ -18,11 +18,8 @@ _TOLERANCE: Final = 1e-5
 class FusedNorms:
     """Replaces the RMS norms of a model by `torch.nn.functional.rms_norm`.
 
-    They are recognised by their results on random numbers, since model families name and vary them differently.
-
-    Args:
-        model: frozen, or used without gradients while norms are fused.
-        device_type: norms with weights on other devices are left alone.
+    They are recognised by their results on random numbers, since model families name and vary them differently. Norms
+    on other devices than `device_type` are left alone. No gradients may be computed while norms are fused.
     """
 
     def __init__(self, model: nn.Module, device_type: str = "cuda") -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stillhouse.serving.attention import Kernel, PackedLayout, kernel_for, slot_masks
-from stillhouse.serving.graphs import Pass, RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
+from stillhouse.serving.graphs import RecordedPasses, Recorder, Shape, cuda_recorder, padded_rows
 from stillhouse.serving.norms import FusedNorms
 from stillhouse.serving.sampling import Draw, PickSteps, pick_tokens
 from stillhouse.serving.score import LogitScaling
@@ -27,17 +27,7 @@ _PADDING: Final = Draw(0.0)
 
 
 class SlotPasses:
-    """Feeds tokens to a model and keeps their keys and values in `cache`.
-
-    Args:
-        model: in evaluation mode.
-        max_batch: most rows.
-        recorder: records decode passes to be replayed; None records them on CUDA only.
-        kernel: attends to slots; None takes `kernel_for(model)`, or masks if there is none.
-
-    Raises:
-        ValueError: the model's attention cannot be served from slots (see `slot_masks`).
-    """
+    """Feeds tokens to a model and keeps their keys and values in `cache`; the arguments are those of `Generator`."""
 
     def __init__(
         self, model: "PreTrainedModel", max_batch: int, recorder: Recorder | None, kernel: Kernel | None
@@ -68,12 +58,9 @@ class SlotPasses:
         return self._recorded is not None
 
     def decode(self, positions: Sequence[int], draws: Sequence[Draw], num_expected: int = 0) -> Tensor:
-        """Feeds the last token of each of the first slots and samples the next.
+        """Feeds the last token of each of the first slots, at `positions`, and samples the next.
 
-        Args:
-            positions: positions of the tokens fed.
-            draws: sampling parameters of the next tokens.
-            num_expected: rows expected to run soon; the recorded pass has room for them.
+        A recorded pass has room for the `num_expected` rows that will run soon.
 
         Returns:
             Picks [2, B] (see `pick_tokens`), overwritten by the next call.
@@ -90,23 +77,20 @@ class SlotPasses:
             if self.cache.reserve(rows, columns):
                 self._recorded.clear()
             shape = Shape(rows, columns if self._kernel is None else self.cache.num_columns, steps)
-            self._inputs[:, :rows] = self._to_device(_table(positions, draws, rows))
-            picks = self._recorded.get(shape, lambda: self._pass(shape))()[:, :count]
+            inputs = self._inputs[:, :rows]
+            inputs.copy_(self._to_device(_table(positions, draws, rows)))
+            run = self._recorded.get(shape, lambda: self._decode(inputs, shape.columns, steps))
+            picks = run()[:, :count]
         self._last_tokens[:count] = picks[0]
         return picks
 
     def feed(self, first_slot: int, tokens: Sequence[list[int]], starts: Sequence[int]) -> Tensor:
-        """Logits [B, V] after the last of the new tokens of each slot from `first_slot` on.
-
-        Args:
-            first_slot: slot of the first row.
-            tokens: new tokens of each row; lengths may differ.
-            starts: number of tokens that each slot holds already.
-        """
+        """Logits [B, V] after the new `tokens` of the slots from `first_slot` on, which hold `starts` tokens before."""
         lengths = [len(row) for row in tokens]
         spans = list(zip(starts, lengths, strict=True))
-        if self.cache.reserve(first_slot + len(tokens), max(start + length for start, length in spans)):
-            self._forget_recorded()
+        has_grown = self.cache.reserve(first_slot + len(tokens), max(start + length for start, length in spans))
+        if has_grown and self._recorded is not None:
+            self._recorded.clear()
         if self._kernel is not None:
             return self._feed_packed(first_slot, tokens, spans)
         width = max(lengths)
@@ -145,10 +129,6 @@ class SlotPasses:
             return tensor.to(self._device)
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
-    def _forget_recorded(self) -> None:
-        if self._recorded is not None:
-            self._recorded.clear()
-
     def _feed_packed(self, first_slot: int, tokens: Sequence[list[int]], spans: Sequence[tuple[int, int]]) -> Tensor:
         starts, lengths = zip(*spans, strict=True)
         layout = PackedLayout.of_rows(first_slot, starts, lengths, self.cache.num_columns)
@@ -156,18 +136,10 @@ class SlotPasses:
         slots = torch.arange(first_slot, first_slot + len(lengths)).repeat_interleave(torch.tensor(lengths))
         fed = torch.tensor([[token for row in tokens for token in row], positions])
         fed = self._to_device(torch.cat([fed, (slots * self.cache.num_columns + fed[1])[None]]))
-        layout = layout._replace(
-            query_starts=self._to_device(layout.query_starts),
-            key_starts=self._to_device(layout.key_starts),
-            key_lengths=self._to_device(layout.key_lengths),
-        )
+        layout = PackedLayout(*map(self._to_device, layout[:3]), layout.max_queries, layout.max_keys)
         self.cache.target_all_slots(fed[2])
         hidden_1TH = self._hidden(fed[:1], fed[1:2], layout)
         return self._logits(hidden_1TH[0].index_select(0, layout.query_starts[1:] - 1))
-
-    def _pass(self, shape: Shape) -> Pass:
-        inputs = self._inputs[:, : shape.rows]
-        return lambda: self._decode(inputs, shape.columns, shape.steps)
 
     def _decode(self, inputs: Tensor, num_columns: int, steps: PickSteps) -> Tensor:
         """Picks [2, R]; inputs are position and draw of each row."""

@@ -53,10 +53,7 @@ def pick_tokens(logits_BV: Tensor, draws_4B: Tensor, steps: PickSteps) -> Tensor
     Cumulative sums are float64: in float32 their rounding over a large vocabulary exceeds the probability of rare
     tokens.
 
-    Args:
-        logits_BV: logits of the next token of each row.
-        draws_4B: fields of each row's `Draw`, float64.
-        steps: steps that the draws need.
+    `draws_4B` are the fields of each row's `Draw`, float64.
 
     Returns:
         Token id and log-probability of each row, float64 [2, B]. The log-probability is under

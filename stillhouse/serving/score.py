@@ -65,17 +65,13 @@ def score_tokens(
 
         out[i][j] = log softmax(logits / temperature)[sequences[i][j]],   out[i][0] = 0.0
 
-    Args:
-        model: in evaluation mode.
-        sequences: token ids; lengths may differ.
-        temperature: divides the logits; not 0.
-        microbatch_tokens: most tokens of one forward pass, padding included; a longer sequence is one pass.
+    Sequences may differ in length. A forward pass has at most `microbatch_tokens` tokens, padding included; a longer
+    sequence is one pass.
     """
     scores: list[list[float]] = [[0.0] * len(sequence) for sequence in sequences]
     for indices in _microbatches([len(sequence) for sequence in sequences], microbatch_tokens):
-        pieces = []
-        for logits, targets in _logit_chunks(model, [sequences[index] for index in indices], temperature):
-            pieces.append(_chosen(logits, targets) - logits.logsumexp(-1))
+        chunks = _logit_chunks(model, [sequences[index] for index in indices], temperature)
+        pieces = [_chosen(logits, targets) - logits.logsumexp(-1) for logits, targets in chunks]
         for index, row in zip(indices, torch.cat(pieces, dim=1).tolist(), strict=True):
             scores[index][1:] = row[: len(sequences[index]) - 1]
     return scores
@@ -137,13 +133,10 @@ def _logit_chunks(
     chunk = max(1, _LOGITS_ELEMENTS // (len(sequences) * model.config.get_text_config().vocab_size))
     for start in range(0, width - 1, chunk):
         end = min(start + chunk, width - 1)
-        yield _head(model, hidden[:, start:end]) / temperature, tokens_BT[:, start + 1 : end + 1]
+        # In float32, as the model's own forward pass computes logits.
+        logits = LogitScaling.of(model).apply_(model.get_output_embeddings()(hidden[:, start:end]).float())
+        yield logits / temperature, tokens_BT[:, start + 1 : end + 1]
 
 
 def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-
-
-def _head(model: "PreTrainedModel", hidden: torch.Tensor) -> torch.Tensor:
-    """Logits in float32, as the model's own forward pass computes them."""
-    return LogitScaling.of(model).apply_(model.get_output_embeddings()(hidden).float())

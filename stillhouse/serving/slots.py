@@ -141,9 +141,7 @@ class SlotCache(Cache):
     def target_columns(self, targets: torch.Tensor, num_columns: int) -> None:
         """Sets where the next forward pass writes one token for each slot from the first on.
 
-        Args:
-            targets: [rows], slot * `num_columns` of the buffers + position; read during the pass.
-            num_columns: columns visible to attention.
+        `targets` [rows] are slot * `num_columns` of the buffers + position; attention sees `num_columns` columns.
         """
         self.first_slot, self.columns_in_use, self.shows_all_slots = 0, num_columns, False
         self.source, self.target = None, targets
@@ -200,18 +198,18 @@ class SlotTable:
         A parked sequence that the prompt continues is moved there; one that diverges, or still runs, is copied up to
         the common prefix. The last prompt token is always fed again, since its logits are needed.
 
-        Args:
-            slot: slot of the prompt.
-            prompt_ids: the prompt.
-            running: prompts of the running rows by slot, none of them changed since their keys and values were made.
-
         Returns:
             Number of leading prompt tokens that the slot holds already.
         """
         self._cache.reserve(slot + 1, 1)
         match, num_held = self._best(prompt_ids, running)
         if match is not None and len(self._parked.get(match, ())) == num_held:
-            self._swap_in(match, slot)
+            tokens = self._parked.pop(match)
+            if match != slot:
+                displaced = self._parked.pop(slot, [])
+                self._cache.swap_slots(match, slot, max(len(tokens), len(displaced)))
+                if displaced:
+                    self._parked[match] = displaced
         elif match == slot:
             del self._parked[slot]
         else:
@@ -243,15 +241,6 @@ class SlotTable:
             if length > best[1] and held[length - 1] == prompt[length - 1] and list(held[:length]) == prompt[:length]:
                 best = slot, length
         return best
-
-    def _swap_in(self, match: int, slot: int) -> None:
-        """Swaps a parked sequence into `slot`."""
-        tokens = self._parked.pop(match)
-        if match != slot:
-            displaced = self._parked.pop(slot, [])
-            self._cache.swap_slots(match, slot, max(len(tokens), len(displaced)))
-            if displaced:
-                self._parked[match] = displaced
 
     def vacate(self, slot: int) -> None:
         """Moves the sequence parked in `slot` to a free slot, or over the one parked longest."""

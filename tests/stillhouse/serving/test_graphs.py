@@ -97,7 +97,7 @@ def test_a_cancelled_row_is_not_read_from_the_pass_under_way(model: PreTrainedMo
 def test_a_recorded_pass_serves_fewer_rows_unless_far_fewer() -> None:
     passes = RecordedPasses(lambda run: run)
     assert passes.rows_for(100) == 128
-    passes.get(Shape(128, 256, PickSteps(False, False, False, False)), lambda: lambda: torch.zeros(2, 128))
+    passes.get(Shape(128, 256, PickSteps(False, False, False, False)), lambda: torch.zeros(2, 128))
     assert [passes.rows_for(count) for count in (128, 64, 33, 32, 17, 16, 1)] == [128, 128, 128, 128, 128, 16, 1]
     assert passes.rows_for(129) == 256
 
