@@ -5,6 +5,7 @@ by `problem`, so that a cached result whose bytes are gone or altered is recompu
 on object storage the root is this machine's copy of it: artifacts are written there, shared, and fetched from others.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +23,16 @@ from stillhouse.store.manifest import (
     parse_manifest,
 )
 from stillhouse.store.private import private_store, tighten, tighten_below
-from stillhouse.store.remote import RemoteFolder, fetch_artifact, forget_artifact, share_artifact
+from stillhouse.store.remote import RemoteFolder, artifact_prefix, fetch_artifact
 from stillhouse.types import Artifact, JsonObject
+
+logger = logging.getLogger(__name__)
 
 
 class ArtifactStore:
     """Outputs of runs in a folder, or on object storage with a local folder as its cache.
+
+    Every method that writes or reaches the storage raises StoreError: no space, no permission, no way to reach it.
 
     Args:
         location: a local folder, which need not exist, or an fsspec URL such as `s3://BUCKET/PREFIX`.
@@ -51,7 +56,6 @@ class ArtifactStore:
 
         Raises:
             ConfigError: no installed package knows the URL's protocol.
-            StoreError: no permission, no space, no such bucket, or no way to reach it.
         """
         self.make()
         try:
@@ -63,11 +67,7 @@ class ArtifactStore:
             self.remote.write("stillhouse", b"A store of Stillhouse.\n")
 
     def make(self) -> None:
-        """Creates the local folder, or restricts an existing one to its owner.
-
-        Raises:
-            StoreError: no permission, or a file lies in its place.
-        """
+        """Creates the local folder, or restricts an existing one to its owner."""
         try:
             private_store(self.root)
         except OSError as error:
@@ -80,56 +80,52 @@ class ArtifactStore:
             stage: name of the stage, the folder's parent.
             key: what the artifact depends on, as a digest; a second write under the same key replaces the first.
             fill: writes files into the folder it is given and returns (num_rows, facts).
-
-        Raises:
-            StoreError: no space or no permission.
         """
         final = self.root / "artifacts" / stage / key[:16]
         self.make()
         with replaced_folder(final) as work:
             num_rows, facts = fill(work)
-            return _seal(work, final, num_rows, facts)
+            files = list_files(work)
+            artifact = Artifact(uri=str(final), fingerprint=fingerprint_of(files), num_rows=num_rows, facts=facts)
+            manifest = Manifest(artifact=artifact, files=files)
+            (work / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
+            for folder in (final.parent.parent, final.parent):
+                tighten(folder)
+            tighten_below(work)
+            return artifact
 
     def here(self, artifact: Artifact) -> Artifact:
         """The artifact with its folder under the local root, wherever it was written."""
         return artifact.model_copy(update={"uri": str(self.root.joinpath(*Path(artifact.uri).parts[-3:]))})
 
     def obtain(self, artifact: Artifact) -> str | None:
-        """As `problem`, but first fetches a missing or altered artifact from the shared storage.
-
-        Args:
-            artifact: result of `here`.
-
-        Raises:
-            StoreError: the storage cannot be reached, or the folder cannot be written.
-        """
+        """As `problem` of what `here` returned, but first fetches a missing or altered artifact from the storage."""
         problem = self.problem(artifact)
         return problem if problem is None or self.remote is None else fetch_artifact(self.remote, artifact)
 
     def share(self, artifact: Artifact) -> None:
-        """Uploads an intact artifact to the shared storage, if there is one.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
-        """
-        if self.remote is not None:
-            share_artifact(self.remote, artifact)
+        """Uploads an intact artifact to the shared storage unless it is there; continues an interrupted upload."""
+        if self.remote is None:
+            return
+        folder, name = Path(artifact.uri), artifact_prefix(artifact)
+        sizes = self.remote.sizes(name)
+        if MANIFEST in sizes:
+            return
+        files = parse_manifest((folder / MANIFEST).read_bytes()).files
+        # Name and size suffice: the folder's name contains the fingerprint.
+        missing = [file for file, entry in files.items() if sizes.get(file) != entry.size]
+        logger.info("%s: sharing %d of %d files at %s/%s", folder, len(missing), len(files), self.remote.url, name)
+        self.remote.upload({f"{name}/{file}": folder / file for file in missing})
+        self.remote.upload({f"{name}/{MANIFEST}": folder / MANIFEST})
 
     def forget(self, artifact: Artifact) -> None:
-        """Deletes the shared copy of an unusable artifact that will be made again.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
-        """
+        """Deletes the shared copy of an unusable artifact, so that its replacement is uploaded completely."""
         if self.remote is not None:
-            forget_artifact(self.remote, artifact)
+            name = artifact_prefix(artifact)
+            self.remote.remove([f"{name}/{MANIFEST}", *(f"{name}/{file}" for file in self.remote.sizes(name))])
 
     def share_folder(self, folder: Path) -> None:
-        """Copies a folder below the root, such as a report, to the shared storage, if there is one.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
-        """
+        """Copies a folder below the root, such as a report, to the shared storage, if there is one."""
         if self.remote is not None:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             self.remote.upload({path.relative_to(self.root).as_posix(): path for path in files})
@@ -143,7 +139,8 @@ class ArtifactStore:
         if stored is None or stored.fingerprint != artifact.fingerprint:
             return f"{folder} holds another artifact than the one recorded"
         # Machines with a shared storage may record other timings for the same files.
-        if self.remote is None and _described(stored) != _described(artifact):
+        here, recorded = (canonical_json([each.num_rows, each.facts]) for each in (stored, artifact))
+        if self.remote is None and here != recorded:
             return f"{folder} and the record of its stage disagree about its figures"
         return None
 
@@ -169,18 +166,3 @@ def require_whole(folder: Path) -> None:
             f"{problem}: the artifact is damaged and is not used. Run the command again that made it: the stage is "
             "run anew, with every answer from the journal"
         )
-
-
-def _described(artifact: Artifact) -> bytes:
-    return canonical_json([artifact.num_rows, artifact.facts])
-
-
-def _seal(work: Path, final: Path, num_rows: int, facts: JsonObject) -> Artifact:
-    files = list_files(work)
-    artifact = Artifact(uri=str(final), fingerprint=fingerprint_of(files), num_rows=num_rows, facts=facts)
-    manifest = Manifest(artifact=artifact, files=files)
-    (work / MANIFEST).write_bytes(canonical_json(manifest.model_dump(mode="json")))
-    for folder in (final.parent.parent, final.parent):
-        tighten(folder)
-    tighten_below(work)
-    return artifact

@@ -101,19 +101,15 @@ def sync(path: Path) -> None:
 
 def unwritable(path: Path, error: OSError) -> StoreError:
     """Error for a `path` that cannot be written, with a remedy."""
-    return StoreError(
-        f"{path}: cannot be written: {error.strerror or error}{_free_space(path)}. Free some space or mend the "
-        "permissions there, or name another place, for the store in runtime.store; then run the same command again: "
-        "what finished is kept"
-    )
-
-
-def _free_space(path: Path) -> str:
-    """Free space at `path` in words."""
+    free = ""
     for folder in path.absolute().parents:
         with suppress(OSError):
-            return f" ({shutil.disk_usage(folder).free / 2**30:.2f} GiB are free)"
-    return ""
+            free = f" ({shutil.disk_usage(folder).free / 2**30:.2f} GiB are free)"
+            break
+    return StoreError(
+        f"{path}: cannot be written: {error.strerror or error}{free}. Free some space or mend the permissions there, "
+        "or name another place, for the store in runtime.store; then run the same command again: what finished is kept"
+    )
 
 
 _TEMPORARY_NAME: Final = re.compile(r"\..+\.[0-9a-f]{32}\.part")
@@ -124,11 +120,16 @@ def temporary(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yields a new file or folder beside `path` under a unique name, removed after the block if still there.
 
     Unlike `tempfile`, it takes the mode of ordinary files.
-
-    Raises:
-        OSError: it cannot be made.
     """
-    _remove_leftovers(path.parent)
+    for entry in os.scandir(path.parent):
+        if _TEMPORARY_NAME.fullmatch(entry.name):
+            leftover = path.parent / entry.name
+            with suppress(OSError):
+                leftover_lock = _lock(leftover)
+                try:
+                    _remove(leftover)
+                finally:
+                    os.close(leftover_lock)
     work, lock = _claim(path, make)
     try:
         yield work
@@ -153,13 +154,7 @@ def _claim(path: Path, make: Callable[[Path], None]) -> tuple[Path, int | None]:
 
 
 def _lock(path: Path) -> int:
-    """Locks `path` and returns the file descriptor that holds the lock.
-
-    Raises:
-        BlockingIOError: another holds it.
-        FileNotFoundError: it is gone.
-        OSError: this file system has no locks.
-    """
+    """Locks `path` and returns the file descriptor that holds the lock."""
     file = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,18 +164,6 @@ def _lock(path: Path) -> int:
         os.close(file)
         raise
     return file
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for entry in os.scandir(folder):
-        if _TEMPORARY_NAME.fullmatch(entry.name):
-            work = folder / entry.name
-            with suppress(OSError):
-                lock = _lock(work)
-                try:
-                    _remove(work)
-                finally:
-                    os.close(lock)
 
 
 def _remove(work: Path) -> None:

@@ -39,15 +39,9 @@ def push_folder(
     replaces: Sequence[str],
     api: "HfApi",
 ) -> str:
-    """Uploads a folder as one commit and returns the address of the repository.
+    """Uploads a folder as one commit and returns the address of the repository, created if missing.
 
-    Args:
-        folder: folder to upload.
-        repository: `OWNER/NAME`; created if missing.
-        kind: type of the repository.
-        private: whether only its owner may read it.
-        replaces: patterns of files of earlier uploads to delete in the same commit if they are gone locally.
-        api: a client of the hub.
+    Files of earlier uploads that match `replaces` and are gone locally are deleted in the same commit.
 
     Raises:
         StoreError: the hub refuses or is unreachable, or the repository is public but should be private.

@@ -39,8 +39,7 @@ def parse_manifest(data: bytes) -> Manifest:
     """Parses a manifest.
 
     Raises:
-        DamagedManifest: it is not JSON, lacks a field, names a path outside its folder, or does not match its own
-            fingerprint.
+        DamagedManifest: it is not JSON, lacks a field, names a path outside its folder, or has another fingerprint.
     """
     try:
         manifest = Manifest.model_validate_json(data)

@@ -14,17 +14,8 @@ from typing import Final
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _PRIVATE_UMASK: Final = 0o077
 _STORE_NAMES: Final = (
-    "artifacts",
-    "batches",
-    "journal",
-    "mlartifacts",
-    "mlflow",
-    "registered",
-    "reports",
-    "results",
-    "tracking",
-    "training",
-    "views",
+    *("artifacts", "batches", "journal", "mlartifacts", "mlflow", "registered"),
+    *("reports", "results", "tracking", "training", "views"),
 )
 """Prefixes of the names of outputs of runs, since the folder of a store may contain other files."""
 
@@ -32,21 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def private_folder(folder: Path) -> None:
-    """Creates a folder and its parents for the owner only, or restricts an existing one.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Creates a folder and its parents for the owner only, or restricts an existing one."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     tighten(folder)
 
 
 def private_file(path: Path) -> None:
-    """Creates an empty file for the owner only, or restricts an existing one. SQLite's side files inherit its mode.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Creates an empty file for the owner only, or restricts an existing one. SQLite's side files inherit its mode."""
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))):
         with suppress(FileNotFoundError):
@@ -54,11 +37,7 @@ def private_file(path: Path) -> None:
 
 
 def private_store(root: Path) -> None:
-    """Creates the folder of a store for its owner only; an accessible one is restricted with its contents.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Creates the folder of a store for its owner only; an accessible one is restricted with its contents."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_open_to_others(root):
         return

@@ -11,7 +11,7 @@ download is compared byte by byte with the manifest, whose fingerprint the stage
 import errno
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -78,10 +78,8 @@ class RemoteFolder:
         """Removes objects, those that are there."""
         with self._client("removed", "") as files:
             for name in names:
-                try:
+                with suppress(FileNotFoundError):
                     files.rm_file(self._path(name))
-                except FileNotFoundError:
-                    continue
 
     def _path(self, name: str) -> str:
         return f"{self.url.partition('://')[2]}/{name}".rstrip("/")
@@ -129,7 +127,7 @@ _FINGERPRINT_DIGITS: Final = 16
 logger = logging.getLogger(__name__)
 
 
-class AlteredError(Exception):
+class _Altered(Exception):
     """The storage holds other bytes than were uploaded."""
 
 
@@ -139,67 +137,29 @@ def artifact_prefix(artifact: Artifact) -> str:
     return f"artifacts/{stage}/{key}-{artifact.fingerprint[:_FINGERPRINT_DIGITS]}"
 
 
-def share_artifact(remote: RemoteFolder, artifact: Artifact) -> None:
-    """Uploads an intact artifact unless it is there already; continues an interrupted upload.
-
-    Raises:
-        StoreError: the storage cannot be reached or refuses.
-    """
-    folder, name = Path(artifact.uri), artifact_prefix(artifact)
-    sizes = remote.sizes(name)
-    if MANIFEST in sizes:
-        return
-    files = parse_manifest((folder / MANIFEST).read_bytes()).files
-    # Name and size suffice: the folder's name contains the fingerprint.
-    missing = [file for file, entry in files.items() if sizes.get(file) != entry.size]
-    logger.info("%s: sharing %d of %d files at %s/%s", folder, len(missing), len(files), remote.url, name)
-    remote.upload({f"{name}/{file}": folder / file for file in missing})
-    remote.upload({f"{name}/{MANIFEST}": folder / MANIFEST})
-
-
 def fetch_artifact(remote: RemoteFolder, artifact: Artifact) -> str | None:
-    """Downloads an artifact to its local folder; returns why it is unavailable, or None if every byte is intact.
-
-    Raises:
-        StoreError: the storage cannot be reached or refuses, or the folder cannot be written.
-    """
+    """Downloads an artifact to its local folder; returns why it is unavailable, or None if every byte is intact."""
     name, folder = artifact_prefix(artifact), Path(artifact.uri)
     manifest = remote.read(f"{name}/{MANIFEST}")
     if manifest is None:
         return f"{remote.url}/{name} is gone"
     try:
-        files = _files(manifest, artifact)
-        sizes = remote.sizes(name)
+        parsed = parse_manifest(manifest)
+        if parsed.artifact.fingerprint != artifact.fingerprint:
+            raise _Altered(f"{MANIFEST} is of another artifact than the one recorded")
+        files, sizes = parsed.files, remote.sizes(name)
         for file, entry in files.items():
             if sizes.get(file) != entry.size:
-                raise AlteredError(f"{file} is gone or has another size")
+                raise _Altered(f"{file} is gone or has another size")
         logger.info("%s: fetching %d files from %s/%s", folder, len(files), remote.url, name)
         with replaced_folder(folder) as work:
             _download(remote, name, files, work)
             (work / MANIFEST).write_bytes(manifest)
-    except AlteredError as problem:
+    except DamagedManifest as error:
+        return f"{remote.url}/{name}: {MANIFEST} cannot be read: {error}"
+    except _Altered as problem:
         return f"{remote.url}/{name}: {problem}"
     return None
-
-
-def forget_artifact(remote: RemoteFolder, artifact: Artifact) -> None:
-    """Deletes an unusable artifact, so that its replacement is uploaded completely.
-
-    Raises:
-        StoreError: the storage cannot be reached or refuses.
-    """
-    name = artifact_prefix(artifact)
-    remote.remove([f"{name}/{MANIFEST}", *(f"{name}/{file}" for file in remote.sizes(name))])
-
-
-def _files(manifest: bytes, artifact: Artifact) -> dict[str, FileEntry]:
-    try:
-        parsed = parse_manifest(manifest)
-    except DamagedManifest as error:
-        raise AlteredError(f"{MANIFEST} cannot be read: {error}") from error
-    if parsed.artifact.fingerprint != artifact.fingerprint:
-        raise AlteredError(f"{MANIFEST} is of another artifact than the one recorded")
-    return parsed.files
 
 
 def _download(remote: RemoteFolder, name: str, files: dict[str, FileEntry], work: Path) -> None:
@@ -209,4 +169,4 @@ def _download(remote: RemoteFolder, name: str, files: dict[str, FileEntry], work
             # Once more: the transfer may be at fault, not the storage.
             remote.download({f"{name}/{file}": work / file})
             if file_sha256(work / file) != entry.sha256:
-                raise AlteredError(f"{file} was altered")
+                raise _Altered(f"{file} was altered")

@@ -1,6 +1,6 @@
 """Records of flow runs, `run.json` beside each report: finds a run by any of its names, also one of another machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,11 +33,7 @@ class RunRecord:
 
 
 def write_run_record(folder: Path, record: RunRecord) -> None:
-    """Writes the record into the folder of the run's report.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Writes the record into the folder of the run's report."""
     write_atomic(folder / RUN_FILE, orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
 
 
@@ -53,23 +49,19 @@ def read_run_record(path: Path) -> RunRecord:
         raise InputError(f"{path}: cannot be read as the record of a run: {error}") from error
     # A report lies in `<root>/reports/<run>/`, an artifact in `<root>/artifacts/<stage>/<key>/`.
     root = path.absolute().parents[2]
-    artifacts = {stage: [_folder_now(root, uri) for uri in uris] for stage, uris in record.artifacts.items()}
-    return replace(record, artifacts=artifacts)
 
+    def folder_now(uri: str) -> str:
+        moved = root.joinpath(*Path(uri).parts[-3:])
+        return str(moved) if moved.is_dir() else uri
 
-def _folder_now(root: Path, uri: str) -> str:
-    """Folder of an artifact below `root`, wherever the store was at `uri`; else `uri`."""
-    moved = root.joinpath(*Path(uri).parts[-3:])
-    return str(moved) if moved.is_dir() else uri
+    return replace(record, artifacts={stage: list(map(folder_now, uris)) for stage, uris in record.artifacts.items()})
 
 
 def find_run(store_root: Path, name: str) -> RunRecord:
-    """The newest run called `name`.
+    """The newest run of a store called `name`.
 
-    Args:
-        store_root: the folder that holds everything runs leave behind.
-        name: `latest` (of those that made something), an MLflow run id, a Prefect flow run's id or name, the folder of
-            a report, or the start of one of these that tells the run from all others.
+    A name is `latest` (of those that made something), an MLflow run id, a Prefect flow run's id or name, the folder of
+    a report, or the start of one of these that tells the run from all others.
 
     Raises:
         InputError: no run, or more than one, is called so; the message names those there are.
@@ -79,14 +71,14 @@ def find_run(store_root: Path, name: str) -> RunRecord:
     records = {folder.name: read_run_record(folder / RUN_FILE) for folder in folders}
     if name == "latest" and records:
         return next((record for record in records.values() if record.artifacts), next(iter(records.values())))
-    exact = [record for folder, record in records.items() if name in _names(folder, record)]
-    if exact:
-        return exact[0]
-    matches = [
-        record
-        for folder, record in records.items()
-        if len(name) >= _MIN_PREFIX and any(known.startswith(name) for known in _names(folder, record))
-    ]
+    matches = []
+    for folder, record in records.items():
+        ids = (record.mlflow_run_id, record.prefect_flow_run_id, record.prefect_flow_run_name)
+        names = [folder, *filter(None, ids)]
+        if name in names:
+            return record
+        if len(name) >= _MIN_PREFIX and any(known.startswith(name) for known in names):
+            matches.append(record)
     if len(matches) == 1:
         return matches[0]
     problem = "several runs whose names start so" if matches else "no run of that name"
@@ -95,13 +87,6 @@ def find_run(store_root: Path, name: str) -> RunRecord:
         f".jsonl or .parquet file of trajectories, an MLflow run id, a Prefect flow run's id or name, or `latest`. "
         f"{_known(records)}"
     )
-
-
-def _names(folder: str, record: RunRecord) -> Iterator[str]:
-    yield folder
-    for name in (record.mlflow_run_id, record.prefect_flow_run_id, record.prefect_flow_run_name):
-        if name is not None:
-            yield name
 
 
 def _known(records: dict[str, RunRecord]) -> str:
@@ -115,14 +100,11 @@ def _known(records: dict[str, RunRecord]) -> str:
 def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
     """Returns the local folder of a store, with the run downloaded first if the store is a URL.
 
-    Args:
-        location: folder or URL of the store.
-        name: name of the run, see `find_run`; nothing is downloaded if it is a local path.
-        wants: whether the artifacts of a stage are needed.
+    Of the run called `name` (see `find_run`) come the artifacts of the stages that `wants` selects. Nothing is
+    downloaded if `name` is a local path.
 
     Raises:
         InputError: there is no such run, or what it made is gone from the storage.
-        StoreError: the storage cannot be reached, or the folder cannot be written.
     """
     store = ArtifactStore(location)
     if store.remote is None:

@@ -27,17 +27,10 @@ class _Damaged(Exception):
 
 
 class Snapshots:
-    """The snapshot of one local folder.
+    """The snapshot of a local folder, called `name` on the storage, of the files whose relative path `is_kept` selects.
 
-    Files selected by `is_fixed` never change and may have any size; others may grow while they are read, and are held
-    in memory.
-
-    Args:
-        remote: the storage.
-        folder: local folder.
-        name: name of the folder on the storage.
-        is_kept: selects files by their relative path.
-        is_fixed: selects those that never change.
+    Those that `is_fixed` selects never change and may have any size; others may grow while they are read, and are held
+    in memory. Methods raise StoreError if the storage cannot be reached or refuses.
     """
 
     def __init__(
@@ -58,7 +51,6 @@ class Snapshots:
 
         Raises:
             FileNotFoundError: a file disappeared meanwhile; the previous snapshot stays.
-            StoreError: the storage cannot be reached or refuses.
         """
         sizes = self._remote.sizes(self._prefix)
         paths = [path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if path.is_file()]
@@ -66,26 +58,17 @@ class Snapshots:
         files: JsonObject = {}
         # Fixed files first: growing ones may be ahead of them, as after a crash, but never behind.
         for path in sorted(kept, key=lambda path: not self._is_fixed(path)):
-            name = self._put_fixed(path, sizes) if self._is_fixed(path) else self._put_growing(path, sizes)
-            files[path.as_posix()] = name
+            files[path.as_posix()] = self._put(path, sizes)
         self._remote.write(f"{self._prefix}/{_MANIFEST}", canonical_json(files))
         self._remote.remove(f"{self._prefix}/{name}" for name in sizes.keys() - set(files.values()) - {_MANIFEST})
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of the files in the snapshot by path; empty without a snapshot.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
-        """
+        """SHA-256 of the files in the snapshot by path; empty without a snapshot."""
         manifest = self._remote.read(f"{self._prefix}/{_MANIFEST}")
         return {} if manifest is None else json.loads(manifest)
 
     def restore(self, files: Mapping[str, str]) -> bool:
-        """Restores files, fixed ones last and folder by folder; returns False if one is unavailable.
-
-        Raises:
-            StoreError: the storage cannot be reached, or the folder cannot be written.
-        """
+        """Restores files, fixed ones last and folder by folder; returns False if one is unavailable."""
         logger.info("%s: going on from %d files of %s/%s", self._folder, len(files), self._remote.url, self._prefix)
         sizes = self._remote.sizes(self._prefix)
         fixed: dict[Path, dict[str, str]] = defaultdict(dict)
@@ -108,11 +91,7 @@ class Snapshots:
         return True
 
     def remove(self) -> None:
-        """Deletes the snapshot.
-
-        Raises:
-            StoreError: the storage cannot be reached or refuses.
-        """
+        """Deletes the snapshot."""
         sizes = self._remote.sizes(self._prefix)
         # The manifest first: without it there is no snapshot.
         self._remote.remove(f"{self._prefix}/{name}" for name in sorted(sizes, key=lambda name: name != _MANIFEST))
@@ -123,18 +102,18 @@ class Snapshots:
             if file_sha256(path) != sha256:
                 raise _Damaged(path.name)
 
-    def _put_fixed(self, path: Path, sizes: dict[str, int]) -> str:
+    def _put(self, path: Path, sizes: dict[str, int]) -> str:
+        """Uploads a file unless it is there, and returns its SHA-256."""
         file = self._folder / path
+        if not self._is_fixed(path):
+            data = file.read_bytes()
+            name = hashlib.sha256(data).hexdigest()
+            if sizes.get(name) != len(data):
+                self._remote.write(f"{self._prefix}/{name}", data)
+            return name
         if path not in self._digests:
             self._digests[path] = file_sha256(file)
         name = self._digests[path]
         if sizes.get(name) != file.stat().st_size:
             self._remote.upload({f"{self._prefix}/{name}": file})
-        return name
-
-    def _put_growing(self, path: Path, sizes: dict[str, int]) -> str:
-        data = (self._folder / path).read_bytes()
-        name = hashlib.sha256(data).hexdigest()
-        if sizes.get(name) != len(data):
-            self._remote.write(f"{self._prefix}/{name}", data)
         return name

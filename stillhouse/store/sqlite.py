@@ -16,9 +16,7 @@ def is_damage(error: BaseException) -> bool:
     if isinstance(error, UnicodeDecodeError):
         return True
     # The primary code is the low byte: https://www.sqlite.org/rescode.html
-    code = (
-        error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else 0
-    )
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     # A damaged schema makes tables and columns go missing (SQLITE_ERROR).
     return code in _DAMAGE_CODES or code == sqlite3.SQLITE_ERROR
 

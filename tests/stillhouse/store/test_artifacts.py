@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,17 @@ def write(store: ArtifactStore, text: str = "one\n", key: str = KEY) -> Artifact
     return store.write("stage", key, fill)
 
 
-def test_a_written_artifact_is_whole(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path)
+
+
+@pytest.fixture
+def artifact(store: ArtifactStore) -> Artifact:
+    return write(store)
+
+
+def test_a_written_artifact_is_whole(tmp_path: Path, store: ArtifactStore, artifact: Artifact) -> None:
     assert (Path(artifact.uri) / "rows.txt").read_text() == "one\n"
     assert (artifact.num_rows, artifact.facts) == (1, {"seconds": 2.0})
     assert store.problem(artifact) is None
@@ -38,28 +47,28 @@ def test_equal_content_has_an_equal_fingerprint_wherever_it_lies(tmp_path: Path)
     assert first.fingerprint == second.fingerprint != third.fingerprint
 
 
-def test_a_second_write_under_the_same_key_replaces_the_first(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    old = write(store)
+def test_a_second_write_under_the_same_key_replaces_the_first(store: ArtifactStore, artifact: Artifact) -> None:
     new = write(store, text="two\n")
-    assert new.uri == old.uri
+    assert new.uri == artifact.uri
     assert store.problem(new) is None
-    assert "another artifact" in (store.problem(old) or "")
+    assert "another artifact" in (store.problem(artifact) or "")
 
 
-@pytest.mark.parametrize("name", ["rows.txt", "deep/more.txt"])
-def test_a_deleted_file_is_noticed(tmp_path: Path, name: str) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
-    (Path(artifact.uri) / name).unlink()
-    assert f"{name} is gone" in (store.problem(artifact) or "")
-
-
-def test_an_altered_byte_is_noticed(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
-    (Path(artifact.uri) / "rows.txt").write_text("0ne\n")
-    assert "was altered" in (store.problem(artifact) or "")
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda folder: (folder / "rows.txt").unlink(), "rows.txt is gone"),
+        (lambda folder: (folder / "deep/more.txt").unlink(), "deep/more.txt is gone"),
+        (lambda folder: (folder / "rows.txt").write_text("0ne\n"), "was altered"),
+        (lambda folder: folder.rename(folder.with_name("elsewhere")), "is gone"),
+    ],
+    ids=["file gone", "deep file gone", "byte altered", "folder gone"],
+)
+def test_damage_is_noticed(
+    store: ArtifactStore, artifact: Artifact, damage: Callable[[Path], object], problem: str
+) -> None:
+    damage(Path(artifact.uri))
+    assert problem in (store.problem(artifact) or "")
 
 
 MANIFESTS = {
@@ -67,7 +76,6 @@ MANIFESTS = {
     "nothing": b"",
     "no JSON": b"\xff\xfe not JSON",
     "list": b"[]",
-    "null": b"null",
     "artifact of another type": b'{"artifact": [], "files": {}}',
     "files of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, "files": []}',
     "size of another type": b'{"artifact": {"uri": "u", "fingerprint": "f", "num_rows": 1}, '
@@ -77,17 +85,15 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("content", MANIFESTS.values(), ids=MANIFESTS.keys())
-def test_a_damaged_manifest_is_a_damaged_artifact(tmp_path: Path, content: bytes) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_a_damaged_manifest_is_a_damaged_artifact(content: bytes, store: ArtifactStore, artifact: Artifact) -> None:
     (Path(artifact.uri) / MANIFEST).write_bytes(content)
     assert f"{MANIFEST} cannot be read" in (store.problem(artifact) or "")
     assert artifact_in(Path(artifact.uri)) is None
 
 
-def test_every_changed_byte_of_a_manifest_is_noticed_but_in_the_place_it_was_written_to(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_every_changed_byte_of_a_manifest_is_noticed_but_in_the_place_it_was_written_to(
+    store: ArtifactStore, artifact: Artifact
+) -> None:
     path = Path(artifact.uri) / MANIFEST
     data = path.read_bytes()
     # Never read: a store may have been moved.
@@ -97,16 +103,12 @@ def test_every_changed_byte_of_a_manifest_is_noticed_but_in_the_place_it_was_wri
         assert store.problem(artifact) is not None, data[max(0, index - 20) : index + 5]
 
 
-def test_figures_of_a_record_that_changed_are_noticed(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_figures_of_a_record_that_changed_are_noticed(store: ArtifactStore, artifact: Artifact) -> None:
     for change in ({"num_rows": 9}, {"facts": {"seconds": 2.5}}):
         assert "disagree about its figures" in (store.problem(artifact.model_copy(update=change)) or "")
 
 
-def test_a_manifest_cut_short_is_a_damaged_artifact(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_a_manifest_cut_short_is_a_damaged_artifact(store: ArtifactStore, artifact: Artifact) -> None:
     path = Path(artifact.uri) / MANIFEST
     data = path.read_bytes()
     for length in range(0, len(data), 7):
@@ -115,18 +117,16 @@ def test_a_manifest_cut_short_is_a_damaged_artifact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside.txt", "/etc/hostname"])
-def test_a_manifest_that_names_a_place_outside_is_refused(tmp_path: Path, name: str) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_a_manifest_that_names_a_place_outside_is_refused(name: str, store: ArtifactStore, artifact: Artifact) -> None:
     path = Path(artifact.uri) / MANIFEST
     path.write_bytes(path.read_bytes().replace(b"rows.txt", name.encode()))
     assert "no place inside the artifact" in (store.problem(artifact) or "")
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "deep/another.txt"])
-def test_a_link_in_an_artifact_is_damage_also_beside_its_files(tmp_path: Path, name: str) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_a_link_in_an_artifact_is_damage_also_beside_its_files(
+    tmp_path: Path, name: str, store: ArtifactStore, artifact: Artifact
+) -> None:
     (tmp_path / "elsewhere.txt").write_text("one\n")
     path = Path(artifact.uri) / name
     path.unlink(missing_ok=True)
@@ -144,16 +144,9 @@ def test_readers_refuse_a_damaged_artifact_and_leave_other_folders_alone(tmp_pat
         require_whole(Path(artifact.uri))
 
 
-def test_a_missing_folder_is_noticed(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
-    Path(artifact.uri).rename(tmp_path / "elsewhere")
-    assert "is gone" in (store.problem(artifact) or "")
-
-
-def test_a_failure_while_writing_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path)
-    artifact = write(store)
+def test_a_failure_while_writing_leaves_nothing_and_keeps_what_was_there(
+    tmp_path: Path, store: ArtifactStore, artifact: Artifact
+) -> None:
 
     def fail(folder: Path) -> tuple[int, JsonObject]:
         (folder / "rows.txt").write_text("half")
@@ -165,7 +158,7 @@ def test_a_failure_while_writing_leaves_nothing_and_keeps_what_was_there(tmp_pat
     assert [path.name for path in (tmp_path / "artifacts" / "stage").iterdir()] == [KEY[:16]]
 
 
-def test_a_folder_that_cannot_be_made_is_a_store_error_with_the_remedy(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_store_error_with_the_remedy(tmp_path: Path, store: ArtifactStore) -> None:
     (tmp_path / "artifacts").write_text("a file where a folder belongs")
     with pytest.raises(StoreError, match=r"cannot be written.*runtime\.store.*what finished is kept"):
         write(ArtifactStore(tmp_path))
