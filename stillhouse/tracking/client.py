@@ -68,7 +68,6 @@ def connect(uri: str) -> Any:
 
     Raises:
         TrackingError: the database cannot be opened.
-        Exception: anything MLflow raises.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -86,26 +85,19 @@ def connect(uri: str) -> Any:
 
 
 def experiment_id(client: Any, name: str, artifact_location: str | None) -> str:
-    """Id of the experiment `name`, which is created if missing.
-
-    Args:
-        client: an `MlflowClient`.
-        name: the experiment's name.
-        artifact_location: where a new experiment's artifacts go; None leaves it to the server.
-    """
+    """Id of the experiment `name`, created if missing; without `artifact_location` the server chooses one."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
-    if experiment is not None:
-        return experiment.experiment_id
-    try:
-        return client.create_experiment(name, artifact_location=artifact_location, tags=_EXPERIMENT_TAGS)
-    except MlflowException:
-        # Two processes that start together both find it missing; the second one's creation is refused.
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            raise
-        return experiment.experiment_id
+    if experiment is None:
+        try:
+            return client.create_experiment(name, artifact_location=artifact_location, tags=_EXPERIMENT_TAGS)
+        except MlflowException:
+            # Two processes that start together both find it missing; the second one's creation is refused.
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    return experiment.experiment_id
 
 
 @contextmanager

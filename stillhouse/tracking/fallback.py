@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -30,32 +31,20 @@ _REFUSALS = {
 Answer = TypeVar("Answer")
 
 
+@dataclass
 class Outage:
-    """State of an unreachable tracking URI, shared by all runs of a process.
+    """State of an unreachable tracking URI, shared by all runs of a process."""
 
-    Args:
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._until = float("-inf")
-        self.reported = False
-        """Whether the user was warned; cleared when the server answers again."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    until: float = float("-inf")
+    reported: bool = False
+    """Whether the user was warned; cleared when the server answers again."""
 
     @property
     def lasts(self) -> bool:
         """Whether calls are suspended."""
-        return self._clock() < self._until
-
-    def begin(self) -> None:
-        """Suspends calls for `RETRY_AFTER_S` after a failure."""
-        self._until = self._clock() + RETRY_AFTER_S
-
-    def end(self) -> None:
-        """Resumes calls after a success."""
-        self._until = float("-inf")
-        self.reported = False
+        return self.clock() < self.until
 
 
 @cache
@@ -83,14 +72,9 @@ class Fallback:
     def attempt(
         self, call: Callable[[], Answer], run: JsonObject, kind: str, record: JsonObject, *, insist: bool = False
     ) -> Answer | None:
-        """Result of `call`, or None if it failed and `record` was written to the file.
+        """Result of `call`, even during an outage if we `insist`; None if it failed and `record` was written instead.
 
-        Args:
-            call: talks to MLflow.
-            run: id and name of the run, for the line in the file.
-            kind: kind of record, for instance `metrics`.
-            record: the JSON that `call` sends.
-            insist: call even during an outage.
+        The line names `run`, its id and name, and the `kind` of record, for instance `metrics`.
         """
         if self._outage.lasts and not insist:
             self.write(run, kind, record)
@@ -102,7 +86,7 @@ class Fallback:
             self._failed(error, kind)
             self.write(run, kind, record)
             return None
-        self._outage.end()
+        self._outage.until, self._outage.reported = float("-inf"), False
         return answer
 
     def write(self, run: JsonObject, kind: str, record: JsonObject) -> None:
@@ -130,16 +114,11 @@ class Fallback:
         if getattr(error, "error_code", None) in _REFUSALS:
             _logger.warning("MLflow refused %s: %s. The run goes on; see %s", kind, _brief(error), self._path)
             return
-        self._outage.begin()
+        self._outage.until = self._outage.clock() + RETRY_AFTER_S
         if not self._outage.reported:
             self._outage.reported = True
-            _logger.warning(
-                "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s",
-                self._uri,
-                kind,
-                _brief(error),
-                self._path,
-            )
+            refused = "MLflow at %s did not take %s: %s. The run goes on; what is not recorded there is kept in %s"
+            _logger.warning(refused, self._uri, kind, _brief(error), self._path)
 
 
 def fallback_in(folder: Path, uri: str) -> Fallback:

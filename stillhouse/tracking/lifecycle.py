@@ -19,18 +19,11 @@ _CLOCK_SLACK_S = 2.0
 def end_stale_runs(client: Any, experiment_id: str, ended: Callable[[], Mapping[str, str]]) -> dict[str, str]:
     """Ends RUNNING runs of dead processes of this host and returns their states by id.
 
-    Killed ones become KILLED; those that ended while MLflow was unreachable get their final state. Runs of other hosts
-    and runs without our tags are left alone.
-
-    Args:
-        client: an `MlflowClient`.
-        experiment_id: experiment to search.
-        ended: returns the final states, by id, of runs that could not report them.
+    Killed ones become KILLED; those that `ended` while MLflow was unreachable get their final state. Runs of other
+    hosts and runs without our tags are left alone.
     """
-    runs = client.search_runs(
-        [experiment_id], filter_string=f"attributes.status = 'RUNNING' and tags.`{HOST_TAG}` = '{_host()}'"
-    )
-    stale = [run.info.run_id for run in runs if not _is_alive(run.data.tags)]
+    running = _search(client, experiment_id, "RUNNING", f"tags.`{HOST_TAG}` = '{_host()}'")
+    stale = [run_id for run_id, tags in running.items() if not _is_alive(tags)]
     known = ended() if stale else {}
     states = {run_id: known.get(run_id, "KILLED") for run_id in stale}
     for run_id, state in states.items():
@@ -42,21 +35,29 @@ def end_orphaned_runs(client: Any, experiment_id: str, has_ended: Callable[[str]
     """Sets RUNNING runs of other hosts whose flow run has ended to KILLED and returns their ids.
 
     Whether their process lives cannot be seen from here: a killed container was a host of its own.
-
-    Args:
-        client: an `MlflowClient`.
-        experiment_id: experiment to search.
-        has_ended: whether the flow run of an id is known to have ended.
     """
-    runs = client.search_runs(
-        [experiment_id], filter_string=f"attributes.status = 'RUNNING' and tags.`{HOST_TAG}` != '{_host()}'"
-    )
-    flow_runs = {run.info.run_id: run.data.tags.get(FLOW_RUN_TAG) for run in runs}
-    over = {flow_run for flow_run in flow_runs.values() if flow_run is not None and has_ended(flow_run)}
-    orphaned = [run_id for run_id, flow_run in flow_runs.items() if flow_run in over]
-    for run_id in orphaned:
+    running = _search(client, experiment_id, "RUNNING", f"tags.`{HOST_TAG}` != '{_host()}'")
+    return _kill(client, running, has_ended)
+
+
+def end_suspended_runs(client: Any, experiment_id: str, is_over: Callable[[str], bool]) -> list[str]:
+    """Sets suspended runs whose flow run is over to KILLED and returns their ids."""
+    return _kill(client, _search(client, experiment_id, "SCHEDULED"), is_over)
+
+
+def _search(client: Any, experiment_id: str, status: str, *conditions: str) -> dict[str, dict[str, str]]:
+    """Tags of an experiment's runs by id."""
+    condition = " and ".join([f"attributes.status = '{status}'", *conditions])
+    return {run.info.run_id: run.data.tags for run in client.search_runs([experiment_id], filter_string=condition)}
+
+
+def _kill(client: Any, runs: Mapping[str, Mapping[str, str]], is_over: Callable[[str], bool]) -> list[str]:
+    flow_runs = {tags[FLOW_RUN_TAG] for tags in runs.values() if FLOW_RUN_TAG in tags}
+    over = {flow_run for flow_run in flow_runs if is_over(flow_run)}
+    killed = [run_id for run_id, tags in runs.items() if tags.get(FLOW_RUN_TAG) in over]
+    for run_id in killed:
         client.set_terminated(run_id, "KILLED")
-    return orphaned
+    return killed
 
 
 def _host() -> str:
@@ -80,16 +81,11 @@ def _is_alive(tags: dict[str, str]) -> bool:
 
 
 def resume_suspended_run(client: Any, experiment_id: str, tags: Mapping[str, str]) -> str | None:
-    """Sets the run of a suspended flow run to RUNNING and returns its id; None if there is none.
-
-    Args:
-        client: an `MlflowClient`.
-        experiment_id: experiment to search.
-        tags: tags of the resuming process, which name the flow run.
-    """
+    """Sets the run of the suspended flow run that `tags` name to RUNNING and returns its id; None if there is none."""
     if FLOW_RUN_TAG not in tags:
         return None
-    run_id = next(iter(_suspended(client, experiment_id, tags[FLOW_RUN_TAG])), None)
+    condition = f"tags.`{FLOW_RUN_TAG}` = '{tags[FLOW_RUN_TAG]}'"
+    run_id = next(iter(_search(client, experiment_id, "SCHEDULED", condition)), None)
     if run_id is not None:
         take_over(client, run_id, tags)
     return run_id
@@ -102,23 +98,3 @@ def take_over(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
     # Before the status: a RUNNING run with the tags of a dead process would look stale.
     client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
     client.update_run(run_id, "RUNNING")
-
-
-def end_suspended_runs(client: Any, experiment_id: str, is_over: Callable[[str], bool]) -> None:
-    """Sets suspended runs whose flow run is over to KILLED.
-
-    Args:
-        client: an `MlflowClient`.
-        experiment_id: experiment to search.
-        is_over: whether the flow run of an id has ended or is gone.
-    """
-    for run_id, flow_run_id in _suspended(client, experiment_id).items():
-        if is_over(flow_run_id):
-            client.set_terminated(run_id, "KILLED")
-
-
-def _suspended(client: Any, experiment_id: str, flow_run_id: str | None = None) -> dict[str, str]:
-    """Ids of the suspended runs with those of their flow runs."""
-    flow_filter = "" if flow_run_id is None else f" and tags.`{FLOW_RUN_TAG}` = '{flow_run_id}'"
-    runs = client.search_runs([experiment_id], filter_string=f"attributes.status = 'SCHEDULED'{flow_filter}")
-    return {run.info.run_id: run.data.tags[FLOW_RUN_TAG] for run in runs if FLOW_RUN_TAG in run.data.tags}

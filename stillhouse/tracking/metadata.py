@@ -60,13 +60,8 @@ def _commit() -> str | None:
     try:
         # A virtual environment may lie inside somebody else's repository.
         subprocess.run([*git, "ls-files", "--error-unmatch", here.name], check=True, capture_output=True, timeout=10)
-        described = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        described = subprocess.run(describe, check=True, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return described.stdout.strip() or None

@@ -7,6 +7,7 @@ reports a failed batch only through a private future.
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 MAX_BATCH = 1000
@@ -34,7 +35,6 @@ class MetricWriter:
         self._write = write
         self._points: queue.SimpleQueue[MetricPoint] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -43,29 +43,24 @@ class MetricWriter:
         for point in points:
             self._points.put(point)
         if self._stopped.is_set():
-            self._drain()
+            self.flush()
         elif self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tracking-metrics", daemon=True)
             self._thread.start()
 
-    def flush(self) -> None:
-        """Waits until all queued points are written."""
-        self._drain()
-
     def close(self) -> None:
         """Flushes and ends the thread."""
         self._stopped.set()
-        self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        self._drain()
+        self.flush()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
-            self._wake.wait(_INTERVAL_S)
-            self._drain()
+        while not self._stopped.wait(_INTERVAL_S):
+            self.flush()
 
-    def _drain(self) -> None:
+    def flush(self) -> None:
+        """Waits until all queued points are written."""
         # Held while writing, so that a flush waits for the thread's current batch.
         with self._lock:
             while batch := self._take():
@@ -73,9 +68,7 @@ class MetricWriter:
 
     def _take(self) -> list[MetricPoint]:
         batch: list[MetricPoint] = []
-        while len(batch) < MAX_BATCH:
-            try:
+        with suppress(queue.Empty):
+            while len(batch) < MAX_BATCH:
                 batch.append(self._points.get_nowait())
-            except queue.Empty:
-                break
         return batch

@@ -1,8 +1,9 @@
-"""Students as versions of a model in MLflow's registry."""
+"""Students as versions of a model in MLflow's registry. Functions raise whatever MLflow raises."""
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,17 +50,13 @@ def register_students(client: Any, name: str, alias: str, students: Sequence[Stu
 
     An existing version gets the new tags and description. The alias moves to the last student if that is registered.
     The version is None for a student whose files MLflow does not hold.
-
-    Args:
-        client: an `MlflowClient`.
-        name: name of the model; created if missing.
-        alias: moved to the version of the last student.
-        students: in the order of their training.
-
-    Raises:
-        Exception: anything MLflow raises.
     """
-    _make_model(client, name)
+    with _unless("RESOURCE_ALREADY_EXISTS"):
+        client.create_registered_model(
+            name,
+            description="Students trained by Stillhouse. The files of one, its model card among them: "
+            f"`mlflow artifacts download -u models:/{name}/VERSION`, or `models:/{name}@ALIAS`.",
+        )
     versions = [_version(client, name, student) for student in students]
     if versions and versions[-1] is not None:
         client.set_registered_model_alias(name, alias, versions[-1])
@@ -67,55 +64,30 @@ def register_students(client: Any, name: str, alias: str, students: Sequence[Stu
 
 
 def find_registered(client: Any, model: str, alias_or_version: str) -> RegisteredStudent | None:
-    """Finds a version by alias or number; None if there is no such model, alias or version.
-
-    Raises:
-        Exception: anything else that MLflow raises.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
+    """Finds a version by alias or number; None if there is no such model, alias or version."""
+    with _unless("RESOURCE_DOES_NOT_EXIST"):
         aliases = client.get_registered_model(model).aliases
-        number = aliases.get(alias_or_version, alias_or_version)
-        if not re.fullmatch(r"\d+", str(number)):
-            return None
-        registered = client.get_model_version(model, str(number))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
-    return RegisteredStudent(
-        model=model,
-        version=str(registered.version),
-        fingerprint=registered.tags.get(_FINGERPRINT_TAG),
-        run_id=registered.run_id,
-        artifact_path=registered.source.removeprefix(f"runs:/{registered.run_id}/"),
-    )
+        number = str(aliases.get(alias_or_version, alias_or_version))
+        if re.fullmatch(r"\d+", number):
+            registered = client.get_model_version(model, number)
+            return RegisteredStudent(
+                model=model,
+                version=str(registered.version),
+                fingerprint=registered.tags.get(_FINGERPRINT_TAG),
+                run_id=registered.run_id,
+                artifact_path=registered.source.removeprefix(f"runs:/{registered.run_id}/"),
+            )
+    return None
 
 
 def download(client: Any, student: RegisteredStudent, folder: Path, file: str | None = None) -> Path:
-    """Downloads the files of a version, or only `file`, into `folder` and returns their path.
-
-    Raises:
-        Exception: anything MLflow raises.
-    """
+    """Downloads the files of a version, or only `file`, into `folder` and returns their path."""
     path = student.artifact_path if file is None else f"{student.artifact_path}/{file}"
     return Path(client.download_artifacts(student.run_id, path, str(folder)))
 
 
 def move_alias(client: Any, model: str, alias: str, version: str, *, was: str | None) -> bool:
-    """Moves `alias` from version `was` to `version`; returns False if another version has it by now.
-
-    Args:
-        client: an `MlflowClient`.
-        model: name of the registered model.
-        alias: to move.
-        version: new version of the alias.
-        was: version of the alias when the decision was made; None without one.
-
-    Raises:
-        Exception: anything MLflow raises.
-    """
+    """Moves `alias` from version `was` (None: it had none) to `version`; False if another version has it by now."""
     current = find_registered(client, model, alias)
     if (None if current is None else current.version) not in (was, version):
         return False
@@ -123,17 +95,15 @@ def move_alias(client: Any, model: str, alias: str, version: str, *, was: str | 
     return True
 
 
-def _make_model(client: Any, name: str) -> None:
+@contextmanager
+def _unless(error_code: str) -> Iterator[None]:
+    """Leaves the block quietly if MLflow answers with this error."""
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_registered_model(
-            name,
-            description="Students trained by Stillhouse. The files of one, its model card among them: "
-            f"`mlflow artifacts download -u models:/{name}/VERSION`, or `models:/{name}@ALIAS`.",
-        )
+        yield
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+        if error.error_code != error_code:
             raise
 
 
@@ -148,9 +118,8 @@ def _version(client: Any, name: str, student: StudentVersion) -> str | None:
             client.set_model_version_tag(name, str(known), key, value)
         return str(known)
     if student.run_id is None or not client.list_artifacts(student.run_id, student.artifact_path):
-        _logger.warning(
-            "student %s is not registered as %s: MLflow has no copy of its files", student.fingerprint, name
-        )
+        missing = "student %s is not registered as %s: MLflow has no copy of its files"
+        _logger.warning(missing, student.fingerprint, name)
         return None
     created = client.create_model_version(
         name,

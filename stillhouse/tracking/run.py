@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from stillhouse.tracking.client import RunPages, connect
@@ -116,21 +115,13 @@ class TrackedRun:
         self.ask("artifact", record, lambda client: client.log_artifact(self.run_id, str(file), subfolder))
 
     def log_dataset(self, name: str, uri: str, digest: str, context: str, num_rows: int | None = None) -> None:
-        """Records that the run used a dataset.
-
-        Args:
-            name: what MLflow shows.
-            uri: its location.
-            digest: its fingerprint; MLflow keeps 36 characters.
-            context: its use: training, validation, evaluation.
-            num_rows: number of rows; None if not applicable.
-        """
+        """Records the dataset at `uri`, whose use (`context`) is training, validation or evaluation."""
         record = {"name": name, "dataset": uri, "digest": digest, "context": context, "num_rows": num_rows}
-        self.ask(
-            "dataset",
-            record,
-            lambda client: client.log_inputs(self.run_id, [dataset_input(name, uri, digest, context, num_rows)]),
-        )
+
+        def send(client: Any) -> None:
+            client.log_inputs(self.run_id, [dataset_input(name, uri, digest, context, num_rows)])
+
+        self.ask("dataset", record, send)
 
     def log_table(self, rows: Sequence[JsonObject], file: str) -> None:
         """Records rows as a table that MLflow's page shows. `file` ends in `.json`; rows share their keys."""
@@ -148,13 +139,9 @@ class TrackedRun:
     def ask(
         self, kind: str, record: JsonObject, send: Callable[[Any], Answer], *, insist: bool = False
     ) -> Answer | None:
-        """Result of `send`; None if it failed, tracking is off, or the run never started.
+        """What `send` returns of an `MlflowClient`; None if it failed, tracking is off, or the run never started.
 
-        Args:
-            kind: kind of record, for the warning and the fallback file.
-            record: JSON for the fallback file if the call fails.
-            send: takes an `MlflowClient`.
-            insist: try even during an outage.
+        If the call fails, `record` goes to the fallback file. With `insist` it is tried even during an outage.
         """
         uri = self.uri
         if self._fallback is None or uri is None:
@@ -201,9 +188,7 @@ class TrackedRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._owned:
             self.close()
         elif kind is None:

@@ -36,9 +36,9 @@ def start_run(
         store_root: folder of the default database, its artifacts and the fallback file.
         name: what MLflow shows.
         parent_run_id: nests the run below another.
-        tags: tags in addition to those of user, commit, host and process.
+        tags: in addition to those of user, commit, host and process.
         params: nested config; recorded flat as params and uncut as `config.yaml`.
-        started_at: seconds since the epoch, for work recorded afterwards; None means now.
+        started_at: seconds since the epoch, for work recorded afterwards.
         shared_url: object storage for artifacts if MLflow uses a database; None keeps them in `store_root`.
     """
     if not tracking.enabled:
@@ -74,11 +74,5 @@ def start_run(
 
 
 def attach(uri: str | None, run_id: str | None, fallback_dir: Path) -> TrackedRun:
-    """Attaches to a run that another process started and will end.
-
-    Args:
-        uri: `TrackedRun.uri` in the other process; None if tracking is off.
-        run_id: `TrackedRun.run_id` in the other process; None if the run could not be started.
-        fallback_dir: folder of the fallback file, normally the store's root.
-    """
+    """Attaches to a run that another process started and will end, by its `TrackedRun.uri` and `TrackedRun.run_id`."""
     return TrackedRun(uri, run_id, run_id or "attached", fallback_dir, owned=False)

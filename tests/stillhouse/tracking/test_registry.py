@@ -63,11 +63,7 @@ def test_equal_weights_stay_one_version_and_the_alias_moves_to_the_last_student(
 
 
 def test_a_student_whose_files_mlflow_does_not_hold_is_told_of_and_the_alias_stays(
-    run: TrackedRun,
-    student: StudentVersion,
-    client: Any,
-    tracking: TrackingConfig,
-    caplog: pytest.LogCaptureFixture,
+    run: TrackedRun, student: StudentVersion, client: Any, tracking: TrackingConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = tracking.experiment
     run.register(name, "candidate", [student])
