@@ -27,22 +27,14 @@ class Call(NamedTuple):
 
 def calls_of(message: Message) -> list[Call]:
     """The tool calls of a message, in order."""
-    return [_call(call) for call in message.get("tool_calls") or ()]
-
-
-def _call(call: Any) -> Call:
-    written = call if isinstance(call, dict) else {}
-    function = written.get("function")
-    if not isinstance(function, dict):
-        function = {}
-    return Call(_text(written.get("id")), _text(function.get("name")), _arguments(function.get("arguments")))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _arguments(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    calls: list[Call] = []
+    for written in message.get("tool_calls") or ():
+        call: Any = written if isinstance(written, dict) else {}
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        call_id, name = (value if isinstance(value, str) else "" for value in (call.get("id"), function.get("name")))
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
+        calls.append(Call(call_id, name, arguments))
+    return calls

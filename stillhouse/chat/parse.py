@@ -21,12 +21,10 @@ _THINK, _END_THINK = "<think>", "</think>"
 
 
 def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool = True) -> Message:
-    """The assistant message that a completion spells.
+    """The assistant message that a completion without its end-of-turn token spells.
 
-    Args:
-        text: a completion without its end-of-turn token.
-        first_call_index: tool calls earlier in the conversation; ids continue from it as `call_<n>`.
-        with_calls: False leaves blocks in the content, for a conversation in which no tools were offered.
+    Ids of calls are `call_<n>` from `first_call_index` on, the number of calls earlier in the conversation. Without
+    `with_calls` blocks are left in the content, for a conversation in which no tools were offered.
 
     Returns:
         A message whose `content` is None if the model wrote calls or reasoning alone, with `reasoning_content` and
@@ -35,10 +33,8 @@ def parse_completion(text: str, first_call_index: int = 0, *, with_calls: bool =
     reasoning, rest = _split_reasoning(text)
     blocks = list(_BLOCK.finditer(rest)) if with_calls else []
     content = _BLOCK.sub("", rest) if blocks else rest
-    message: Message = {
-        "role": "assistant",
-        "content": content if content.strip() or not (blocks or reasoning) else None,
-    }
+    is_empty = not content.strip() and bool(blocks or reasoning)
+    message: Message = {"role": "assistant", "content": None if is_empty else content}
     if reasoning:
         message["reasoning_content"] = reasoning
     if blocks:

@@ -46,16 +46,16 @@ def pieces_of(
             differently, or the tokenizer is a slow one.
     """
     *context, message = messages
-    variants: dict[Part, Message | None] = {
-        "reasoning": _without_reasoning(message),
-        "tool_calls": _without_calls(message),
-    }
-    present = {part: variant for part, variant in variants.items() if variant is not None}
-    if not present:
+    variants: dict[Part, Message] = {}
+    if (variant := _without_reasoning(message)) is not None:
+        variants["reasoning"] = variant
+    if message.get("tool_calls"):
+        variants["tool_calls"] = _without(message, {"tool_calls"})
+    if not variants:
         return ()
     borders = {*encode_placed(tokenizer, [completion])[0].starts, len(completion)}
     pieces = []
-    for part, variant in present.items():
+    for part, variant in variants.items():
         text = render_text(tokenizer, [*context, variant], tools, add_generation_prompt=False)
         other = continuation(before, text, len(context))
         # Reasoning comes first and calls last, which settles what the texts alone leave open.
@@ -67,24 +67,16 @@ def _without_reasoning(message: Message) -> Message | None:
     """The message without its reasoning; None where it has none."""
     content: Any = message.get("content")
     if any(message.get(key) for key in _REASONING):
-        return _kept(message, _REASONING)
+        return _without(message, _REASONING)
     if isinstance(content, str) and "</think>" in content:
         return {**message, "content": parse_completion(content, with_calls=False)["content"] or ""}
     return None
 
 
-def _without_calls(message: Message) -> Message | None:
-    """The message without its tool calls; None where it makes none."""
-    if not message.get("tool_calls"):
-        return None
-    return _kept(message, {"tool_calls"})
-
-
-def _kept(message: Message, dropped: Set[str]) -> Message:
+def _without(message: Message, dropped: Set[str]) -> Message:
     """The message without the keys `dropped`; its content is text, since a template may print None."""
     rest: Any = {key: value for key, value in message.items() if key not in dropped}
-    rest["content"] = message.get("content") or ""
-    return rest
+    return rest | {"content": message.get("content") or ""}
 
 
 def _inserted(text: str, other: str, borders: Set[int], *, last: bool) -> tuple[int, int]:

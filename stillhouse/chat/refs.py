@@ -45,11 +45,7 @@ def resolve_model(ref: str) -> str:
 
 
 def require_safetensors(adapter: Path) -> None:
-    """Validates that an adapter's weights are safetensors, since peft would load a pickle as well.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Raises ConfigError unless an adapter's weights are safetensors, since peft would load a pickle as well."""
     if not (adapter / "adapter_model.safetensors").is_file():
         raise ConfigError(
             f"the adapter in {adapter} cannot be loaded: it has no adapter_model.safetensors, and weights in a pickle "
@@ -66,9 +62,6 @@ def model_identity(ref: str) -> str:
     """`NAME@<16 hex digits>` from the bytes of a local folder's files, so that retrained weights are another model.
 
     An adapter's base model is part of its identity. A Hugging Face id that is no folder here is returned as it is.
-
-    Raises:
-        ConfigError: as `resolve_model`.
     """
     folder = Path(resolve_model(ref))
     if not folder.is_dir():

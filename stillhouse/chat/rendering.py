@@ -59,12 +59,15 @@ def render_prefixes(
     """
     for first in range(0, len(conversations), _BATCH_SIZE):
         batch = conversations[first : first + _BATCH_SIZE]
-        timeout_s = max_s + _MAX_PREFIX_S * sum(len(one.prefixes) for one in batch)
-        response = _ask(tokenizer, _request(tokenizer, batch), timeout_s)
+        timeout_s = max_s + _MAX_PREFIX_S * sum(len(conversation.prefixes) for conversation in batch)
+        response = _response(tokenizer, _request(tokenizer, batch), timeout_s)
         if "limit" in response:
             raise _limit_exceeded(tokenizer, response["limit"])
         for rendered in response["conversations"]:
-            yield RenderedPrefixes(_full_texts(rendered["texts"]), rendered["refusal"])
+            texts: list[str] = []
+            for shared, rest in rendered["texts"]:
+                texts.append(texts[-1][:shared] + rest if shared else rest)
+            yield RenderedPrefixes(texts, rendered["refusal"])
 
 
 def _request(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefixes]) -> JsonObject:
@@ -78,26 +81,17 @@ def _request(tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[Prefi
     return {"templates": list(templates), "variables": tokenizer.special_tokens_map, "conversations": items}
 
 
-def _full_texts(deltas: Sequence[tuple[int, str]]) -> list[str]:
-    texts: list[str] = []
-    for shared, rest in deltas:
-        texts.append(texts[-1][:shared] + rest if shared else rest)
-    return texts
-
-
-def _ask(tokenizer: "PreTrainedTokenizerBase", request: JsonObject, timeout_s: float) -> Any:
-    try:
+def _response(tokenizer: "PreTrainedTokenizerBase", request: JsonObject, timeout_s: float) -> Any:
+    failure: WorkerFailed | None = None
+    # Twice, since another process may have ended the worker while it was idle.
+    for _ in range(2):
         try:
-            return _helpers().request(request, timeout_s)
-        except WorkerTimeout:
-            raise
-        except WorkerFailed:
-            # Another process may have ended it while it was idle.
-            return _helpers().request(request, timeout_s)
-    except WorkerTimeout as error:
-        raise _limit_exceeded(tokenizer, f"more than {timeout_s:g} s") from error
-    except WorkerFailed as error:
-        raise _limit_exceeded(tokenizer, f"a process that does not survive it: {error}") from error
+            return _workers().request(request, timeout_s)
+        except WorkerTimeout as error:
+            raise _limit_exceeded(tokenizer, f"more than {timeout_s:g} s") from error
+        except WorkerFailed as error:
+            failure = error
+    raise _limit_exceeded(tokenizer, f"a process that does not survive it: {failure}") from failure
 
 
 def _limit_exceeded(tokenizer: "PreTrainedTokenizerBase", need: str) -> ConfigError:
@@ -110,5 +104,5 @@ def _limit_exceeded(tokenizer: "PreTrainedTokenizerBase", need: str) -> ConfigEr
 
 
 @cache
-def _helpers() -> WorkerPool:
+def _workers() -> WorkerPool:
     return WorkerPool("stillhouse.chat.rendering_helper")

@@ -56,10 +56,7 @@ class RoundTrip:
         )
 
     def problem(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema] | None,
-        samples: Sequence[Sequence[Span]],
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, samples: Sequence[Sequence[Span]]
     ) -> str | None:
         """The first difference between the text and the messages, naming the message; None without one.
 

@@ -47,10 +47,8 @@ def render_samples(
     """Token ids and loss masks of a whole conversation; every assistant message is supervised in exactly one sample.
 
     The supervised span of an assistant message starts after the generation prompt and ends with its end-of-turn token;
-    what the template writes after that (ChatML's newline) is not supervised. A conversation without assistant message
-    is one sample without targets.
-
-    Only `parts` of each message are supervised; see `stillhouse.chat.parts`.
+    what the template writes after that (ChatML's newline) is not supervised. Only `parts` of it are; see
+    `stillhouse.chat.parts`. A conversation without assistant message is one sample without targets.
 
     Raises:
         TemplateError: the template refuses the messages, is not prefix preserving at a message (which is named), or the
@@ -70,11 +68,7 @@ def render_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[Span]]:
-    """The samples of a conversation as texts: context and assistant messages by turns.
-
-    Raises:
-        TemplateError: as `render_samples`.
-    """
+    """The samples of a conversation as texts, context and assistant messages by turns; raises as `render_samples`."""
     (spans,) = render_all_spans(tokenizer, [(messages, tools)], with_pieces=with_pieces)
     if isinstance(spans, TemplateError):
         raise spans
@@ -87,11 +81,7 @@ def render_all_spans(
     *,
     with_pieces: bool = False,
 ) -> list[list[list[Span]] | TemplateError]:
-    """As `render_spans` for many conversations (messages and tools), faster than one by one.
-
-    Returns:
-        The samples of each conversation, or the error that it raised.
-    """
+    """As `render_spans` for many conversations (messages and tools), or the error of each, faster than one by one."""
     requests = [Prefixes(messages, tools, _prefixes(messages)) for messages, tools in conversations]
     spans: list[list[list[Span]] | TemplateError] = []
     for (messages, tools), texts in zip(conversations, prefix_texts(tokenizer, requests), strict=True):
@@ -142,15 +132,17 @@ def _spans(
 def tokenise_spans(
     tokenizer: "PreTrainedTokenizerBase", samples: Sequence[Sequence[Span]], parts: Set[Part] = ALL_PARTS
 ) -> list[RenderedSample | TemplateError]:
-    """Tokens and masks of many samples, or the error of each that has none.
+    """Tokens and masks of many samples, or the error of each that has none; `samples` need pieces for single `parts`.
 
     Spans are tokenised separately, as a completion is when it is sampled, so that no token crosses a border.
-
-    `samples` need pieces unless `parts` are all.
     """
     # The samples of one prompt begin with the same span.
     texts = list(dict.fromkeys(span.text for spans in samples for span in spans))
-    places = dict(zip(texts, _placed_all(tokenizer, texts, parts), strict=True))
+    if parts == ALL_PARTS:
+        tokens = [PlacedTokens(ids, []) for ids in encode_all(tokenizer, texts)]
+    else:
+        tokens = encode_placed(tokenizer, texts)
+    places = dict(zip(texts, tokens, strict=True))
     special = special_ids(tokenizer)
     masked = [_masked([places[span.text] for span in spans], spans, special, parts) for spans in samples]
     sound = [sample for sample in masked if isinstance(sample, RenderedSample)]
@@ -161,12 +153,6 @@ def tokenise_spans(
         else _tokenised_whole(tokenizer, spans, special, parts)
         for sample, spans in zip(masked, samples, strict=True)
     ]
-
-
-def _placed_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str], parts: Set[Part]) -> list[PlacedTokens]:
-    if parts != ALL_PARTS:
-        return encode_placed(tokenizer, texts)
-    return [PlacedTokens(ids, []) for ids in encode_all(tokenizer, texts)]
 
 
 def _masked(

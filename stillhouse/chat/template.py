@@ -32,11 +32,7 @@ def render_text(
     tools: Sequence[ToolSchema] | None,
     add_generation_prompt: bool,
 ) -> str:
-    """The text of a conversation.
-
-    Raises:
-        TemplateError: the template refuses the messages; names their roles.
-    """
+    """The text of a conversation; raises as `prefix_texts`."""
     (texts,) = prefix_texts(tokenizer, [Prefixes(messages, tools, [(len(messages), add_generation_prompt)])])
     return next(texts)
 
@@ -48,11 +44,7 @@ def render(
     *,
     add_generation_prompt: bool,
 ) -> list[int]:
-    """Token ids of a conversation, as a model of this tokenizer is prompted with it.
-
-    Raises:
-        TemplateError: the template refuses the messages.
-    """
+    """Token ids of a conversation, as a model of this tokenizer is prompted with it; raises as `prefix_texts`."""
     return encode(tokenizer, render_text(tokenizer, messages, tools, add_generation_prompt))
 
 
@@ -75,16 +67,10 @@ def next_turn_ids(
 ) -> list[int]:
     """Ids to append after a sampled completion so that the next turn can be sampled (token-in, token-out).
 
-    The sampled ids are never re-tokenised: only what the template writes after the assistant's turn is tokenised. The
-    template may render that turn differently as long as it says the same: Qwen3's gives the last message an empty
-    thought where it has none, and removes it once more follows.
-
-    Args:
-        tokenizer: tokenizer whose template is used.
-        sampled_ids: the completion, with its end-of-turn token or cut off; a cut one gets the token here.
-        messages: the conversation; the last message is the assistant's, parsed from `sampled_ids`.
-        new_messages: tool results, or a user's message.
-        tools: tools offered.
+    The sampled ids, with their end-of-turn token or cut off, are never re-tokenised: only what the template writes
+    after the assistant's turn is. The template may render that turn differently as long as it says the same: Qwen3's
+    gives the last message an empty thought where it has none, and removes it once more follows. The last of `messages`
+    is the assistant's, parsed from `sampled_ids`; `new_messages` are tool results, or a user's message.
 
     Raises:
         TemplateError: the template is not prefix preserving: it renders what precedes the turn differently once more
@@ -93,9 +79,11 @@ def next_turn_ids(
     last = len(messages) - 1
     prompt = render_text(tokenizer, messages[:-1], tools, add_generation_prompt=True)
     after = render_text(tokenizer, messages, tools, add_generation_prompt=False)
+    # The same with a new message that differs from its first character on.
+    first: Message = {**new_messages[0], "content": "b" if str(new_messages[0].get("content")).startswith("a") else "a"}
     following, altered = (
         render_text(tokenizer, [*messages, *added], tools, add_generation_prompt=True)
-        for added in (new_messages, _altered(new_messages))
+        for added in (new_messages, [first, *new_messages[1:]])
     )
     after_ids = encode(tokenizer, after)
     end_id = after_ids[end_of_turn(after_ids, special_ids(tokenizer), last)]
@@ -112,13 +100,7 @@ def next_turn_ids(
 
 
 def continuation(prefix: str, text: str, index: int) -> str:
-    """What `text` says after `prefix`.
-
-    `index` is the message at which the two meet, for the error.
-
-    Raises:
-        TemplateError: `text` does not start with `prefix`.
-    """
+    """What `text` says after `prefix`; raises TemplateError, which names message `index`, if it starts otherwise."""
     if not text.startswith(prefix):
         raise _not_prefix_preserving(index)
     return text[len(prefix) :]
@@ -129,12 +111,6 @@ def _not_prefix_preserving(index: int) -> TemplateError:
         f"the chat template is not prefix preserving at message {index}: the conversation up to it is rendered "
         f"differently once more follows; use a template that renders every turn the same wherever it stands"
     )
-
-
-def _altered(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the content of the first one differing from its first character on."""
-    first: Message = {**messages[0], "content": "b" if str(messages[0].get("content")).startswith("a") else "a"}
-    return [first, *messages[1:]]
 
 
 def first_difference(text: str, other: str) -> int:

@@ -1,7 +1,7 @@
 """Loading a tokenizer, encoding and decoding; the transformers wrapper is bypassed for fast tokenizers."""
 
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stillhouse.chat.refs import NO_CODE, resolve_model
 from stillhouse.chat.rendering import TemplateError
@@ -48,29 +48,24 @@ def encode_all(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[l
     if not tokenizer.is_fast:
         return [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
     # The wrapper's masks, offsets and copies cost more than the tokens themselves.
+    return [encoding.ids for encoding in _backend(tokenizer).encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    return backend
 
 
 def encode_placed(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[PlacedTokens]:
-    """`encode_all` with the offsets of the tokens.
-
-    Raises:
-        TemplateError: the tokenizer is a slow one, which has no offsets.
-    """
+    """`encode_all` with the offsets of the tokens; raises TemplateError for a slow tokenizer, which has none."""
     if not tokenizer.is_fast:
         raise TemplateError(
             f"{type(tokenizer).__name__} does not tell where its tokens stand in a text; expected a fast tokenizer"
         )
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    return [
-        PlacedTokens(encoding.ids, _starts(encoding.offsets))
-        for encoding in backend.encode_batch(texts, add_special_tokens=False)
-    ]
+    encodings = _backend(tokenizer).encode_batch(texts, add_special_tokens=False)
+    return [PlacedTokens(encoding.ids, _starts(encoding.offsets)) for encoding in encodings]
 
 
 def decode_all(tokenizer: "PreTrainedTokenizerBase", sequences: list[list[int]]) -> list[str]:
@@ -86,11 +81,7 @@ def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
 
 
 def end_of_turn(ids: Sequence[int], special: Set[int], index: int) -> int:
-    """Position of the last special token in the ids of assistant message `index`.
-
-    Raises:
-        TemplateError: there is none.
-    """
+    """Position of the last special token in the ids of assistant message `index`; raises TemplateError without one."""
     for place in range(len(ids) - 1, -1, -1):
         if ids[place] in special:
             return place

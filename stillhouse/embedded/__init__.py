@@ -10,15 +10,7 @@ _SHIPPED: Final = ("chat_template.jinja", "prompts.jsonl", "student", "teacher")
 
 
 def embedded_path(name: str) -> Path:
-    """Path of a folder or file shipped in this package.
-
-    Args:
-        name: `teacher` or `student` (complete Hugging Face folders), `prompts.jsonl`, or `chat_template.jinja`.
-
-    Raises:
-        ConfigError: If nothing of that name is shipped.
-    """
+    """Path of a file or Hugging Face folder shipped in this package."""
     if name not in _SHIPPED:
-        known = ", ".join(_SHIPPED)
-        raise ConfigError(f"embedded name {name!r} is unknown; expected one of {known}")
+        raise ConfigError(f"embedded name {name!r} is unknown; expected one of {', '.join(_SHIPPED)}")
     return Path(str(files(__package__))) / name

@@ -58,8 +58,7 @@ def build_tokenizer(out: Path) -> None:
 def build_prompts(out: Path) -> None:
     """Writes `prompts.jsonl`, one row a line."""
     rows = draw_prompts(random.Random(_PROMPTS_SEED), NUM_PROMPTS)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (out / "prompts.jsonl").write_text(lines, encoding="utf-8")
+    (out / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def build_model(recipe: Recipe, out: Path) -> None:

@@ -6,6 +6,7 @@ expression starting from the last result, and ends with "The answer is N."
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,15 +98,10 @@ class Event:
 
     def apply(self, amount: int, operator: Operator) -> int:
         """The amount after this event; equals the value of `expression`."""
-        change = self.numbers[0] if len(self.numbers) == 1 else self.numbers[0] * self.numbers[1]
+        change = math.prod(self.numbers)
         if operator == "+":
             return amount + change
         return amount - change if operator == "-" else amount * change
-
-    def sentence(self) -> str:
-        """The phrase with its numbers."""
-        first, last = self.numbers[0], self.numbers[-1]
-        return self.phrase.text.format(n=first, k=first, m=last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +116,10 @@ class Story:
     @property
     def text(self) -> str:
         """The question as the user asks it."""
-        sentences = [
-            f"{connective}{self.name} {event.sentence()}."
-            for connective, event in zip(_CONNECTIVES, self.events, strict=False)
-        ]
+        sentences = []
+        for connective, event in zip(_CONNECTIVES, self.events, strict=False):
+            first, last = event.numbers[0], event.numbers[-1]
+            sentences.append(f"{connective}{self.name} {event.phrase.text.format(n=first, k=first, m=last)}.")
         return (
             f"{self.name} has {self.start} {self.item}. {' '.join(sentences)} "
             f"How many {self.item} does {self.name} have now?"

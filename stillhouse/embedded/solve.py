@@ -25,19 +25,11 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
 
 
 def accuracy(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[dict[str, Any]],
-    *,
-    temperature: float,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompts: Sequence[dict[str, Any]], *, temperature: float
 ) -> float:
-    """Share of prompts that the model answers as expected.
+    """Share of prompts, rows of `prompts.jsonl`, that the model answers as expected.
 
-    Args:
-        model: in evaluation mode, on the CPU.
-        tokenizer: with the chat template.
-        prompts: rows with `prompt` and `metadata.expected_answer`.
-        temperature: 0 decodes greedily; otherwise samples from the whole vocabulary with torch's global generator.
+    Temperature 0 decodes greedily; another samples from the whole vocabulary with torch's global generator.
     """
     num_right = 0
     for first in range(0, len(prompts), _BATCH_SIZE):
@@ -74,10 +66,7 @@ def solve(
 
 @torch.no_grad()
 def _complete(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    conversations: list[list[Message]],
-    temperature: float,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, conversations: list[list[Message]], temperature: float
 ) -> list[str]:
     texts = tokenizer.apply_chat_template(
         conversations, tools=[CALCULATOR_SCHEMA], add_generation_prompt=True, tokenize=False

@@ -6,8 +6,7 @@ from stillhouse.embedded.solve import _evaluate, _run_call
 
 
 @pytest.mark.parametrize(
-    ("expression", "value"),
-    [("412 + 77", 489), ("489 - 5 * 12", 429), ("-37 + 5", -32), ("2 * -3", -6), ("7", 7)],
+    ("expression", "value"), [("412 + 77", 489), ("489 - 5 * 12", 429), ("-37 + 5", -32), ("2 * -3", -6), ("7", 7)]
 )
 def test_expressions_of_the_task_have_their_value(expression: str, value: int):
     assert _evaluate(ast.parse(expression, mode="eval").body) == value
