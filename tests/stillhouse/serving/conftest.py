@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from stillhouse.processes.guarded_process import GuardedProcess
 from stillhouse.serving.attention import Kernel, PackedLayout
+from stillhouse.serving.generation import Generation
 from stillhouse.serving.models import load_model
 
 if TYPE_CHECKING:
@@ -41,6 +42,24 @@ def teacher_forced() -> Callable[..., list[float]]:
         return logprobs.gather(-1, torch.tensor(list(completion))[:, None])[:, 0].tolist()
 
     return score
+
+
+@pytest.fixture
+def assert_forced(teacher_forced: Callable[..., list[float]]) -> Callable[..., None]:
+    """Checks the log-probabilities of generations, one for each prompt, against `teacher_forced`."""
+
+    def check(
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        generations: Sequence[Generation],
+        temperature: float = 1.0,
+        tolerance: float = 1e-4,
+    ) -> None:
+        for prompt, generation in zip(prompts, generations, strict=True):
+            expected = teacher_forced(model, prompt, generation.completion_ids, temperature)
+            assert generation.logprobs == pytest.approx(expected, abs=tolerance)
+
+    return check
 
 
 @pytest.fixture

@@ -31,14 +31,9 @@ def choice(tokenizer: PreTrainedTokenizerBase, text: str, body: ChatRequest, *, 
 def test_a_call_is_parsed_and_is_the_reason_to_finish(tokenizer: PreTrainedTokenizerBase) -> None:
     answer = choice(tokenizer, CALL, request())
     assert answer["finish_reason"] == "tool_calls"
-    assert answer["message"] == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "call_0", "type": "function",
-             "function": {"name": "calculator", "arguments": '{"expression": "1 + 2"}'}},
-        ],
-    }  # fmt: skip
+    function = {"name": "calculator", "arguments": '{"expression": "1 + 2"}'}
+    calls = [{"id": "call_0", "type": "function", "function": function}]
+    assert answer["message"] == {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def test_an_answer_shows_no_end_of_turn_token_but_token_ids_keep_it(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -49,17 +49,16 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_kind_of_attention_samples_and_scores_as_one_forward_pass_does(
-    name: str, teacher_forced: Callable[..., list[float]]
+    name: str, assert_forced: Callable[..., None]
 ) -> None:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     prompts = [[3, 4, 5], list(range(1, 22)), [9] * 11]
     generations = Generator(model, max_batch=2).run([GenerationRequest(prompt, 12) for prompt in prompts])
+    assert_forced(model, prompts, generations)
     scores = score_tokens(model, [[*p, *g.completion_ids] for p, g in zip(prompts, generations, strict=True)])
     for prompt, generation, score in zip(prompts, generations, scores, strict=True):
-        expected = teacher_forced(model, prompt, generation.completion_ids)
-        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
-        assert score[len(prompt) :] == pytest.approx(expected, abs=1e-4)
+        assert score[len(prompt) :] == pytest.approx(generation.logprobs, abs=1e-4)
 
 
 def test_a_model_with_recurrent_layers_is_refused_by_name() -> None:
@@ -93,7 +92,7 @@ def test_heads_that_share_keys_attend_as_they_do_by_repeated_keys(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packed_rows_of_slots_sample_as_one_forward_pass_does(
-    dtype: torch.dtype, plain_kernel: Kernel, teacher_forced: Callable[..., list[float]]
+    dtype: torch.dtype, plain_kernel: Kernel, assert_forced: Callable[..., None]
 ) -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval().to(dtype)
@@ -102,9 +101,7 @@ def test_packed_rows_of_slots_sample_as_one_forward_pass_does(
     for turn in range(2):
         requests = [GenerationRequest(prompt, 5 + 3 * i, seed=turn) for i, prompt in enumerate(prompts)]
         generations = generator.run(requests)
-        for prompt, generation in zip(prompts, generations, strict=True):
-            expected = teacher_forced(model, prompt, generation.completion_ids)
-            assert generation.logprobs == pytest.approx(expected, abs=1e-4 if dtype is torch.float32 else 0.1)
+        assert_forced(model, prompts, generations, tolerance=1e-4 if dtype is torch.float32 else 0.1)
         prompts = [[*p, *g.completion_ids, 7] for p, g in zip(prompts, generations, strict=True)]
 
 
@@ -137,7 +134,7 @@ def test_a_recorded_step_copies_no_keys_and_waits_for_nothing(is_packed: bool) -
     torch.manual_seed(0)
     shape = {**SHAPE, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 2048}
     model = LlamaForCausalLM(LlamaConfig(**shape)).eval()
-    kernel = _no_kernel if is_packed else None
+    kernel = (lambda query, *_: query) if is_packed else None
     generator = Generator(model, max_batch=4, recorder=lambda run: run, kernel=kernel)
     for i in range(4):
         generator.submit(GenerationRequest([3 + i] * (300 + i), 50, seed=i))
@@ -150,12 +147,6 @@ def test_a_recorded_step_copies_no_keys_and_waits_for_nothing(is_packed: bool) -
     assert operations.largest < keys, "a tensor as large as a layer's keys is made at every step"
 
 
-def _no_kernel(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: Any
-) -> torch.Tensor:
-    return query
-
-
 def test_places_of_rows_say_where_tokens_and_slots_begin() -> None:
     places = PackedLayout.of_rows(2, [0, 5], [3, 1], 100)
     assert places.query_starts.tolist() == [0, 3, 4]
@@ -166,11 +157,9 @@ def test_places_of_rows_say_where_tokens_and_slots_begin() -> None:
 
 
 def test_places_of_decoding_are_those_of_rows_of_one_token() -> None:
-    seen, expected = (
-        PackedLayout.of_decoding(torch.tensor([4, 0, 99]), 100),
-        PackedLayout.of_rows(0, [4, 0, 99], [1, 1, 1], 100),
-    )
-    assert all(torch.equal(one, other) for one, other in zip(seen[:3], expected[:3], strict=True))
+    seen = PackedLayout.of_decoding(torch.tensor([4, 0, 99]), 100)
+    expected = PackedLayout.of_rows(0, [4, 0, 99], [1, 1, 1], 100)
+    assert all(map(torch.equal, seen[:3], expected[:3]))
 
 
 def test_a_model_on_a_cpu_is_attended_to_with_masks(model: PreTrainedModel) -> None:
@@ -193,24 +182,16 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
     expected = plain_kernel(query, key, value, decoding, 0.1)
     for kernel in (flash_kernel, decode_kernel):
         assert torch.allclose(kernel(query, key, value, decoding, 0.1), expected, atol=2e-2), kernel.__name__
-    on_host = PackedLayout.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
-    prefill = on_host._replace(
-        query_starts=on_host.query_starts.cuda(),
-        key_starts=on_host.key_starts.cuda(),
-        key_lengths=on_host.key_lengths.cuda(),
-    )
-    assert torch.allclose(
-        flash_kernel(query, key, value, prefill, None), plain_kernel(query, key, value, prefill, None), atol=2e-2
-    )
+    *tensors, max_queries, max_keys = PackedLayout.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
+    prefill = PackedLayout(*(tensor.cuda() for tensor in tensors), max_queries, max_keys)
+    expected = plain_kernel(query, key, value, prefill, None)
+    assert torch.allclose(flash_kernel(query, key, value, prefill, None), expected, atol=2e-2)
 
 
 def test_a_kernel_that_misses_a_token_is_told_from_one_that_is_right(plain_kernel: Kernel) -> None:
-    def sees_too_little(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: PackedLayout, scale: float | None
-    ) -> torch.Tensor:
-        return plain_kernel(
-            query, key, value, places._replace(key_lengths=(places.key_lengths - 1).clamp(min=1)), scale
-        )
+    def sees_too_little(query: Any, key: Any, value: Any, places: PackedLayout, scale: float | None) -> torch.Tensor:
+        shorter = places._replace(key_lengths=(places.key_lengths - 1).clamp(min=1))
+        return plain_kernel(query, key, value, shorter, scale)
 
     cpu = torch.device("cpu")
     assert deviation(plain_kernel, cpu) < TOLERANCE

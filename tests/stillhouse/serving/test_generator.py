@@ -1,5 +1,6 @@
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.serving.generator import Generator
 
-Forced = Callable[..., list[float]]
+Forced = Callable[..., None]
 
 
 def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: frozenset[int]) -> list[int]:
@@ -18,6 +19,19 @@ def alone(model: PreTrainedModel, prompt: list[int], max_tokens: int, stop_ids: 
         max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(stop_ids) or None, pad_token_id=0,
     )  # fmt: skip
     return ids[0, len(prompt) :].tolist()
+
+
+@contextmanager
+def fed_tokens(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Number of tokens of each forward pass inside the block."""
+    fed: list[int] = []
+    hook = model.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        yield fed
+    finally:
+        hook.remove()
 
 
 def drain(generator: Generator) -> dict[int, Generation]:
@@ -40,22 +54,12 @@ def test_greedy_tokens_are_those_of_generate_for_each_prompt_alone(
         assert generation.completion_ids == alone(model, list(request.prompt_ids), request.max_tokens, stop)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_teacher_forced_logprobs_of_the_tempered_distribution(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced, temperature: float
+@pytest.mark.parametrize(("temperature", "scored_at"), [(1.0, 1.0), (0.7, 0.7), (0.0, 1.0)])
+def test_logprobs_are_teacher_forced_logprobs_of_the_tempered_distribution_or_untempered_if_greedy(
+    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced, temperature: float, scored_at: float
 ) -> None:
     requests = [GenerationRequest(prompt, 20, temperature=temperature, seed=i) for i, prompt in enumerate(prompts)]
-    for request, generation in zip(requests, Generator(model, max_batch=3).run(requests), strict=True):
-        expected = teacher_forced(model, request.prompt_ids, generation.completion_ids, temperature)
-        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
-
-
-def test_greedy_logprobs_are_untempered(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
-) -> None:
-    [generation] = Generator(model).run([GenerationRequest(prompts[3], 10, temperature=0.0)])
-    expected = teacher_forced(model, prompts[3], generation.completion_ids)
-    assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+    assert_forced(model, prompts, Generator(model, max_batch=3).run(requests), scored_at)
 
 
 def test_a_request_admitted_mid_flight_changes_no_other(model: PreTrainedModel, prompts: list[list[int]]) -> None:
@@ -105,60 +109,43 @@ def test_a_prompt_that_leaves_nothing_to_sample_is_refused(model: PreTrainedMode
 
 
 def test_the_next_turn_reuses_what_the_last_one_computed(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced
 ) -> None:
     generator = Generator(model, max_batch=4)
-    fed: list[int] = []
-    hook = model.base_model.register_forward_pre_hook(
-        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    try:
-        chosen = [prompts[i] for i in (1, 3, 4, 6)]
-        first = generator.run([GenerationRequest(prompt, 10 + i, seed=i) for i, prompt in enumerate(chosen)])
-        fed.clear()
-        longer = [[*prompt, *turn.completion_ids, 7, 8, 9] for prompt, turn in zip(chosen, first, strict=True)]
-        second = generator.run([GenerationRequest(prompt, 10, seed=9) for prompt in reversed(longer)])
-    finally:
-        hook.remove()
+    chosen = [prompts[i] for i in (1, 3, 4, 6)]
+    first = generator.run([GenerationRequest(prompt, 10 + i, seed=i) for i, prompt in enumerate(chosen)])
+    longer = [[*prompt, *turn.completion_ids, 7, 8, 9] for prompt, turn in zip(chosen, first, strict=True)][::-1]
+    with fed_tokens(model) as fed:
+        second = generator.run([GenerationRequest(prompt, 10, seed=9) for prompt in longer])
     assert fed[0] == 4 * 4, "three new tokens and the last sampled one, for each of four rows"
-    for prompt, generation in zip(reversed(longer), second, strict=True):
-        expected = teacher_forced(model, prompt, generation.completion_ids)
-        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+    assert_forced(model, longer, second)
 
 
 def test_parked_turns_survive_strangers_and_are_dropped_oldest_first(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced
 ) -> None:
     generator = Generator(model, max_batch=3)
     history = [list(prompt) for prompt in prompts]
     for turn in range(3):
         order = [(3 * turn + 2 * i) % len(history) for i in range(6)]
         requests = [GenerationRequest(history[i], 4 + i, seed=turn) for i in order]
-        for i, request, generation in zip(order, requests, generator.run(requests), strict=True):
-            expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
-            assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+        generations = generator.run(requests)
+        assert_forced(model, [request.prompt_ids for request in requests], generations)
+        for i, request, generation in zip(order, requests, generations, strict=True):
             history[i] = [*request.prompt_ids, *generation.completion_ids, 11 + turn]
 
 
 def test_requests_of_one_prompt_share_its_prefill_also_when_they_come_later(
-    model: PreTrainedModel, prompts: list[list[int]], teacher_forced: Forced
+    model: PreTrainedModel, prompts: list[list[int]], assert_forced: Forced
 ) -> None:
-    fed: list[int] = []
-    hook = model.base_model.register_forward_pre_hook(
-        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
     chosen = [prompts[i] for i in (1, 1, 1, 6, 6, 1, 6, 1)]
     requests = [GenerationRequest(prompt, 8 + i, seed=i) for i, prompt in enumerate(chosen)]
-    try:
+    with fed_tokens(model) as fed:
         generations = Generator(model, max_batch=5).run(requests)
-    finally:
-        hook.remove()
     assert fed[0] == 2 * 120, "two prompts for five rows, padded to the longer one"
     # Later steps feed one token for each row that runs, and one for each prompt that joins them.
     assert max(fed[1:]) <= 5
-    for request, generation in zip(requests, generations, strict=True):
-        expected = teacher_forced(model, request.prompt_ids, generation.completion_ids)
-        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+    assert_forced(model, chosen, generations)
     assert len({tuple(generation.completion_ids[:8]) for generation in generations[:3]}) > 1, "each has its own seed"
 
 
@@ -179,7 +166,7 @@ def test_log_probs_of_a_nucleus_are_renormalised_where_a_request_wants_it(
         assert after == pytest.approx((row[token] - row[nucleus].logsumexp(0)).item(), abs=1e-4)
 
 
-def test_changed_weights_are_not_answered_from_old_keys_and_values(teacher_forced: Forced) -> None:
+def test_changed_weights_are_not_answered_from_old_keys_and_values(assert_forced: Forced) -> None:
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -193,8 +180,7 @@ def test_changed_weights_are_not_answered_from_old_keys_and_values(teacher_force
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     prompt = [3, 4, 5, *first.completion_ids, 6]
-    [second] = generator.run([GenerationRequest(prompt, 6)])
-    assert second.logprobs == pytest.approx(teacher_forced(model, prompt, second.completion_ids), abs=1e-4)
+    assert_forced(model, [prompt], generator.run([GenerationRequest(prompt, 6)]))
 
 
 def test_a_cancelled_request_never_finishes_and_leaves_the_others_right(
@@ -219,9 +205,3 @@ def test_a_model_in_training_mode_is_refused(prompts: list[list[int]]) -> None:
     generator.submit(GenerationRequest([1], 1))
     with pytest.raises(ValueError, match="training mode"):
         generator.step()
-
-
-def test_requests_are_values() -> None:
-    request = GenerationRequest([1], 1)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        request.seed = 3  # type: ignore[misc]

@@ -85,8 +85,6 @@ def worker() -> Iterator[ModelWorker]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two adapters of the embedded student."""
-    from peft import LoraConfig, get_peft_model
-
     made = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -108,6 +106,14 @@ def alone(model: PreTrainedModel) -> Generation:
     return Generator(model).run([REQUEST])[0]
 
 
+def load(worker: ModelWorker, name: str, folder: str, *, in_place: bool = False) -> None:
+    worker.change(lambda adapted: adapted.load(name, folder, in_place=in_place), name).result(30)
+
+
+def reload(worker: ModelWorker, folder: str) -> None:
+    worker.change(lambda adapted: adapted.reload(folder), None).result(30)
+
+
 def assert_same(seen: Generation, expected: Generation) -> None:
     assert seen.completion_ids == expected.completion_ids
     assert seen.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
@@ -117,28 +123,27 @@ def test_each_request_is_answered_by_the_adapter_it_names(
     worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
     for name, folder in zip(("v1", "v2.0"), folders, strict=True):
-        worker.change(lambda kept, name=name, folder=folder: kept.load(name, folder, in_place=False), name).result(30)
+        load(worker, name, folder)
     assert worker.adapters == dict(zip(("v1", "v2.0"), folders, strict=True))
-    answers = [worker.sample(REQUEST, name) for name in ("v1", None, "v2.0", "v1")]
-    for answer, expected in zip(
-        answers, (merged(folders[0]), alone(model), merged(folders[1]), merged(folders[0])), strict=True
-    ):
-        assert_same(answer.result(30), expected)
-    whole = [*REQUEST.prompt_ids, *merged(folders[1]).completion_ids]
-    ranked = worker.score(whole, num_top=0, adapter="v2.0").result(30)
-    assert [token.logprob for token in ranked[-30:]] == pytest.approx(merged(folders[1]).logprobs, abs=1e-4)
+    expected = {"v1": merged(folders[0]), None: alone(model), "v2.0": merged(folders[1])}
+    answers = [(name, worker.sample(REQUEST, name)) for name in ("v1", None, "v2.0", "v1")]
+    for name, answer in answers:
+        assert_same(answer.result(30), expected[name])
+    tokens = [*REQUEST.prompt_ids, *expected["v2.0"].completion_ids]
+    ranked = worker.score(tokens, num_top=0, adapter="v2.0").result(30)
+    assert [token.logprob for token in ranked[-30:]] == pytest.approx(expected["v2.0"].logprobs, abs=1e-4)
 
 
 def test_an_adapter_is_replaced_in_place_and_dropped(
     worker: ModelWorker, folders: list[str], model: PreTrainedModel
 ) -> None:
-    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+    load(worker, "a", folders[0])
     worker.sample(REQUEST, "a").result(30)
     with pytest.raises(ValueError, match="already been loaded"):
-        worker.change(lambda kept: kept.load("a", folders[1], in_place=False), "a").result(30)
-    worker.change(lambda kept: kept.load("a", folders[1], in_place=True), "a").result(30)
+        load(worker, "a", folders[1])
+    load(worker, "a", folders[1], in_place=True)
     assert_same(worker.sample(REQUEST, "a").result(30), merged(folders[1]))
-    worker.change(lambda kept: kept.unload("a"), "a").result(30)
+    worker.change(lambda adapted: adapted.unload("a"), "a").result(30)
     assert worker.adapters == {}
     assert_same(worker.sample(REQUEST).result(30), alone(model))
     with pytest.raises(ValueError, match="unloaded"):
@@ -148,10 +153,10 @@ def test_an_adapter_is_replaced_in_place_and_dropped(
 def test_new_weights_take_the_place_of_the_models_and_of_adapters(
     worker: ModelWorker, folders: list[str], tmp_path: Path
 ) -> None:
-    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+    load(worker, "a", folders[0])
     load_model(folders[1], device="cpu").save_pretrained(tmp_path)
     worker.sample(REQUEST).result(30)
-    worker.change(lambda kept: kept.reload(str(tmp_path)), None).result(30)
+    reload(worker, str(tmp_path))
     assert worker.adapters == {}
     assert_same(worker.sample(REQUEST).result(30), merged(folders[1]))
 
@@ -161,15 +166,15 @@ def test_what_cannot_be_loaded_is_refused_and_changes_nothing(
     worker: ModelWorker, folder: str, model: PreTrainedModel
 ) -> None:
     with pytest.raises(ValueError, match=f"No adapter found for '{folder}'"):
-        worker.change(lambda kept: kept.load("a", folder, in_place=False), "a").result(30)
+        load(worker, "a", folder)
     with pytest.raises(ValueError, match="cannot be loaded"):
-        worker.change(lambda kept: kept.reload(folder), None).result(30)
+        reload(worker, folder)
     assert_same(worker.sample(REQUEST).result(30), alone(model))
 
 
 def test_what_is_being_sampled_from_is_not_changed(worker: ModelWorker, folders: list[str]) -> None:
     long = worker.sample(GenerationRequest([5], 1000, temperature=3.0))
     with pytest.raises(ValueError, match="1 completions"):
-        worker.change(lambda kept: kept.reload(folders[0]), None).result(30)
-    worker.change(lambda kept: kept.load("a", folders[0], in_place=False), "a").result(30)
+        reload(worker, folders[0])
+    load(worker, "a", folders[0])
     assert not long.done(), "an adapter that nobody uses yet does not wait"

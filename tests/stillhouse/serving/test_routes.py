@@ -1,5 +1,4 @@
 import asyncio
-import json
 import time
 from typing import Any
 
@@ -21,7 +20,7 @@ USER: dict[str, Any] = {
 }
 LONG = {"model": "student", "prompt": [7] * 20, "max_tokens": 990, "ignore_eos": True}
 
-SHORT: dict[str, Any] = {"model": "student", "prompt": [7] * 20, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
+SHORT: Any = {"model": "student", "prompt": [7] * 20, "max_tokens": 200, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +126,7 @@ def test_echo_with_one_token_appends_it_to_all_lists(http: httpx.Client) -> None
     tokens = choice["logprobs"]["tokens"]
     assert tokens[:3] == ["token_id:30", "token_id:40", "token_id:50"]
     assert tokens[3] == f"token_id:{choice['token_ids'][0]}"
-    assert {len(choice["logprobs"][name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} == {
-        4
-    }
+    assert [len(choice["logprobs"][name]) for name in ("token_logprobs", "top_logprobs", "text_offset")] == [4, 4, 4]
     assert all(token in top for token, top in zip(tokens[1:], choice["logprobs"]["top_logprobs"][1:], strict=True))
 
 
@@ -214,16 +211,10 @@ def test_a_completion_request_that_makes_no_sense_is_a_400(http: httpx.Client, c
 
 
 def test_fields_set_to_nothing_and_unknown_fields_are_ignored(http: httpx.Client) -> None:
-    body = {
-        "model": "student",
-        "messages": [USER],
-        "max_tokens": 1,
-        "stop": None,
-        "user": "x",
-        "made_up": 3,
-        "stream": False,
-    }
-    assert http.post("/chat/completions", json=body).status_code == 200
+    body = {"model": "student", "messages": [USER], "max_tokens": 1}
+    ignored = {"stop": None, "user": "x", "made_up": 3, "stream": False}
+    answer = http.post("/chat/completions", json={**body, **ignored})
+    assert (answer.status_code, answer.json()["object"]) == (200, "chat.completion")
 
 
 def test_a_body_that_is_not_json_is_a_400(http: httpx.Client) -> None:
@@ -288,8 +279,3 @@ def test_text_parts_and_the_developer_role_are_understood(http: httpx.Client) ->
     assert ids([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]) == ids(
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ben has 12 eggs."}]
     )
-
-
-def test_answers_are_plain_json(http: httpx.Client) -> None:
-    body = {"model": "student", "messages": [USER], "max_tokens": 2}
-    assert json.loads(http.post("/chat/completions", json=body).content)["object"] == "chat.completion"

@@ -29,8 +29,7 @@ def test_frequencies_are_those_of_the_tempered_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_p", "kept"),
-    [(0.01, {1}), (0.39, {1}), (0.5, {1, 3}), (0.75, {1, 2, 3}), (1.0, {0, 1, 2, 3})],
+    ("top_p", "kept"), [(0.01, {1}), (0.39, {1}), (0.5, {1, 3}), (0.75, {1, 2, 3}), (1.0, {0, 1, 2, 3})]
 )
 def test_top_p_keeps_the_smallest_set_that_reaches_its_mass(top_p: float, kept: set[int]) -> None:
     assert set(picks([(i + 0.5) / 100 for i in range(100)], top_p=top_p)) == kept

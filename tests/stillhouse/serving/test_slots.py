@@ -9,9 +9,15 @@ def states(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows)[:, None, :, None]
 
 
-def test_new_states_go_behind_what_each_slot_holds_and_padding_goes_nowhere() -> None:
+def new_cache(num_slots: int = 1, num_columns: int = 4, *, longest: int | None = None) -> SlotCache:
     cache = SlotCache(1, torch.device("cpu"))
-    cache.reserve(2, 4)
+    cache.longest = longest
+    cache.reserve(num_slots, num_columns)
+    return cache
+
+
+def test_new_states_go_behind_what_each_slot_holds_and_padding_goes_nowhere() -> None:
+    cache = new_cache(2)
     cache.target_rows(0, [0, 0], [1, 3])
     cache.update(states([-1, -1, 1], [4, 5, 6]), states([-1, -1, 1], [4, 5, 6]), 0)
     cache.target_rows(0, [1, 3], [1, 1])
@@ -37,8 +43,7 @@ def test_growing_keeps_what_is_held() -> None:
 
 
 def test_a_forward_pass_may_touch_slots_from_the_middle_only() -> None:
-    cache = SlotCache(1, torch.device("cpu"))
-    cache.reserve(3, 2)
+    cache = new_cache(3, 2)
     cache.target_rows(0, [0, 0, 0], [1, 1, 1])
     cache.update(states([1], [2], [3]), states([1], [2], [3]), 0)
     cache.target_rows(1, [0, 1], [1, 1])
@@ -48,9 +53,7 @@ def test_a_forward_pass_may_touch_slots_from_the_middle_only() -> None:
 
 
 def test_buffers_grow_no_further_than_the_longest_sequence_needs() -> None:
-    cache = SlotCache(1, torch.device("cpu"))
-    cache.longest = 640
-    cache.reserve(1, 10)
+    cache = new_cache(1, 10, longest=640)
     assert cache.num_columns == 640
     cache.longest = 5000
     cache.reserve(1, 700)
@@ -61,9 +64,7 @@ def test_buffers_grow_no_further_than_the_longest_sequence_needs() -> None:
 
 
 def test_a_packed_row_writes_to_any_slots_and_sees_all_places() -> None:
-    cache = SlotCache(1, torch.device("cpu"))
-    cache.longest = 4
-    cache.reserve(2, 4)
+    cache = new_cache(2, longest=4)
     cache.target_all_slots(torch.tensor([0, 1, 6]))
     keys, values = cache.update(states([1, 2, 7]), states([1, 2, 7]), 0)
     assert keys[0, 0, :, 0].tolist() == [1, 2, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0]
@@ -72,8 +73,7 @@ def test_a_packed_row_writes_to_any_slots_and_sees_all_places() -> None:
 
 
 def test_states_are_kept_in_the_type_that_attention_computes_in() -> None:
-    cache = SlotCache(1, torch.device("cpu"))
-    cache.reserve(1, 4)
+    cache = new_cache()
     cache.target_rows(0, [0], [2])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         keys, values = cache.update(states([1, 2]), states([3, 4]).bfloat16(), 0)
