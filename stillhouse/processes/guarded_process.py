@@ -75,11 +75,7 @@ class GuardedProcess:
         return self._process.wait(timeout_s)
 
     def stop(self, grace_s: float | None = None) -> None:
-        """Ends the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted.
-
-        Args:
-            grace_s: seconds between the two; None takes the default of this process.
-        """
+        """Ends the child's group by SIGTERM, then SIGKILL after the grace period or when the wait is interrupted."""
         try:
             if self._process.poll() is None:
                 self._signal(signal.SIGTERM)
@@ -109,11 +105,7 @@ def start_isolated(
 ) -> GuardedProcess:
     """Starts a module that sees this process's import path, and no environment variables but PATH, LANG and `env`.
 
-    Args:
-        module: the module to run.
-        args: its arguments, which the file number of the connection follows.
-        env: its environment variables.
-        connection: the child's end of a socket pair; closed here.
+    The connection is the child's end of a socket pair, closed here; its file number follows the arguments.
 
     Raises:
         OSError: the process cannot be started.

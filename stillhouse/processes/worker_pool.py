@@ -32,11 +32,7 @@ class WorkerTimeout(WorkerFailed):
 
 
 class WorkerPool:
-    """Workers that run one module, started on demand, at most one per processor.
-
-    Args:
-        module: calls `serve_requests` when it is run.
-    """
+    """Workers that run one module, which calls `serve_requests`; started on demand, at most one per processor."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -120,9 +116,8 @@ class _Worker:
                 raise WorkerFailed(f"a worker process cannot be reached: {error}") from error
             if not chunk:
                 code = self._process.wait(_START_TIMEOUT_S)
-                raise WorkerFailed(
-                    f"a worker process ended {f'with code {code}' if code >= 0 else f'by signal {-code}'}"
-                )
+                end = f"with code {code}" if code >= 0 else f"by signal {-code}"
+                raise WorkerFailed(f"a worker process ended {end}")
             answer += chunk
         return json.loads(answer)
 
@@ -130,8 +125,7 @@ class _Worker:
 def serve_requests(handle: Callable[[JsonObject], Any]) -> None:
     """The main loop of a worker's module: answers requests until the process that started it closes the connection.
 
-    Args:
-        handle: returns something JSON can carry. What it prints is dropped; what it raises ends the worker.
+    `handle` returns something JSON can carry. What it prints is dropped; what it raises ends the worker.
     """
     # The parent's import path came this way; code run here must not see it.
     os.environ.pop("PYTHONPATH", None)

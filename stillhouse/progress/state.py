@@ -5,8 +5,8 @@ A stage calls `Progress.update`, rollouts call the more detailed `RolloutWatcher
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
 
 Fact = str | int | float
 
@@ -15,13 +15,9 @@ class Progress(Protocol):
     """Receives the state of one stage. Calls are cheap; a listener thins them out."""
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
-        """Reports that `done` of `total` items of `stage` are finished.
+        """Reports that `done` of `total` items (None: unknown) of `stage` are finished.
 
-        Args:
-            stage: name shown to a person, for instance `rollouts`.
-            done: items finished.
-            total: items in all; None when not known.
-            facts: details shown next to the bar, for instance `tokens_per_s=512.0`.
+        `facts` are details shown next to the bar, for instance `tokens_per_s=512.0`.
         """
 
 
@@ -46,17 +42,14 @@ class RolloutProgress:
     """Rollouts of `done` that were complete in the journal and cost nothing."""
     rows_per_s: float = 0.0
     tokens_per_s: float = 0.0
-    """Tokens sampled a second."""
     in_flight: int = 0
     """Requests in flight to the endpoint, including other collections of this process."""
     limit: int = 0
-    """Current limit of requests in flight."""
+    """Of requests in flight, learnt for the reason below."""
     limit_reason: str = ""
-    """Reason for the learnt limit, in words."""
     requests_per_minute: float | None = None
-    """Limit of requests a minute, learnt or set; None while nothing binds."""
     tokens_per_minute: float | None = None
-    """Limit of tokens a minute, learnt or set; None while nothing binds."""
+    """Limits, learnt or set; None while nothing binds."""
     num_rate_limited: int = 0
     """Requests refused with 429."""
     retries: Mapping[str, int] = field(default_factory=dict)
@@ -92,11 +85,7 @@ class NoProgress:
 
 
 class RecentRate:
-    """Rate of growth of a count over a recent window.
-
-    Args:
-        window_s: length of the window, at most the time since the start.
-    """
+    """Rate of growth of a count over a recent window, at most the time since the start."""
 
     def __init__(self, window_s: float = 30.0) -> None:
         self._window_s = window_s
@@ -112,45 +101,31 @@ class RecentRate:
         return (count - first) / (now - started) if now > started else 0.0
 
 
+_SUMMED: Final = ("done", "failed", "num_replayed", "rows_per_s", "tokens_per_s", "num_rate_limited")
+
+
 def add_up_rollouts(parts: Sequence[RolloutProgress], *, total: int | None, newest: RolloutProgress) -> RolloutProgress:
     """Sum of concurrent collections at the same endpoint.
 
     Counts, rates and money add up; money is unknown if it is unknown for one part. Limits and requests in flight belong
-    to the endpoint and are those of `newest`. Projections are scaled to all rollouts.
-
-    Args:
-        parts: at least one.
-        total: rollouts in all, including parts that have not started; None if unknown.
-        newest: the part updated last.
+    to the endpoint and are those of `newest`, the part updated last. Projections are scaled to all rollouts: `total`,
+    including parts that have not started.
     """
     retries: Counter[str] = Counter()
     for part in parts:
         retries.update(part.retries)
     known = [part.usd for part in parts if part.usd is not None]
-    return RolloutProgress(
-        done=sum(part.done for part in parts),
+    projected = None
+    projections = [(part.usd_projected, part.total) for part in parts if part.usd_projected is not None and part.total]
+    if projections and total is not None:
+        # Equal prices and prompts: errors of the parts are correlated, so the bounds of their intervals add up.
+        scale = total / sum(num_rollouts for _, num_rollouts in projections)
+        projected = UsdRange(*(sum(usd[end] for usd, _ in projections) * scale for end in range(3)))
+    return replace(
+        newest,
         total=total,
-        failed=sum(part.failed for part in parts),
-        num_replayed=sum(part.num_replayed for part in parts),
-        rows_per_s=sum(part.rows_per_s for part in parts),
-        tokens_per_s=sum(part.tokens_per_s for part in parts),
-        in_flight=newest.in_flight,
-        limit=newest.limit,
-        limit_reason=newest.limit_reason,
-        requests_per_minute=newest.requests_per_minute,
-        tokens_per_minute=newest.tokens_per_minute,
-        num_rate_limited=sum(part.num_rate_limited for part in parts),
+        **{name: sum(getattr(part, name) for part in parts) for name in _SUMMED},
         retries=dict(sorted(retries.items())),
         usd=sum(known) if len(known) == len(parts) else None,
-        usd_projected=_project(parts, total),
+        usd_projected=projected,
     )
-
-
-def _project(parts: Sequence[RolloutProgress], total: int | None) -> UsdRange | None:
-    projections = [(part.usd_projected, part.total) for part in parts if part.usd_projected is not None and part.total]
-    if not projections or total is None:
-        return None
-    # Equal prices and prompts: errors of the parts are correlated, so the bounds of their intervals add up.
-    scale = total / sum(num_rollouts for _, num_rollouts in projections)
-    low, mean, high = (sum(usd[end] for usd, _ in projections) * scale for end in range(3))
-    return UsdRange(low, mean, high)

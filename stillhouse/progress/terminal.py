@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from rich import box
@@ -49,14 +48,6 @@ class _Bars(Progress):
             yield Padding(details, (0, 0, 0, 2))
 
 
-def _details(state: RolloutProgress) -> Table:
-    names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
-    shown = Table.grid(names, texts, padding=(0, 1))
-    for name, text in lines_of(state):
-        shown.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
-    return shown
-
-
 class TerminalProgress:
     """A bar a stage on a terminal; plain lines, a few seconds apart, where output is piped."""
 
@@ -85,9 +76,7 @@ class TerminalProgress:
             self._starting = self._bars.add_task("starting", total=None, facts="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._end_start()
             self._bars.stop()
@@ -119,7 +108,11 @@ class TerminalProgress:
             self._bars.details.pop(stage, None)
             closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
         else:
-            self._bars.details[stage] = _details(state)
+            names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
+            details = Table.grid(names, texts, padding=(0, 1))
+            for name, text in lines:
+                details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
+            self._bars.details[stage] = details
         self._draw(stage, state.done, state.total, closing)
 
     def _end_start(self) -> None:

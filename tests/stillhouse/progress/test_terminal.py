@@ -1,6 +1,8 @@
 import io
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
@@ -9,14 +11,25 @@ from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.progress.terminal import TerminalProgress, show_warnings, table
 
 
-def _console(*, terminal: bool, width: int = 100) -> tuple[Console, io.StringIO]:
+def _console(*, terminal: bool = False, width: int = 100) -> tuple[Console, io.StringIO]:
     written = io.StringIO()
     return Console(file=written, force_terminal=terminal, width=width, color_system=None), written
 
 
-def test_piped_output_is_a_line_now_and_then_and_one_at_the_end() -> None:
-    console, written = _console(terminal=False)
+@contextmanager
+def _reports(*, terminal: bool = False, width: int = 100) -> Iterator[tuple[TerminalProgress, io.StringIO]]:
+    """Progress on a console, and what is written there."""
+    console, written = _console(terminal=terminal, width=width)
     with TerminalProgress(console) as progress:
+        yield progress, written
+
+
+def _screen(written: io.StringIO) -> list[str]:
+    return re.split("[\r\n]+", re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", written.getvalue()))
+
+
+def test_piped_output_is_a_line_now_and_then_and_one_at_the_end() -> None:
+    with _reports() as (progress, written):
         for done in range(1, 101):
             progress.update("rollouts", done, 100, tokens_per_s=12.3456, limit=8)
     lines = written.getvalue().splitlines()
@@ -24,67 +37,50 @@ def test_piped_output_is_a_line_now_and_then_and_one_at_the_end() -> None:
     assert lines[-1].endswith("12.3 tokens/s, limit 8")
 
 
-def test_each_stage_has_lines_of_its_own_and_an_unknown_total_is_said() -> None:
-    console, written = _console(terminal=False)
-    with TerminalProgress(console) as progress:
+def test_each_stage_has_lines_of_its_own_with_facts_as_they_are_and_an_unknown_total_is_said() -> None:
+    with _reports() as (progress, written):
         progress.update("sft", 0, None)
-        progress.update("on_policy", 1, 4)
-    assert [line.split() for line in written.getvalue().splitlines()] == [["sft", "0/?"], ["on_policy", "1/4"]]
-
-
-def test_a_fact_is_shown_as_it_is_and_not_read_as_markup() -> None:
-    console, written = _console(terminal=False)
-    with TerminalProgress(console) as progress:
-        progress.update("rollouts", 1, 1, reason="[bold]429[/]")
-    assert "[bold]429[/]" in written.getvalue()
+        progress.update("on_policy", 1, 4, reason="[bold]429[/]")
+    lines = [line.split() for line in written.getvalue().splitlines()]
+    assert lines == [["sft", "0/?"], ["on_policy", "1/4", "reason", "[bold]429[/]"]]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_shows_a_bar_with_its_count_whatever_its_width(width: int) -> None:
-    console, written = _console(terminal=True, width=width)
-    with TerminalProgress(console) as progress:
+    with _reports(terminal=True, width=width) as (progress, written):
         progress.update("rollouts", 3, 40, reason="growing: nothing refused yet and much more to say than fits here")
     assert "rollouts" in written.getvalue()
     assert "3/40" in written.getvalue()
 
 
 TRAINING = {"loss": 0.8123, "token_accuracy": 0.74, "learning_rate": 1e-4, "tokens_per_s": 12_345.0, "eta_s": 372.0}
-
-
-def _screen(written: io.StringIO) -> list[str]:
-    return re.split("[\r\n]+", re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", written.getvalue()))
+TRAINING_TEXT = "loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_training_says_below_its_bar_how_it_goes_and_when_it_is_done(width: int) -> None:
-    console, written = _console(terminal=True, width=width)
-    with TerminalProgress(console) as progress:
+def test_training_says_below_its_bar_how_it_goes(width: int) -> None:
+    with _reports(terminal=True, width=width) as (progress, written):
         progress.update("sft", 120, 600, **TRAINING)
     lines = _screen(written)
     assert any("sft" in line and "120/600" in line for line in lines)
-    told = "  loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
-    assert told in [line.rstrip() for line in lines]
+    assert f"  {TRAINING_TEXT}" in [line.rstrip() for line in lines]
     assert max(map(len, lines)) <= width
 
 
 def test_training_that_is_done_leaves_its_bar_with_its_headline() -> None:
-    console, written = _console(terminal=True, width=80)
-    with TerminalProgress(console) as progress:
+    with _reports(terminal=True, width=80) as (progress, written):
         progress.update("sft", 599, 600, **TRAINING)
         progress.update("sft", 600, 600, **TRAINING)
         written.truncate(0)
-    lines = [line for line in _screen(written) if line.strip("\0 ")]
-    assert len(lines) == 1
-    assert "600/600" in lines[0]
-    assert lines[0].rstrip().endswith("loss 0.812")
+    (line,) = [line for line in _screen(written) if line.strip("\0 ")]
+    assert "600/600" in line
+    assert line.rstrip().endswith("loss 0.812")
 
 
 def test_training_in_a_log_is_a_plain_line_with_the_same_facts() -> None:
-    console, written = _console(terminal=False)
-    with TerminalProgress(console) as progress:
+    with _reports() as (progress, written):
         progress.update("sft", 120, 600, **TRAINING)
-    told = "sft                120/600  loss 0.812, token accuracy 0.74, lr 1.0e-04, 12.3k tokens/s, 6 min left"
-    assert written.getvalue().splitlines() == [told]
+    assert written.getvalue().splitlines() == [f"sft                120/600  {TRAINING_TEXT}"]
 
 
 BUSY = RolloutProgress(
@@ -98,30 +94,23 @@ FACTS += ["2 transient", "$0.5000 spent", "$16.70 projected ($15.10 to $18.20)",
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_rollouts_under_way_say_all_a_person_asks_for_below_their_bar(width: int) -> None:
-    console, written = _console(terminal=True, width=width)
-    with TerminalProgress(console) as progress:
+    with _reports(terminal=True, width=width) as (progress, written):
         progress.update_rollouts("rollouts", BUSY)
-    shown = written.getvalue()
-    assert "12/400" in shown
-    assert [fact for fact in FACTS if fact not in shown] == []
-    plain = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", shown)
-    assert max(map(len, re.split("[\r\n]", plain))) <= width
+    assert [fact for fact in ("12/400", *FACTS) if fact not in written.getvalue()] == []
+    assert max(map(len, _screen(written))) <= width
 
 
 def test_rollouts_that_are_done_leave_their_bar_with_trouble_and_cost() -> None:
-    console, written = _console(terminal=True, width=120)
-    with TerminalProgress(console) as progress:
+    with _reports(terminal=True, width=120) as (progress, written):
         progress.update_rollouts("rollouts", BUSY)
         progress.update_rollouts("rollouts", RolloutProgress(done=400, total=400, failed=1, usd=16.5))
         written.truncate(0)
-    last = written.getvalue()
-    assert "1 failed, $16.50 spent" in last
-    assert "in flight" not in last
+    assert "1 failed, $16.50 spent" in written.getvalue()
+    assert "in flight" not in written.getvalue()
 
 
 def test_rollouts_in_a_log_are_plain_lines_with_the_same_facts_at_a_sane_rate() -> None:
-    console, written = _console(terminal=False)
-    with TerminalProgress(console) as progress:
+    with _reports() as (progress, written):
         for _ in range(100):
             progress.update_rollouts("rollouts", BUSY)
         for _ in range(2):
@@ -133,15 +122,14 @@ def test_rollouts_in_a_log_are_plain_lines_with_the_same_facts_at_a_sane_rate() 
 
 
 def test_a_stage_in_parts_that_came_to_an_end_and_went_on_says_so() -> None:
-    console, written = _console(terminal=False)
-    with TerminalProgress(console) as progress:
+    with _reports() as (progress, written):
         for done, total in ((10, 10), (10, 20), (20, 20)):
             progress.update_rollouts("rollouts", RolloutProgress(done=done, total=total))
     assert [line.split()[1] for line in written.getvalue().splitlines()] == ["10/10", "20/20"]
 
 
 def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
-    console, written = _console(terminal=False)
+    console, written = _console()
     logger = logging.getLogger("stillhouse.rollouts.collector")
     with show_warnings(console):
         for index in range(10):
@@ -159,8 +147,7 @@ def test_warnings_of_stillhouse_are_shown_the_first_few_of_each_kind() -> None:
 
 
 def test_a_terminal_shows_from_the_first_moment_that_something_is_under_way_until_a_stage_is() -> None:
-    console, written = _console(terminal=True, width=80)
-    with TerminalProgress(console) as progress:
+    with _reports(terminal=True, width=80) as (progress, written):
         assert "starting" in written.getvalue()
         progress.update("labels", 1, 2)
         written.truncate(0)
@@ -168,23 +155,29 @@ def test_a_terminal_shows_from_the_first_moment_that_something_is_under_way_unti
     assert "starting" not in written.getvalue()
 
 
-def test_a_column_that_holds_nothing_is_left_out() -> None:
-    console, written = _console(terminal=False)
-    console.print(table(["stage", "accuracy", "result"], [["rollouts", "", "5 done"], ["labels", "", ""]]))
-    head, _, *rows = (line.split() for line in written.getvalue().splitlines() if line.strip())
-    assert [head, *rows] == [["stage", "result"], ["rollouts", "5", "done"], ["labels"]]
+@pytest.mark.parametrize(
+    ("columns", "rows", "lines"),
+    [
+        (
+            ["stage", "accuracy", "result"],
+            [["rollouts", "", "5 done"], ["labels", "", ""]],
+            ["stage result", "rollouts 5 done", "labels"],
+        ),
+        (["stage", "result"], [["approval", "[/b] fine [sic]"]], ["stage result", "approval [/b] fine [sic]"]),
+    ],
+    ids=["an empty column is left out", "markup is text"],
+)
+def test_a_table_shows_what_is_in_it(columns: list[str], rows: list[list[str]], lines: list[str]) -> None:
+    console, written = _console()
+    console.print(table(columns, rows))
+    head, _, *body = (" ".join(line.split()) for line in written.getvalue().splitlines() if line.strip())
+    assert [head, *body] == lines
 
 
 def test_figures_stand_to_the_right_and_words_to_the_left() -> None:
-    console, written = _console(terminal=False)
+    console, written = _console()
     console.print(table(["stage", "tokens"], [["rollouts", "14,341"], ["sft", "9"], ["dataset", ""]]))
     lines = [line.strip() for line in written.getvalue().splitlines()]
     rollouts, sft = (next(line for line in lines if line.startswith(name)) for name in ("rollouts", "sft"))
     assert len(rollouts) == len(sft)
     assert sft.endswith(" 9")
-
-
-def test_a_table_shows_what_looks_like_markup_as_it_was_written() -> None:
-    console, written = _console(terminal=False)
-    console.print(table(("stage", "result"), [["approval", "[/b] fine [sic]"]]))
-    assert "[/b] fine [sic]" in written.getvalue()
