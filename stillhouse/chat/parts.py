@@ -42,8 +42,7 @@ def pieces_of(
     `before` is the rendered prompt of the message, `completion` what the template writes after it.
 
     Raises:
-        TemplateError: the template refuses the message without one of its parts, or then renders the prompt
-            differently, or the tokenizer is a slow one.
+        TemplateError: the template refuses the message without a part, or renders the prompt differently.
     """
     *context, message = messages
     variants: dict[Part, Message] = {}

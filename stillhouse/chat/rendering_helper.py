@@ -21,10 +21,9 @@ class _TooLong(Exception):
 def render_batch(request: JsonObject) -> JsonObject:
     """The texts of some prefixes of several conversations.
 
-    Args:
-        request: `templates`, Jinja sources; `variables`, what they see besides a conversation; and `conversations`,
-            each with the index of its `template`, its `messages` and `tools`, and its `prefixes`: pairs of a number of
-            messages and whether a generation prompt follows them.
+    A request has `templates`, Jinja sources; `variables`, what they see besides a conversation; and `conversations`,
+    each with the index of its `template`, its `messages` and `tools`, and its `prefixes`: pairs of a number of messages
+    and whether a generation prompt follows them.
 
     Returns:
         `limit`, the limit that was exceeded, or `conversations`: for each its `texts`, up to the first prefix that the

@@ -14,7 +14,7 @@ from stillhouse.chat.parse import MALFORMED_CALL, parse_completion
 from stillhouse.chat.rendering import TemplateError
 from stillhouse.chat.samples import Span, render_spans
 from stillhouse.chat.template import stop_token_ids
-from stillhouse.types import Message, ToolSchema
+from stillhouse.types import Message, ToolCall, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,15 +28,12 @@ _TOOL: Final[ToolSchema] = {
         "parameters": {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}},
     },
 }
+_CALL: Final[ToolCall] = {
+    "id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}
+}  # fmt: skip
 _PROBE: Final[list[Message]] = [
     {"role": "user", "content": "question"},
-    {
-        "role": "assistant",
-        "content": "text",
-        "tool_calls": [
-            {"id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}}
-        ],
-    },
+    {"role": "assistant", "content": "text", "tool_calls": [_CALL]},
 ]
 
 
@@ -58,12 +55,10 @@ class RoundTrip:
     def problem(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, samples: Sequence[Sequence[Span]]
     ) -> str | None:
-        """The first difference between the text and the messages, naming the message; None without one.
+        """The first difference between messages and their text (of `render_spans`), naming the message; None without.
 
         White space at the ends of content is not compared, since templates trim it, nor is reasoning, which they may
         leave out.
-
-        `samples` are the conversation as `render_spans` rendered it.
         """
         for index, text in _completions(samples):
             message = messages[index]

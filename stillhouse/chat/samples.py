@@ -1,10 +1,9 @@
 """A conversation as the samples that train every assistant message in the context it would be sampled in.
 
-The context of a message is the rendered prompt before it; its completion is what the template writes after that prompt.
-Both are found by rendering prefixes of the conversation, never by searching text for markers. A sample spans several
-assistant messages as long as the template leaves earlier text as it was. Where it renders history differently (Qwen3
-removes earlier reasoning, Mistral moves system prompt and tools to the last question) a new sample begins, in which the
-messages that earlier samples train are context only.
+Context and completion of a message are found by rendering prefixes of the conversation, never by searching text for
+markers. A sample spans several assistant messages as long as the template leaves earlier text as it was. Where it
+renders history differently (Qwen3 removes earlier reasoning, Mistral moves system prompt and tools to the last
+question) a new sample begins, in which the messages that earlier samples train are context only.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -175,13 +174,13 @@ def _span_mask(tokens: PlacedTokens, span: Span, special: Set[int], parts: Set[P
     end = end_of_turn(tokens.ids, special, span.message)
     supervised = [True] * end
     if parts != ALL_PARTS:
-        supervised = [_part_at(start, span.pieces) in parts for start in tokens.starts[:end]]
+        part_of_tokens = (
+            next((piece.part for piece in span.pieces if piece.start <= start < piece.end), "text")
+            for start in tokens.starts[:end]
+        )
+        supervised = [part in parts for part in part_of_tokens]
     ends: Part = "tool_calls" if any(piece.part == "tool_calls" for piece in span.pieces) else "text"
     return [*supervised, ends in parts, *[False] * (len(tokens.ids) - end - 1)]
-
-
-def _part_at(place: int, pieces: Sequence[Piece]) -> Part:
-    return next((piece.part for piece in pieces if piece.start <= place < piece.end), "text")
 
 
 def _tokenised_whole(

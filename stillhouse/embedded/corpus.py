@@ -69,14 +69,8 @@ def _encode(tokenizer: PreTrainedTokenizerFast, drafts: list[_Draft]) -> Iterato
         return_assistant_tokens_mask=True,
     )
     for ids, spans, draft in zip(encoded["input_ids"], encoded["assistant_masks"], drafts, strict=True):
-        yield Row(ids, _keep_turns(spans, draft.is_trained))
-
-
-def _keep_turns(spans: list[int], is_trained: list[bool]) -> list[int]:
-    mask: list[int] = []
-    turn = 0
-    for is_assistant, run in itertools.groupby(spans):
-        length = len(list(run))
-        mask.extend([int(bool(is_assistant) and is_trained[turn])] * length)
-        turn += is_assistant
-    return mask
+        mask: list[int] = []
+        is_trained = iter(draft.is_trained)
+        for is_assistant, run in itertools.groupby(spans):
+            mask.extend([int(bool(is_assistant) and next(is_trained))] * len(list(run)))
+        yield Row(ids, mask)

@@ -18,12 +18,7 @@ _PIECES: Final = r" ?\p{L}+|\p{N}|\n|[^\p{L}\p{N}\n]+"
 
 
 def train_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with `VOCAB_SIZE` entries at most, learnt from rendered conversations.
-
-    Args:
-        texts: conversations as rendered by `chat_template`; special tokens in them are kept whole.
-        chat_template: Jinja source stored with the tokenizer.
-    """
+    """A tokenizer with `VOCAB_SIZE` entries at most, learnt from conversations as `chat_template` renders them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

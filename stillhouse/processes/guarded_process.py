@@ -3,7 +3,7 @@
 The child leads a session of its own, so that its whole process group can be signalled at once. It holds the reading end
 of a pipe whose writing end only the parent has: however the parent dies, the pipe closes and a thread of the child ends
 the group. `python -m stillhouse.processes.guarded_process MODULE ARGS` starts that thread before it runs the module,
-whose imports may take seconds. This needs no signal from the kernel and no thread of the parent to stay alive.
+whose imports may take seconds.
 """
 
 import os

@@ -83,48 +83,44 @@ class TerminalProgress:
 
     def update(self, stage: str, done: int, total: int | None, **facts: Fact) -> None:
         """See `stillhouse.progress.state.Progress`."""
-        if not self._console.is_terminal:
-            if self._is_due(stage, done, total):
-                self._write(f"{stage:<18} {done}/{'?' if total is None else total}  {facts_text(facts)}")
-            return
-        closing = ""
-        if done == total:
-            self._bars.details.pop(stage, None)
-            closing = facts_text(dict(list(facts.items())[:1]))
-        elif facts:
-            self._bars.details[stage] = Text(facts_text(facts), style="dim", no_wrap=True, overflow="ellipsis")
-        self._draw(stage, done, total, closing)
+        text = facts_text(facts)
+        details = Text(text, style="dim", no_wrap=True, overflow="ellipsis") if facts else None
+        headline = facts_text(dict(list(facts.items())[:1]))
+        self._show(stage, done, total, f"{done}/{'?' if total is None else total}  {text}", details, headline)
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `stillhouse.progress.state.RolloutWatcher`."""
         lines = lines_of(state)
+        names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
+        details = Table.grid(names, texts, padding=(0, 1))
+        for name, text in lines:
+            details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
+        line = f"{counted(state)}  {'; '.join(f'{name} {text}' for name, text in lines)}"
+        closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
+        self._show(stage, state.done, state.total, line, details, closing)
+
+    def _show(
+        self, stage: str, done: int, total: int | None, line: str, details: RenderableType | None, closing: str
+    ) -> None:
+        """Writes a line, or draws the bar with details below it; `closing` stands behind the bar once all is done."""
         if not self._console.is_terminal:
-            if self._is_due(stage, state.done, state.total):
-                facts = "; ".join(f"{name} {text}" for name, text in lines)
-                self._write(f"{stage:<18} {counted(state)}  {facts}")
+            if self._is_due(stage, done, total):
+                self._console.print(f"{stage:<18} {line}", highlight=False, markup=False, soft_wrap=True)
             return
-        closing = ""
-        if state.done == state.total:
+        if done == total:
             self._bars.details.pop(stage, None)
-            closing = ", ".join(text for name, text in lines if name in _CLOSING and text != "none")
-        else:
-            names, texts = Column(no_wrap=True, style="dim", min_width=7), Column(no_wrap=True, overflow="ellipsis")
-            details = Table.grid(names, texts, padding=(0, 1))
-            for name, text in lines:
-                details.add_row(name, Text(text, style="dim" if text == "none" else _STYLES.get(name, "")))
+        elif details is not None:
             self._bars.details[stage] = details
-        self._draw(stage, state.done, state.total, closing)
+        self._end_start()
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts="")
+        facts = closing if done == total else ""
+        self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
 
     def _end_start(self) -> None:
         if self._starting is not None:
             self._bars.remove_task(self._starting)
             self._starting = None
-
-    def _draw(self, stage: str, done: int, total: int | None, facts: str) -> None:
-        self._end_start()
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, completed=done, total=total, facts=facts)
-        self._bars.update(self._tasks[stage], completed=done, total=total, facts=facts)
 
     def _is_due(self, stage: str, done: int, total: int | None) -> bool:
         """True every few seconds and once at each end; a stage in parts may reach several ends."""
@@ -137,9 +133,6 @@ class TerminalProgress:
         if due:
             self._written[stage] = now
         return due
-
-    def _write(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class _WarningLines(logging.Handler):

@@ -1,26 +1,18 @@
 """Progress in words, equal on a terminal, in a log and on the flow run's page."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from stillhouse.progress.state import Fact, RolloutProgress
 
 
-class StatusLine(NamedTuple):
-    """A labelled line."""
-
-    name: str
-    text: str
-
-
-def lines_of(state: RolloutProgress) -> list[StatusLine]:
-    """Speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
+def lines_of(state: RolloutProgress) -> list[tuple[str, str]]:
+    """Labels and texts of speed, limit and its reason, trouble, cost; all but the reason fit 80 columns."""
     return [
-        StatusLine("speed", ", ".join(_speed(state))),
-        StatusLine("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
-        StatusLine("reason", state.limit_reason or "nothing refused yet"),
-        StatusLine("trouble", ", ".join(_trouble(state)) or "none"),
-        StatusLine("cost", _cost(state)),
+        ("speed", ", ".join(_speed(state))),
+        ("limit", ", ".join(_limit(state)) if state.limit else "nobody asked yet"),
+        ("reason", state.limit_reason or "nothing refused yet"),
+        ("trouble", ", ".join(_trouble(state)) or "none"),
+        ("cost", _cost(state)),
     ]
 
 

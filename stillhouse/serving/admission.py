@@ -37,10 +37,7 @@ class ClientGone(Exception):
 class AdmissionController:
     """Limits and counts the requests to one worker; runs on the server's event loop.
 
-    Args:
-        worker: runs the requests.
-        max_batch: sequences that run at once.
-        max_pending: sequences that may wait beyond those; more are refused with 429.
+    `max_batch` sequences run at once and `max_pending` may wait; more are refused with 429.
     """
 
     def __init__(self, worker: ModelWorker, *, max_batch: int, max_pending: int) -> None:
@@ -74,11 +71,7 @@ class AdmissionController:
             self._mean_latency_s += 0.1 * (time.monotonic() - start - self._mean_latency_s)
 
     async def wait_all(self, request: Request, futures: Sequence["Future[T]"]) -> list[T]:
-        """Results of the worker's futures, in order.
-
-        Raises:
-            ClientGone: the client disconnected first; unfinished completions are abandoned.
-        """
+        """Results of the worker's futures, in order. Abandons them and raises ClientGone if the client leaves."""
         results = asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
         disconnect: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
         awaited: set[asyncio.Future[Any]] = {results, disconnect}

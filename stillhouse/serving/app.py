@@ -31,12 +31,8 @@ def create_app(
 ) -> FastAPI:
     """The application.
 
-    Args:
-        model: the model behind the routes.
-        admission: admits requests to its worker.
-        api_key: key that clients must send; None asks for none.
-        names: host names of the server besides IP addresses and `localhost`; requests to others are refused.
-        allow_updates: lets clients load adapters and weights.
+    Clients must send the `api_key`, if there is one. `names` are host names of the server besides IP addresses and
+    `localhost`; requests to others are refused. With `allow_updates` clients may load adapters and weights.
     """
     # The pages /docs and /redoc load scripts from the web; this server must work offline.
     app = FastAPI(title="stillhouse", docs_url=None, redoc_url=None, openapi_url=None)

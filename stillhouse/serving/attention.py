@@ -1,15 +1,12 @@
 """Attention to slots: the token at position p of a slot sees that slot's columns up to p.
 
 It is registered as transformers' `sdpa`, which it extends: a pass without slots gets plain `sdpa`, so that one model
-may be trained, scored and sampled from, also by several threads. Training extends it in turn.
+may be trained, scored and sampled from, also by several threads. Slots are attended to with masks or, on CUDA, by a
+variable-length kernel, which reads each slot as far as it is filled. With a mask, `sdpa` would repeat keys and values
+for every query head (its fused CUDA kernel serves grouped heads only without one) and read every column.
 
-Slots are attended to with masks or, on CUDA, by a variable-length kernel. For the kernel all tokens of a pass form one
-packed row, and each slot is read as far as it is filled: no mask, no padding, no repeated heads. A mask of
-[B, 1, S, columns] would make `sdpa` repeat keys and values for every query head (its fused CUDA kernel serves grouped
-heads only without a mask) and read every column that any row needs.
-
-Dimensions: B rows, S tokens of each, T tokens of all rows or columns, H heads, G key/value heads, D width of a head,
-P places of all slots.
+Dimensions: B rows, S tokens of each, T tokens of all rows (a packed row) or columns, H heads, G key/value heads,
+D width of a head, P places of all slots.
 """
 
 import logging

@@ -1,14 +1,11 @@
 """Continuous batching over a plain transformers forward pass.
 
-A synchronous state machine: `submit` queues requests; `step` advances each running request by one token, admits
-waiting ones and returns the finished ones. Randomness comes from the requests' seeds alone and nothing depends on time,
-so equal calls give equal bits on a CPU.
-
+Randomness comes from the requests' seeds alone and nothing depends on time, so equal calls give equal bits on a CPU.
 On CUDA, where passes are recorded, the host reads the tokens of a pass after launching the next one, so that the device
 never waits. A row that ends with a stop token is then decoded once more in vain.
 
 Profiled on one CPU thread with 64 rows of 100 prompt tokens, 64 sampled each. Embedded student (0.14 M parameters):
-attention takes 40 % of a step, linear layers 18 %, the rest is dispatch of many small operations. Hidden size 512:
+attention takes 40 % of a step, linear layers 18 %, dispatch of many small operations the rest; with hidden size 512,
 linear layers take 67 %, attention 20 %. `benchmarks/decoding.py` measures it beside `model.generate`.
 """
 
@@ -39,24 +36,17 @@ class Generator:
     conversation) is prefilled from there on, and requests with equal prompts share a prefill. Weights must not change
     while requests are unfinished. If some are trainable they may change in between, so nothing is kept then.
 
-    Args:
-        model: in evaluation mode.
-        max_batch: requests that run at once.
-        recorder: records decode passes to be replayed; None records them on CUDA only.
-        kernel: attends to slots; None takes `kernel_for(model)`, or masks if there is none.
+    Without a `recorder`, passes are recorded on CUDA only. Without a `kernel`, `kernel_for(model)` attends to slots, or
+    masks if there is none.
 
     Raises:
         ValueError: the model's attention cannot be served from slots (see `slot_masks`).
     """
 
     def __init__(
-        self,
-        model: "PreTrainedModel",
-        *,
-        max_batch: int = 64,
-        recorder: Recorder | None = None,
-        kernel: Kernel | None = None,
-    ) -> None:
+        self, model: "PreTrainedModel", *, max_batch: int = 64,
+        recorder: Recorder | None = None, kernel: Kernel | None = None,
+    ) -> None:  # fmt: skip
         self.context_length: int = model.config.get_text_config().max_position_embeddings
         """Most tokens of prompt and completion together."""
         self._model = model
@@ -128,8 +118,7 @@ class Generator:
             self._launched.append((list(self._rows), HostPicks(picks_2B)))
         if self._passes.is_recorded:
             finished = self._read(num_unread)
-        admitted = self._admit()
-        if admitted:
+        if admitted := self._admit():
             first_slot = len(self._rows)
             logits = self._prefill(admitted)
             rows = self._rows[first_slot:]
@@ -140,11 +129,7 @@ class Generator:
         return finished
 
     def run(self, requests: Iterable[GenerationRequest]) -> list[Generation]:
-        """Samples all requests and returns their generations in order.
-
-        Raises:
-            RuntimeError: earlier requests are still running.
-        """
+        """Samples all requests, with none still running, and returns their generations in order."""
         if self.num_active:
             raise RuntimeError(f"{self.num_active} submitted requests are unfinished; step() them to their end first")
         handles = [self.submit(request) for request in requests]

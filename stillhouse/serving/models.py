@@ -63,7 +63,10 @@ def load_model(
 
 
 class AdaptedModel:
-    """Switches one model between its own weights and its adapters; used by one thread."""
+    """Switches one model between its own weights and its adapters; used by one thread.
+
+    Methods raise ValueError for what is missing, does not fit or has a name that is taken, and then change nothing.
+    """
 
     def __init__(self, model: "PreTrainedModel") -> None:
         self.model = model
@@ -75,11 +78,7 @@ class AdaptedModel:
         self._num_loaded = 0
 
     def load(self, name: str, folder: str, *, in_place: bool) -> None:
-        """Adds the adapter that peft saved in `folder`, or replaces the one of this name.
-
-        Raises:
-            ValueError: the adapter is missing or does not fit, or the name is taken.
-        """
+        """Adds the adapter that peft saved in `folder`, or replaces the one of this name."""
         from peft import PeftModel
 
         if name in self._keys and not in_place:
@@ -106,11 +105,7 @@ class AdaptedModel:
         self.folders = {**self.folders, name: folder}
 
     def unload(self, name: str) -> None:
-        """Drops an adapter.
-
-        Raises:
-            ValueError: there is none of this name.
-        """
+        """Drops an adapter."""
         if name not in self._keys:
             raise ValueError(f"The lora adapter '{name}' cannot be found.")
         self.folders = {other: folder for other, folder in self.folders.items() if other != name}
@@ -121,11 +116,7 @@ class AdaptedModel:
             self._wrapper.delete_adapter(self._keys.pop(name))
 
     def reload(self, folder: str) -> None:
-        """Replaces the model's weights by those of a folder.
-
-        Raises:
-            ValueError: the weights are missing or have other shapes.
-        """
+        """Replaces the model's weights by those of a folder."""
         if not (Path(folder) / "config.json").is_file():
             raise ValueError(f"weights in '{folder}' cannot be loaded: there is no config.json")
         try:

@@ -4,7 +4,7 @@ Unknown fields are ignored, as by other servers. Known but unsupported fields th
 an ignored `stop` or `response_format` would give a wrong answer.
 """
 
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -38,6 +38,20 @@ def invalid_value(message: str, param: str | None) -> ApiError:
 
 
 class _SamplingRequest(BaseModel):
+    _neutral: ClassVar[dict[str, list[Any]]] = {
+        "stream": [False],
+        "stop": [[]],
+        "logit_bias": [{}],
+        "presence_penalty": [0],
+        "frequency_penalty": [0],
+        "top_k": [0, -1],
+        "min_p": [0],
+        "repetition_penalty": [1],
+        "best_of": [1],
+        "suffix": [""],
+    }
+    """Unsupported fields with their accepted, neutral values."""
+
     model: str
     temperature: Temperature = 1.0
     top_p: Probability = 1.0
@@ -56,30 +70,21 @@ class _SamplingRequest(BaseModel):
     def _refuse_unsupported(cls, data: Any) -> Any:
         if isinstance(data, dict):
             data = {key: value for key, value in data.items() if value is not None}
-            for field, neutral in cls._neutral_values().items():
+            for field, neutral in cls._neutral.items():
                 if field in data and data[field] not in neutral:
                     raise ValueError(f"{field}={data[field]!r} is not supported by this server; leave {field!r} out")
         return data
 
-    @classmethod
-    def _neutral_values(cls) -> dict[str, list[Any]]:
-        """Unsupported fields with their accepted, neutral values."""
-        return {
-            "stream": [False],
-            "stop": [[]],
-            "logit_bias": [{}],
-            "presence_penalty": [0],
-            "frequency_penalty": [0],
-            "top_k": [0, -1],
-            "min_p": [0],
-            "repetition_penalty": [1],
-            "best_of": [1],
-            "suffix": [""],
-        }
-
 
 class ChatRequest(_SamplingRequest):
     """Body of POST /v1/chat/completions."""
+
+    _neutral: ClassVar[dict[str, list[Any]]] = {
+        **_SamplingRequest._neutral,
+        "response_format": [{"type": "text"}],
+        "prompt_logprobs": [],
+        "echo": [False],
+    }
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[dict[str, Any]] = []
@@ -91,21 +96,8 @@ class ChatRequest(_SamplingRequest):
     logprobs: bool = False
     top_logprobs: Count = 0
 
-    @classmethod
-    def _neutral_values(cls) -> dict[str, list[Any]]:
-        return {
-            **super()._neutral_values(),
-            "response_format": [{"type": "text"}],
-            "prompt_logprobs": [],
-            "echo": [False],
-        }
-
     def conversation(self) -> list[Message]:
-        """Messages with text parts joined and role `developer` replaced by `system`.
-
-        Raises:
-            ApiError: unsupported role or content part.
-        """
+        """Messages with text parts joined and role `developer` replaced by `system`; ApiError for other content."""
         return [_message(index, message) for index, message in enumerate(self.messages)]
 
     def offered_tools(self) -> list[ToolSchema]:

@@ -209,13 +209,11 @@ class Routes:
     def _check_room(self, prompt_ids: list[int], num_new: int) -> None:
         context = self._model.context_length
         if len(prompt_ids) + num_new > context:
-            raise ApiError(
-                400,
+            problem = (
                 f"This model's maximum context length is {context} tokens, but the prompt has {len(prompt_ids)} tokens "
-                f"and at least {num_new} must follow; shorten the messages",
-                code="context_length_exceeded",
-                param="messages",
+                f"and at least {num_new} must follow; shorten the messages"
             )
+            raise ApiError(400, problem, code="context_length_exceeded", param="messages")
 
 
 class UpdateRoutes:

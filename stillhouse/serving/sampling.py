@@ -137,11 +137,7 @@ class HostPicks:
             self._copied.record()
 
     def read(self) -> tuple[list[int], list[float]]:
-        """Tokens and log-probabilities of the rows; waits for the device.
-
-        Raises:
-            FloatingPointError: the model's logits are NaN.
-        """
+        """Tokens and log-probabilities of the rows; waits for the device. Raises FloatingPointError for NaN."""
         if self._copied is not None:
             self._copied.synchronize()
         tokens, logprobs = self._picks.tolist()

@@ -40,7 +40,6 @@ class LogitScaling(NamedTuple):
 
 
 UNSCALED: Final = LogitScaling()
-"""Identity."""
 
 
 class RankedToken(NamedTuple):

@@ -46,7 +46,9 @@ def serve(
         EndpointError: the address cannot be listened on.
     """
     # Cheap checks first: importing torch takes seconds.
-    api_key = _api_key(api_key_env)
+    api_key = None if api_key_env is None else os.environ.get(api_key_env)
+    if api_key_env is not None and not api_key:
+        raise ConfigError(f"environment variable {api_key_env!r}, which should hold the API key, is not set or empty")
     path = resolve_model(model)
     listener = _listen(host, port)
     from transformers.utils import logging
@@ -108,22 +110,8 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        listener.close()
         problem = f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for a free one"
         raise EndpointError(problem) from error
-    return listener
-
-
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable)
-    if not key:
-        raise ConfigError(f"environment variable {variable!r}, which should hold the API key, is not set or empty")
-    return key

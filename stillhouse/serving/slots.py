@@ -1,12 +1,9 @@
 """A key/value cache whose rows ("slots") are filled, extended and moved independently.
 
-Position p of a slot's sequence lies at column p of its row, for every row, so a batch of sequences of any lengths needs
-no padding in the cache, a decode step writes one column a row, and a finished sequence frees its row without the others
-being copied. transformers' own DynamicCache copies all keys and values at every step and has to be re-padded whenever a
-sequence joins or leaves.
-
-Shapes: K/V buffers are [slots + 1, columns, heads, head_dim], where the last slot is written and never read; what a
-layer hands to attention is [batch, heads, columns, head_dim], a view.
+Position p of a slot's sequence lies at column p of its row, so that sequences of any lengths need no padding, a decode
+step writes one column a row, and a finished sequence frees its row without the others being copied. (transformers'
+DynamicCache copies all keys and values at every step.) Buffers are [slots + 1, columns, heads, head_dim], of which the
+last slot is written and never read; a layer hands attention a view [batch, heads, columns, head_dim].
 """
 
 from collections.abc import Sequence
@@ -103,11 +100,7 @@ class SlotCache(Cache):
         return self.num_slots * self.num_columns
 
     def reserve(self, num_slots: int, num_columns: int) -> bool:
-        """Grows to at least so many slots and columns; columns double up to `longest`.
-
-        Returns:
-            Whether the buffers were reallocated.
-        """
+        """Grows to at least so many slots and columns; columns double up to `longest`. Returns whether it did."""
         if num_slots <= self.num_slots and num_columns <= self.num_columns:
             return False
         if num_columns > self.num_columns:
@@ -149,8 +142,7 @@ class SlotCache(Cache):
     def target_all_slots(self, targets: torch.Tensor) -> None:
         """Sets where the next forward pass writes one packed row whose tokens belong to any slots.
 
-        Args:
-            targets: [tokens], slot * `num_columns` + position; read during the pass.
+        `targets` [tokens] are slot * `num_columns` + position; they are read during the pass.
         """
         self.first_slot, self.columns_in_use, self.shows_all_slots = 0, self.num_columns, True
         self.source, self.target = None, targets

@@ -54,7 +54,7 @@ class _Change(_Work):
 
 
 class ModelWorker:
-    """Owns a model and the thread that runs it, from `start` to `stop`."""
+    """Owns a model and the thread that runs it, from `start` to `stop`; then work is refused with WorkerStopped."""
 
     def __init__(self, model: "PreTrainedModel", *, max_batch: int = 64) -> None:
         self._model = AdaptedModel(model)
@@ -90,11 +90,7 @@ class ModelWorker:
         self._thread.join(timeout_s)
 
     def sample(self, request: GenerationRequest, adapter: str | None = None) -> "Future[Generation]":
-        """Queues a completion by the model or one of its adapters.
-
-        Raises:
-            WorkerStopped: the worker was stopped; so do `score` and `change`.
-        """
+        """Queues a completion by the model or one of its adapters."""
         return self._put(_Sample(adapter, request))
 
     def score(
@@ -148,7 +144,9 @@ class ModelWorker:
                 _fail((score.future for score in scores), WorkerStopped(_STOPPED))
                 return
             if isinstance(work, Future):
-                self._cancel(work)
+                for adapter, handle in [key for key, running in self._running.items() if running is work]:
+                    self._generators[adapter].cancel(handle)
+                    del self._running[adapter, handle]
             elif not work.future.set_running_or_notify_cancel():
                 continue  # cancelled by its caller
             elif isinstance(work, _Change):
@@ -187,13 +185,6 @@ class ModelWorker:
             self._running[work.adapter, generator.submit(work.request)] = work.future
         except ValueError as error:
             work.future.set_exception(error)
-
-    def _cancel(self, future: "Future[Any]") -> None:
-        for (adapter, handle), running in self._running.items():
-            if running is future:
-                self._generators[adapter].cancel(handle)
-                del self._running[adapter, handle]
-                return
 
     def _step(self, adapter: str | None, generator: Generator) -> None:
         try:

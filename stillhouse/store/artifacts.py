@@ -156,11 +156,7 @@ def artifact_in(folder: Path) -> Artifact | None:
 
 
 def require_whole(folder: Path) -> None:
-    """Checks that an artifact's folder is intact; folders without a manifest pass.
-
-    Raises:
-        StoreError: it is an artifact whose files are gone or altered.
-    """
+    """Raises StoreError for an artifact whose files are gone or altered; folders without a manifest pass."""
     if (folder / MANIFEST).exists() and (problem := damage(folder)) is not None:
         raise StoreError(
             f"{problem}: the artifact is damaged and is not used. Run the command again that made it: the stage is "

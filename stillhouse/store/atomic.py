@@ -12,7 +12,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,52 +20,35 @@ from stillhouse.errors import StoreError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replaces `path` by `data`; a reader sees the old bytes or the new ones.
-
-    Raises:
-        StoreError: no space, no permission, or the folder cannot be made.
-    """
+    """Replaces `path` by `data`; a reader sees the old bytes or the new ones. Raises as `replaced_atomically`."""
     with replaced_atomically(path) as work:
         work.write_bytes(data)
 
 
-@contextmanager
-def replaced_atomically(path: Path) -> Iterator[Path]:
+def replaced_atomically(path: Path) -> AbstractContextManager[Path]:
     """Yields a temporary file beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
 
     Raises:
-        StoreError: as `write_atomic`, also for an OSError inside the block.
+        StoreError: no space, no permission, the folder cannot be made, or any other OSError inside the block.
     """
+    return _replaced(path, Path.touch)
+
+
+def replaced_folder(path: Path) -> AbstractContextManager[Path]:
+    """As `replaced_atomically` for a folder: a reader finds the old or the new one complete, also after a crash."""
+    return _replaced(path, Path.mkdir)
+
+
+@contextmanager
+def _replaced(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     # A name like `.` has no siblings.
     path = path.absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary(path, Path.touch) as work:
+        with temporary(path, make) as work:
             yield work
-            sync(work)
-            work.replace(path)
-            sync(path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-@contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `path`; it replaces `path` if the block succeeds and is removed otherwise.
-
-    A reader finds the complete old or the complete new folder, also after a crash.
-
-    Raises:
-        StoreError: no space, no permission, or `path` is a file; also for an OSError inside the block.
-    """
-    path = path.absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary(path, Path.mkdir) as work:
-            yield work
-            for child in work.rglob("*"):
-                sync(child)
-            sync(work)
+            for changed in (*work.rglob("*"), work):
+                sync(changed)
             _put(work, path)
             sync(path.parent)
     except OSError as error:
@@ -130,27 +113,24 @@ def temporary(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
                     _remove(leftover)
                 finally:
                     os.close(leftover_lock)
-    work, lock = _claim(path, make)
+    while True:
+        work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        make(work)
+        try:
+            lock: int | None = _lock(work)
+        except (BlockingIOError, FileNotFoundError):
+            # Another writer mistook it for a leftover before it was locked.
+            continue
+        except OSError:
+            # The file system has no locks: leftovers stay.
+            lock = None
+        break
     try:
         yield work
     finally:
         _remove(work)
         if lock is not None:
             os.close(lock)
-
-
-def _claim(path: Path, make: Callable[[Path], None]) -> tuple[Path, int | None]:
-    while True:
-        work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        make(work)
-        try:
-            return work, _lock(work)
-        except (BlockingIOError, FileNotFoundError):
-            # Another writer mistook it for a leftover before it was locked.
-            continue
-        except OSError:
-            # The file system has no locks: leftovers stay.
-            return work, None
 
 
 def _lock(path: Path) -> int:
@@ -179,11 +159,7 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Atomically exchanges the names of two files or folders by renameat2(2), which Python lacks.
-
-    Raises:
-        OSError: one is missing, or the system or file system does not support it.
-    """
+    """Atomically exchanges the names of two files or folders by renameat2(2); OSError where that is not supported."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError as error:

@@ -24,11 +24,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
 
 
 def read_jsonl(path: Path) -> Iterator[JsonObject]:
-    """Yields the JSON objects of a JSON lines file.
-
-    Raises:
-        InputError: a line is not a JSON object; the message names file and line.
-    """
+    """Yields the objects of a JSON lines file; raises InputError, which names file and line, if one is none."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:

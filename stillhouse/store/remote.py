@@ -1,11 +1,9 @@
 """Object storage by its fsspec URL, such as `s3://BUCKET/PREFIX`, and the artifacts that machines share there.
 
-Access is decided by the variables that the storage's own tools know (AWS_ACCESS_KEY_ID and the like, AWS_ENDPOINT_URL
-for a server that is not Amazon's), never by a config. Transient failures are retried by the storage's client.
-
-An artifact lies at `artifacts/<stage>/<key>-<fingerprint>/`, a prefix that never holds anything else, so that no
-machine replaces what another one reads. Files are uploaded first, the manifest last; without it there is no artifact. A
-download is compared byte by byte with the manifest, whose fingerprint the stage's result names.
+Access is decided by the variables that the storage's own tools know (AWS_ACCESS_KEY_ID and the like), never by a
+config. An artifact lies at `artifacts/<stage>/<key>-<fingerprint>/`, a prefix that never holds anything else, so that
+no machine replaces what another one reads. The manifest is uploaded last; without it there is no artifact. A download
+is compared byte by byte with the manifest, whose fingerprint the stage's result names.
 """
 
 import errno
@@ -29,13 +27,10 @@ _MAX_PARALLEL: Final = 8
 
 
 class RemoteFolder:
-    """Objects below one URL by their relative names; connects at first use.
+    """Objects below one URL by their relative names, written atomically; connects at first use.
 
-    Objects are written atomically. Every method raises:
-
-    Raises:
-        ConfigError: no installed package knows the URL's protocol.
-        StoreError: the storage cannot be reached, or refuses.
+    Every method raises ConfigError if no installed package knows the URL's protocol, and StoreError if the storage
+    cannot be reached, or refuses. Its client retries transient failures.
     """
 
     def __init__(self, url: str) -> None:
@@ -103,11 +98,7 @@ class RemoteFolder:
 
 @cache
 def filesystem(protocol: str) -> Any:
-    """The client for URLs that start with `protocol`, one for the process.
-
-    Raises:
-        ConfigError: no installed package knows it.
-    """
+    """The client for URLs that start with `protocol`, one for the process; raises ConfigError if none knows it."""
     import fsspec
 
     try:

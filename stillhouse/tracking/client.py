@@ -37,14 +37,9 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOISY_LOGGERS = ("mlflow", "alembic")
 
 
-class _NotMlflow(logging.Filter):
+def _is_not_of_mlflow(record: logging.LogRecord) -> bool:
     """Drops urllib3's warning of each retry of an MLflow request; the fallback warns once for all of them."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "/mlflow" not in record.getMessage()
-
-
-_not_mlflow = _NotMlflow()
+    return "/mlflow" not in record.getMessage()
 
 
 def default_uri(store_root: Path) -> str:
@@ -64,11 +59,7 @@ def _sqlite_file(uri: str) -> Path | None:
 
 @cache
 def connect(uri: str) -> Any:
-    """An `MlflowClient` for `uri`, shared by the process; a fresh database gets its tables.
-
-    Raises:
-        TrackingError: the database cannot be opened.
-    """
+    """An `MlflowClient` for `uri`, shared by the process, or TrackingError; a fresh database gets its tables."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -76,7 +67,7 @@ def connect(uri: str) -> Any:
     # If MLflow was imported before, its loggers are configured already.
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(os.environ["MLFLOW_LOGGING_LEVEL"])
-    logging.getLogger("urllib3.connectionpool").addFilter(_not_mlflow)
+    logging.getLogger("urllib3.connectionpool").addFilter(_is_not_of_mlflow)
     if not is_database(uri):
         return MlflowClient(uri)
     _check_database(uri)

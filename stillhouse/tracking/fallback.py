@@ -56,11 +56,7 @@ def outage_of(uri: str) -> Outage:
 class Fallback:
     """Calls MLflow; appends the record to a file of JSON lines if a call fails.
 
-    Args:
-        path: the file; many processes may append to it.
-        uri: the tracking URI, for messages.
-        outage: state shared by all runs at this URI.
-        clock: seconds since the epoch, written on each line.
+    Many processes may append to the file. The outage's state is shared by all runs at the URI.
     """
 
     def __init__(self, path: Path, uri: str, outage: Outage, clock: Callable[[], float] = time.time) -> None:

@@ -25,11 +25,7 @@ class MetricPoint(NamedTuple):
 
 
 class MetricWriter:
-    """A thread that collects metric points and writes them in batches.
-
-    Args:
-        write: takes up to `MAX_BATCH` points, in the order they were put; must not raise.
-    """
+    """A thread that collects metric points for `write`, which takes up to `MAX_BATCH` in order and must not raise."""
 
     def __init__(self, write: Callable[[list[MetricPoint]], None]) -> None:
         self._write = write

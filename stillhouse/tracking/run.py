@@ -29,16 +29,8 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 class TrackedRun:
     """A run in MLflow. No method raises: rejected records go to the fallback file, with one warning.
 
-    As a context manager it ends with the block: FINISHED, FAILED after an exception, KILLED after an interrupt. An
-    attached run is only flushed, since its status belongs to the process that started it.
-
-    Args:
-        uri: tracking URI; None makes a run that records nothing.
-        run_id: id in MLflow; None if the run could not be started: then all records go to the fallback file.
-        name: tells the run in the fallback file.
-        fallback_folder: where the fallback file is.
-        experiment: the experiment's id, where known.
-        owned: whether leaving the `with` block ends the run.
+    As a context manager it ends with the block: FINISHED, FAILED after an exception, KILLED after an interrupt. A run
+    that is not `owned` is only flushed, since its status belongs to the process that started it.
     """
 
     def __init__(
@@ -54,7 +46,7 @@ class TrackedRun:
         self.uri = uri
         """Tracking URI, for `attach` in another process; None when tracking is off."""
         self.run_id = run_id
-        """Id in MLflow; None when tracking is off or the run could not be started."""
+        """Id in MLflow; None when tracking is off, or the run did not start and all goes to the fallback file."""
         self.name = name
         self.pages = RunPages(uri, run_id, experiment)
         """Addresses in MLflow's UI."""

@@ -31,15 +31,9 @@ def start_run(
     A run without parent first ends runs left open by killed processes of this host. A suspended flow run resumes its
     run.
 
-    Args:
-        tracking: section of the config.
-        store_root: folder of the default database, its artifacts and the fallback file.
-        name: what MLflow shows.
-        parent_run_id: nests the run below another.
-        tags: in addition to those of user, commit, host and process.
-        params: nested config; recorded flat as params and uncut as `config.yaml`.
-        started_at: seconds since the epoch, for work recorded afterwards.
-        shared_url: object storage for artifacts if MLflow uses a database; None keeps them in `store_root`.
+    The default database, its artifacts and the fallback file are in `store_root`; with a `shared_url` a database's
+    artifacts are on that storage. `params`, a nested config, are recorded flat and uncut as `config.yaml`. Work that is
+    recorded afterwards gives the second since the epoch at which it `started_at`.
     """
     if not tracking.enabled:
         return TrackedRun(None, None, name, store_root)

@@ -19,10 +19,6 @@ def test_the_text_of_a_message_is_what_its_content_says_in_words(content: Any, t
     assert text_of({"role": "assistant", "content": content}) == text
 
 
-def test_a_message_without_content_has_no_text() -> None:
-    assert text_of({"role": "assistant"}) == ""
-
-
 @pytest.mark.parametrize(
     ("written", "call"),
     [
@@ -45,9 +41,6 @@ def test_a_call_is_text_however_an_endpoint_wrote_it(written: Any, call: Call) -
     ]
 
 
-def test_a_message_without_calls_has_none() -> None:
-    assert (
-        calls_of({"role": "user", "content": "q"})
-        == calls_of({"role": "assistant", "content": None, "tool_calls": []})
-        == []
-    )
+@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "assistant", "content": None, "tool_calls": []}])
+def test_a_message_without_text_or_calls_has_none(message: Any) -> None:
+    assert (text_of(message), calls_of(message)) == ("", [])

@@ -19,20 +19,15 @@ HEAD = "{% for m in messages %}{{ m.role }}: "
 TAIL = "<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 CALLS = "{% for c in m.tool_calls or [] %}{% set f = c.function %}"
 # A template of each kind: Llama's JSON under another key, Qwen3-Coder's tags, one that shows no calls.
-LLAMA = (
-    HEAD
-    + "{{ m.content }}"
-    + CALLS
-    + '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% endfor %}'
-    + TAIL
-)
+SPEAKS = HEAD + "{{ m.content }}"
+LLAMA = SPEAKS + CALLS + '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% endfor %}' + TAIL
 CODER = (
-    HEAD + "{{ m.content }}" + CALLS + "<tool_call><function={{ f.name }}>{% for k, v in f.arguments.items() %}"
+    SPEAKS + CALLS + "<tool_call><function={{ f.name }}>{% for k, v in f.arguments.items() %}"
     "<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function></tool_call>{% endfor %}" + TAIL
 )
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.just("</tool")
 PIECES = ["a", " ", "\n", "<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}']
-DEAF = HEAD + "{{ m.content }}" + TAIL
+DEAF = SPEAKS + TAIL
 
 
 def call(arguments: Any, name: str = "calculator") -> dict[str, Any]:

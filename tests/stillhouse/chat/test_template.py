@@ -94,15 +94,15 @@ def test_a_template_that_raises_names_the_roles() -> None:
         render(tokenizer, conversation("x")[:1], None, add_generation_prompt=True)
 
 
-@pytest.mark.parametrize("completion", [CALL, f"First.\n{CALL}", "<tool_call>{oops</tool_call>"])
+@pytest.mark.parametrize("end", [END, ""], ids=["ended", "cut off"])
+@pytest.mark.parametrize("completion", [CALL, f"First.\n{CALL}", "<tool_call>{oops</tool_call>", "The answer"])
 def test_next_turn_continues_the_sampled_tokens_as_the_template_would(
-    tokenizer: PreTrainedTokenizerBase, completion: str
+    tokenizer: PreTrainedTokenizerBase, completion: str, end: str
 ) -> None:
     messages = conversation(completion, "x")
-    prompt, tool = messages[:1], messages[2]
-    prompt_ids = render(tokenizer, prompt, TOOLS, add_generation_prompt=True)
-    sampled = tokenizer(completion + END)["input_ids"]
-    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [tool], TOOLS)
+    prompt_ids = render(tokenizer, messages[:1], TOOLS, add_generation_prompt=True)
+    sampled = tokenizer(completion + end)["input_ids"]
+    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [messages[2]], TOOLS)
     assert prompt_ids + sampled + suffix == render(tokenizer, messages[:3], TOOLS, add_generation_prompt=True)
 
 
@@ -125,15 +125,6 @@ def test_a_template_that_drops_a_thought_once_a_user_follows_is_refused() -> Non
     messages = [*conversation("<think>\nhm\n</think>\n\n3"), {"role": "user", "content": "Sure?"}]
     with pytest.raises(TemplateError, match="not prefix preserving at message 1"):
         next_turn_ids(tokenizer, [], messages[:2], messages[2:], None)  # type: ignore[arg-type]
-
-
-def test_a_cut_completion_is_closed_before_the_next_turn(tokenizer: PreTrainedTokenizerBase) -> None:
-    messages = conversation("The answer", "x")
-    sampled = tokenizer("The answer")["input_ids"]
-    suffix = next_turn_ids(tokenizer, sampled, messages[:2], [messages[2]], TOOLS)
-    whole = render(tokenizer, messages[:3], TOOLS, add_generation_prompt=True)
-    assert suffix == whole[-len(suffix) :]
-    assert tokenizer.decode(suffix).startswith(END)
 
 
 def test_sampled_ids_that_re_tokenise_differently_are_left_as_sampled(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -20,8 +20,7 @@ RECORDS = json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
 
 
 def shipped_prompts() -> list[dict[str, Any]]:
-    lines = embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in embedded_path("prompts.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("name", ["teacher", "student"])
@@ -88,13 +87,12 @@ def test_a_folder_loads_in_single_precision_with_its_own_tokenizer(name: str):
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
-def test_the_teacher_solves_prompts_greedily(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
-    assert accuracy(teacher, tokenizer, shipped_prompts()[:20], temperature=0.0) >= 0.95
-
-
-def test_the_teacher_solves_prompts_when_sampled(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+@pytest.mark.parametrize(("temperature", "least"), [(0.0, 0.95), (1.0, 0.9)])
+def test_the_teacher_solves_prompts(
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, temperature: float, least: float
+):
     torch.manual_seed(0)
-    assert accuracy(teacher, tokenizer, shipped_prompts()[20:40], temperature=1.0) >= 0.9
+    assert accuracy(teacher, tokenizer, shipped_prompts()[:20], temperature=temperature) >= least
 
 
 def test_a_batch_gives_each_prompt_the_answer_it_gets_alone(
@@ -107,8 +105,5 @@ def test_a_batch_gives_each_prompt_the_answer_it_gets_alone(
     assert solve(teacher, tokenizer, questions, temperature=0.0) == alone
 
 
-def test_a_question_it_cannot_read_ends_without_an_exception(
-    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-):
-    answers = solve(teacher, tokenizer, ["qwertz", "\u4e2d"], temperature=0.0)
-    assert len(answers) == 2
+def test_an_unreadable_question_ends_without_an_exception(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+    assert len(solve(teacher, tokenizer, ["qwertz", "\u4e2d"], temperature=0.0)) == 2

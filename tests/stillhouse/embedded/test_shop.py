@@ -1,15 +1,17 @@
 import itertools
 import json
 import random
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from stillhouse.embedded.shop import (
-    CALCULATOR_SCHEMA,
     MAX_AMOUNT,
     PHRASES,
     SCRAMBLED_PHRASES,
     Event,
+    Phrase,
     Story,
     conversation,
     draw_prompts,
@@ -29,10 +31,6 @@ def results(messages: list[dict]) -> list[int]:
     return [int(message["content"]) for message in messages if message["role"] == "tool"]
 
 
-def phrase(text: str) -> object:
-    return next(one for one in PHRASES if one.text == text)
-
-
 def test_the_same_seed_gives_the_same_stories():
     first, second = ([draw_story(rng).text for _ in range(50)] for rng in (random.Random(3), random.Random(3)))
     assert first == second
@@ -40,22 +38,23 @@ def test_the_same_seed_gives_the_same_stories():
 
 
 def test_a_story_told_by_hand_has_the_expected_text_conversation_and_answer():
-    events = (Event(phrase("buys {n} more"), (77,)), Event(phrase("ships {k} crates of {m}"), (5, 12)))
+    events = (Event(Phrase("buys {n} more", "+"), (77,)), Event(Phrase("ships {k} crates of {m}", "-"), (5, 12)))
     story = Story("Anna", "apples", 412, events)
 
     assert story.text == (
         "Anna has 412 apples. Anna buys 77 more. Then Anna ships 5 crates of 12. How many apples does Anna have now?"
     )
     messages = conversation(story)
-    assert [message["role"] for message in messages] == [
-        *("user", "assistant", "tool", "assistant", "tool", "assistant")
-    ]
+    roles = ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in messages] == roles
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"expression": "412 + 77"}'
     assert expressions(messages) == ["412 + 77", "489 - 5 * 12"]
     assert results(messages) == [489, 429]
     assert messages[-1]["content"] == "The answer is 429."
-    assert story.answer == 429
-    assert story.tag == "2-events"
+    assert (story.answer, story.tag) == (429, "2-events")
+    called = [message["tool_calls"][0]["id"] for message in messages if "tool_calls" in message]
+    assert called == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+    assert len(set(called)) == 2
 
 
 def test_every_result_is_the_value_of_its_expression_and_the_last_one_is_the_answer():
@@ -66,20 +65,11 @@ def test_every_result_is_the_value_of_its_expression_and_the_last_one_is_the_ans
         assert all(0 <= amount <= MAX_AMOUNT for amount in results(messages))
 
 
-def test_each_call_is_answered_under_its_own_id():
-    messages = conversation(draw_story(random.Random(1)))
-    called = [message["tool_calls"][0]["id"] for message in messages if "tool_calls" in message]
-    answered = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
-    assert called == answered
-    assert len(set(called)) == len(called)
-
-
 def test_scrambled_phrases_are_half_of_every_operator_form():
-    assert len(PHRASES) == 24
-    assert len(SCRAMBLED_PHRASES) == 12
-    for form in {(one.operator, one.counts_packs) for one in PHRASES}:
-        of_form = [one for one in PHRASES if (one.operator, one.counts_packs) == form]
-        assert 2 * sum(one in SCRAMBLED_PHRASES for one in of_form) == len(of_form)
+    def counts(phrases: Iterable[Phrase]) -> Counter:
+        return Counter((phrase.operator, phrase.counts_packs) for phrase in phrases)
+
+    assert counts(PHRASES) == counts(SCRAMBLED_PHRASES) + counts(SCRAMBLED_PHRASES)
 
 
 def test_scrambling_changes_only_scrambled_phrases_and_stays_coherent():
@@ -115,14 +105,3 @@ def test_reserved_and_other_stories_never_meet():
 def test_prompts_are_distinct_and_as_many_as_asked_for(num_prompts: int):
     rows = draw_prompts(random.Random(9), num_prompts)
     assert len({row["prompt"] for row in rows}) == num_prompts
-
-
-def test_the_schema_is_what_the_calculator_function_yields():
-    function = CALCULATOR_SCHEMA["function"]
-    assert (function["name"], function["description"]) == ("calculator", "Evaluate an arithmetic expression.")
-    assert function["parameters"] == {
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
-        "additionalProperties": False,
-    }

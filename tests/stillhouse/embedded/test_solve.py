@@ -34,5 +34,4 @@ def test_a_broken_call_is_no_call(text: str):
 def test_a_call_is_followed_by_its_result():
     turn = _run_call('{"name": "calculator", "arguments": {"expression": "412 + 77"}}')
     assert turn is not None
-    assert [message["role"] for message in turn] == ["assistant", "tool"]
-    assert turn[1]["content"] == "489"
+    assert (turn[0]["role"], turn[1]) == ("assistant", {"role": "tool", "content": "489"})

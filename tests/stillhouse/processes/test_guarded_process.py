@@ -69,25 +69,24 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def killed(*program: str) -> list[int]:
+    """Process ids that a program prints, which are alive when it is killed."""
+    with subprocess.Popen([sys.executable, "-c", *program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert all(map(is_alive, pids))
+        parent.kill()
+    return pids
+
+
 def test_a_child_that_is_still_importing_goes_with_its_parent(modules: Path) -> None:
     (modules / "guarded_child.py").write_text("import slow_library\n")
-    (modules / "slow_library.py").write_text("import time\nprint(0, flush=True)\ntime.sleep(60)\n")
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline().split()[0])
-        assert is_alive(child)
-        os.kill(parent.pid, signal.SIGKILL)
-    wait_until_gone(child)
+    (modules / "slow_library.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
+    wait_until_gone(*killed(PARENT))
 
 
 def test_a_killed_parent_takes_the_whole_group_with_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child, grandchild = map(int, parent.stdout.readline().split())
-        assert is_alive(child)
-        assert is_alive(grandchild)
-        os.kill(parent.pid, signal.SIGKILL)
+    child, grandchild = killed(PARENT)
     wait_until_gone(child, grandchild)
 
 
@@ -108,12 +107,7 @@ def test_stopping_a_process_that_has_ended_is_harmless(tmp_path: Path) -> None:
 
 
 def test_a_worker_in_a_session_of_its_own_dies_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER, WORKER], stdout=subprocess.PIPE, text=True) as launcher:
-        assert launcher.stdout is not None
-        worker = int(launcher.stdout.readline())
-        assert is_alive(worker)
-        launcher.kill()
-    wait_until_gone(worker)
+    wait_until_gone(*killed(LAUNCHER, WORKER))
 
 
 def test_a_worker_whose_parent_has_already_gone_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:

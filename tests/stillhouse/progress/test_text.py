@@ -6,22 +6,10 @@ from stillhouse.progress.state import RolloutProgress, UsdRange
 from stillhouse.progress.text import counted, dollars, duration, facts_text, lines_of, short
 
 BUSY = RolloutProgress(
-    done=312,
-    total=2000,
-    failed=3,
-    num_replayed=100,
-    rows_per_s=4.1,
-    tokens_per_s=12_345.0,
-    in_flight=31,
-    limit=32,
-    limit_reason="cut from 40: 429",
-    requests_per_minute=500.0,
-    tokens_per_minute=90_000.0,
-    num_rate_limited=7,
-    retries={"transient": 2, "stall": 1},
-    usd=0.42,
-    usd_projected=UsdRange(2.51, 2.7, 2.9),
-)
+    done=312, total=2000, failed=3, num_replayed=100, rows_per_s=4.1, tokens_per_s=12_345.0, in_flight=31, limit=32,
+    limit_reason="cut from 40: 429", requests_per_minute=500.0, tokens_per_minute=90_000.0, num_rate_limited=7,
+    retries={"transient": 2, "stall": 1}, usd=0.42, usd_projected=UsdRange(2.51, 2.7, 2.9),
+)  # fmt: skip
 
 
 def test_everything_a_person_asks_for_is_said() -> None:
@@ -40,17 +28,17 @@ def test_facts_carry_their_units() -> None:
 
 
 def test_what_nobody_knows_is_said_to_be_unknown_and_never_zero() -> None:
-    told = dict(lines_of(RolloutProgress(done=0, total=None)))
-    assert told["cost"] == "price unknown"
-    assert told["trouble"] == "none"
-    assert "left" not in told["speed"]
-    assert told["limit"] == "nobody asked yet"
-    assert dict(lines_of(RolloutProgress(done=1, total=2, usd=0.0)))["cost"] == "$0.00 spent"
+    lines = dict(lines_of(RolloutProgress(done=0, total=None)))
+    assert (lines["cost"], lines["trouble"], lines["limit"]) == ("price unknown", "none", "nobody asked yet")
+    assert "left" not in lines["speed"]
 
 
-def test_what_is_done_has_cost_what_it_cost() -> None:
-    done = replace(BUSY, done=2000)
-    assert dict(lines_of(done))["cost"] == "$0.4200 spent"
+@pytest.mark.parametrize(
+    ("state", "cost"),
+    [(RolloutProgress(done=1, total=2, usd=0.0), "$0.00 spent"), (replace(BUSY, done=2000), "$0.4200 spent")],
+)
+def test_without_a_projection_or_at_the_end_the_cost_is_what_was_spent(state: RolloutProgress, cost: str) -> None:
+    assert dict(lines_of(state))["cost"] == cost
 
 
 def test_an_unknown_total_is_a_question_mark() -> None:

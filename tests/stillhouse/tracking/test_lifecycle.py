@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stillhouse.config import TrackingConfig
 from stillhouse.tracking import start_run
 from stillhouse.tracking.fallback import FALLBACK_FILE, Fallback, Outage
@@ -42,10 +44,8 @@ def test_a_killed_process_leaves_a_run_that_the_next_start_ends(
 def test_a_run_that_ended_while_mlflow_was_away_gets_the_state_it_ended_in(
     tracking: TrackingConfig, client: Any, tmp_path: Path
 ) -> None:
-    left = client.create_run(
-        client.create_experiment(tracking.experiment),
-        tags={HOST_TAG: socket.gethostname(), PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"},
-    ).info.run_id
+    tags = {HOST_TAG: socket.gethostname(), PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"}
+    left = client.create_run(client.create_experiment(tracking.experiment), tags=tags).info.run_id
     # Whom nobody answered, wrote it down instead.
     away = Fallback(tmp_path / FALLBACK_FILE, str(tracking.uri), Outage(lambda: 0.0))
     away.write({"run_id": left, "run": "sft"}, "status", {"status": "FINISHED"})
@@ -64,38 +64,41 @@ def test_a_run_that_is_resumed_runs_in_this_process(tracking: TrackingConfig, cl
         assert resumed.data.tags[PID_TAG] == str(os.getpid())
 
 
-def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: Any, tracking: TrackingConfig) -> None:
-    host = socket.gethostname()
-    experiment = client.create_experiment(tracking.experiment)
+HERE = {HOST_TAG: socket.gethostname()}
 
-    def run(**tags: str) -> str:
-        return client.create_run(
-            experiment, tags={f"stillhouse.{key}": value for key, value in tags.items()}
-        ).info.run_id
 
-    reused = run(host=host, pid=str(os.getpid()), process_started="1.0")
-    elsewhere = run(host="another", pid="1", process_started="1.0")
-    foreign = run()
+@pytest.fixture
+def experiment(client: Any, tracking: TrackingConfig) -> str:
+    return client.create_experiment(tracking.experiment)
+
+
+def states(client: Any, *run_ids: str) -> set[str]:
+    return {client.get_run(run_id).info.status for run_id in run_ids}
+
+
+def test_runs_of_other_hosts_reused_ids_and_foreign_runs_are_told_apart(client: Any, experiment: str) -> None:
+    reused, elsewhere, foreign = (
+        client.create_run(experiment, tags=tags).info.run_id
+        for tags in (
+            {**HERE, PID_TAG: str(os.getpid()), PROCESS_STARTED_TAG: "1.0"},
+            {HOST_TAG: "another", PID_TAG: "1", PROCESS_STARTED_TAG: "1.0"},
+            {},
+        )
+    )
     assert end_stale_runs(client, experiment, dict) == {reused: "KILLED"}
-    assert {client.get_run(other).info.status for other in (elsewhere, foreign)} == {"RUNNING"}
+    assert states(client, elsewhere, foreign) == {"RUNNING"}
 
 
-def test_a_run_of_another_host_ends_once_its_flow_run_has(client: Any, tracking: TrackingConfig) -> None:
-    experiment = client.create_experiment(tracking.experiment)
-
-    def run(host: str, **tags: str) -> str:
-        run_id: str = client.create_run(experiment, tags={HOST_TAG: host, **tags}).info.run_id
-        return run_id
-
-    over = [run("pod", **{FLOW_RUN_TAG: "crashed"}) for _ in range(2)]
-    others = [
-        run("pod", **{FLOW_RUN_TAG: "running"}),
-        run("pod"),
-        run(socket.gethostname(), **{FLOW_RUN_TAG: "crashed"}),
+def test_a_run_of_another_host_ends_once_its_flow_run_has(client: Any, experiment: str) -> None:
+    pod, crashed = {HOST_TAG: "pod"}, {FLOW_RUN_TAG: "crashed"}
+    run_ids = [
+        client.create_run(experiment, tags=tags).info.run_id
+        for tags in (pod | crashed, pod | crashed, pod | {FLOW_RUN_TAG: "running"}, pod, HERE | crashed)
     ]
-    assert sorted(end_orphaned_runs(client, experiment, lambda flow_run: flow_run == "crashed")) == sorted(over)
-    assert {client.get_run(run_id).info.status for run_id in over} == {"KILLED"}
-    assert {client.get_run(run_id).info.status for run_id in others} == {"RUNNING"}
+    ended = end_orphaned_runs(client, experiment, lambda flow_run: flow_run == "crashed")
+    assert sorted(ended) == sorted(run_ids[:2])
+    assert states(client, *run_ids[:2]) == {"KILLED"}
+    assert states(client, *run_ids[2:]) == {"RUNNING"}
 
 
 def _of(flow_run: str, **more: str) -> dict[str, str | None]:
