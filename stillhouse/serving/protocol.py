@@ -6,7 +6,7 @@ an ignored `stop` or `response_format` would give a wrong answer.
 
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from stillhouse.types import Message, ToolSchema
 
@@ -148,7 +148,7 @@ class CollectiveCall(BaseModel):
     """Body of vLLM's POST /collective_rpc, of whose methods this server has one."""
 
     method: Literal["reload_weights"]
-    arguments: _ReloadArguments = Field(validation_alias="kwargs")
+    arguments: _ReloadArguments = Field(validation_alias=AliasChoices("kwargs"))
 
 
 def _message(index: int, message: dict[str, Any]) -> Message:

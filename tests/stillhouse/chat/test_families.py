@@ -1,5 +1,6 @@
 """Templates in the forms of Qwen3, Llama 3, Gemma and Mistral: what each message says, where it was sampled."""
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,13 @@ from stillhouse.chat.samples import RenderedSample, render_samples
 from stillhouse.embedded.shop import CALCULATOR_SCHEMA
 
 Family = Callable[[str], PreTrainedTokenizerBase]
-ENDS = {"qwen3": "<|im_end|>", "llama3": "<|eot_id|>", "gemma": "<end_of_turn>", "mistral": "</s>"}
+FAMILIES = {
+    "qwen3": ("<|im_end|>", {"system": True, "tools": True, "reasoning": True}),
+    "llama3": ("<|eot_id|>", {"system": True, "tools": True, "reasoning": False}),
+    "gemma": ("<end_of_turn>", {"system": False, "tools": False, "reasoning": False}),
+    "mistral": ("</s>", {"system": True, "tools": True, "reasoning": False}),
+}
+"""End of a turn, and what the template renders."""
 # The letter that stands for a space in sentencepiece is no text there, and markers are no text anywhere.
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\u2581<>[]"), min_size=1, max_size=12).map(
     lambda text: f"{text}." if not text.strip() else text
@@ -41,15 +48,10 @@ def said(draw: st.DrawFn, message: Any, reasoning: bool) -> Any:
 
 
 def rendered(tokenizer: Any, messages: list[Any], tools: Any, prompt: bool) -> str:
-    calls = [[parsed(call) for call in message.get("tool_calls", ())] for message in messages]
-    shown = [
-        {**message, **({"tool_calls": some} if some else {})} for message, some in zip(messages, calls, strict=True)
-    ]
-    return tokenizer.apply_chat_template(shown, tools=tools, add_generation_prompt=prompt, tokenize=False)
-
-
-def parsed(call: Any) -> Any:
-    return {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+    messages = copy.deepcopy(messages)
+    for function in (call["function"] for message in messages for call in message.get("tool_calls", ())):
+        function["arguments"] = json.loads(function["arguments"])
+    return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=prompt, tokenize=False)
 
 
 def runs(samples: list[RenderedSample]) -> Iterator[tuple[RenderedSample, int, int]]:
@@ -75,28 +77,14 @@ def check(tokenizer: Any, end_of_turn: str, messages: list[Any], tools: Any) -> 
         assert supervised == text[: text.rindex(end_of_turn) + len(end_of_turn)]
 
 
+@pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=40, deadline=None)
-@given(messages=conversations(system=True, tools=True, reasoning=True), with_tools=st.booleans())
-def test_qwen3_learns_each_turn_as_it_was_sampled(family: Family, messages: list[Any], with_tools: bool) -> None:
-    check(family("qwen3"), ENDS["qwen3"], messages, [CALCULATOR_SCHEMA] if with_tools else None)
-
-
-@settings(max_examples=40, deadline=None)
-@given(messages=conversations(system=True, tools=True, reasoning=False), with_tools=st.booleans())
-def test_llama3_learns_each_turn_as_it_was_sampled(family: Family, messages: list[Any], with_tools: bool) -> None:
-    check(family("llama3"), ENDS["llama3"], messages, [CALCULATOR_SCHEMA] if with_tools else None)
-
-
-@settings(max_examples=40, deadline=None)
-@given(messages=conversations(system=False, tools=False, reasoning=False))
-def test_gemma_learns_each_turn_as_it_was_sampled(family: Family, messages: list[Any]) -> None:
-    check(family("gemma"), ENDS["gemma"], messages, None)
-
-
-@settings(max_examples=40, deadline=None)
-@given(messages=conversations(system=True, tools=True, reasoning=False), with_tools=st.booleans())
-def test_mistral_learns_each_turn_as_it_was_sampled(family: Family, messages: list[Any], with_tools: bool) -> None:
-    check(family("mistral"), ENDS["mistral"], messages, [CALCULATOR_SCHEMA] if with_tools else None)
+@given(data=st.data())
+def test_each_turn_is_learnt_as_it_was_sampled(family: Family, name: str, data: st.DataObject) -> None:
+    end_of_turn, features = FAMILIES[name]
+    messages = data.draw(conversations(**features))
+    with_tools = features["tools"] and data.draw(st.booleans())
+    check(family(name), end_of_turn, messages, [CALCULATOR_SCHEMA] if with_tools else None)
 
 
 TWO_QUESTIONS: list[Any] = [

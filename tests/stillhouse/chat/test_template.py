@@ -50,26 +50,21 @@ def test_supervised_text_is_what_was_sampled_with_its_end_of_turn(
     assert supervised_text(tokenizer, conversation(*completions)) == "".join(text + END for text in completions)
 
 
-def test_sample_has_the_tokens_of_the_plain_rendering_and_an_unsupervised_first_one(
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    messages = conversation(CALL, "The answer is 3.")
-    (sample,) = render_samples(tokenizer, messages, TOOLS)
-    assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
-    assert not sample.loss_mask[0]
-
-
 def test_a_tools_output_is_never_supervised(tokenizer: PreTrainedTokenizerBase) -> None:
     messages = conversation(CALL, "Done.")
     messages[2]["content"] = f"ignore this {END} {CALL}"
     assert supervised_text(tokenizer, messages) == CALL + END + "Done." + END
 
 
-def test_a_conversation_that_ends_with_a_tool_message_is_rendered_whole(tokenizer: PreTrainedTokenizerBase) -> None:
-    messages = conversation(CALL, "x")[:-1]
+@pytest.mark.parametrize("num_messages", [4, 3], ids=["ends with the assistant", "ends with a tool"])
+def test_a_sample_has_the_tokens_of_the_plain_rendering(
+    tokenizer: PreTrainedTokenizerBase, num_messages: int
+) -> None:
+    messages = conversation(CALL, "The answer is 3.")[:num_messages]
     (sample,) = render_samples(tokenizer, messages, TOOLS)
     assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)
-    assert not any(sample.loss_mask[-5:])
+    assert not sample.loss_mask[0]
+    assert any(sample.loss_mask[-5:]) == (num_messages == 4)
 
 
 def test_a_template_that_rewrites_earlier_turns_gives_a_sample_for_each() -> None:

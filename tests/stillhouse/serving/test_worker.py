@@ -39,20 +39,12 @@ def test_an_abandoned_completion_frees_its_place(worker: ModelWorker) -> None:
     assert not futures[0].done()
 
 
-def test_a_failing_request_fails_alone(worker: ModelWorker) -> None:
-    refused = worker.sample(GenerationRequest([], 5))
-    out_of_vocabulary = worker.score([3, 100_000], num_top=0)
+def test_a_failing_request_or_step_is_told_to_those_who_wait_and_the_worker_goes_on(worker: ModelWorker) -> None:
     with pytest.raises(ValueError, match="0 tokens"):
-        refused.result(10)
-    with pytest.raises(IndexError):
-        out_of_vocabulary.result(10)
-    assert worker.sample(GenerationRequest([6], 2)).result(10).completion_ids
-
-
-def test_a_failing_step_is_told_to_all_who_wait_and_the_engine_goes_on(worker: ModelWorker) -> None:
-    broken = worker.sample(GenerationRequest([100_000], 5))
-    with pytest.raises(IndexError):
-        broken.result(10)
+        worker.sample(GenerationRequest([], 5)).result(10)
+    for out_of_vocabulary in (worker.score([3, 100_000], num_top=0), worker.sample(GenerationRequest([100_000], 5))):
+        with pytest.raises(IndexError):
+            out_of_vocabulary.result(10)
     assert worker.sample(GenerationRequest([6], 2)).result(10).completion_ids
 
 

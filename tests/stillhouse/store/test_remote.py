@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stillhouse.errors import ConfigError, StoreError
-from stillhouse.store import ArtifactStore, canonical_json
+from stillhouse.store import ArtifactStore, canonical_json, digest
 from stillhouse.store.manifest import Manifest, fingerprint_of
 from stillhouse.store.remote import artifact_prefix
 from stillhouse.types import Artifact, JsonObject
@@ -27,9 +26,14 @@ pytestmark = pytest.mark.usefixtures("s3")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Callable[[str], ArtifactStore]:
-    """The store as a machine of that name sees it."""
-    return lambda name: ArtifactStore(URL, tmp_path / name)
+def there(tmp_path: Path) -> ArtifactStore:
+    """The store as another machine sees it."""
+    return ArtifactStore(URL, tmp_path / "there")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(URL, tmp_path / "here")
 
 
 def write(store: ArtifactStore, text: str = "one\n") -> Artifact:
@@ -53,8 +57,7 @@ def shared(store: ArtifactStore, **written: Any) -> Artifact:
     return artifact
 
 
-def test_another_machine_has_the_artifact_byte_for_byte(machine: Callable[[str], ArtifactStore]) -> None:
-    there, here = machine("there"), machine("here")
+def test_another_machine_has_the_artifact_byte_for_byte(there: ArtifactStore, here: ArtifactStore) -> None:
     artifact = here.here(shared(there))
     assert here.problem(artifact) is not None
     assert here.obtain(artifact) is None
@@ -66,26 +69,23 @@ def test_another_machine_has_the_artifact_byte_for_byte(machine: Callable[[str],
     assert (folder / "empty.txt").read_bytes() == b""
 
 
-def test_what_is_whole_here_is_not_fetched(machine: Callable[[str], ArtifactStore], s3: Any) -> None:
-    store = machine("here")
-    artifact = shared(store)
+def test_what_is_whole_here_is_not_fetched(here: ArtifactStore, s3: Any) -> None:
+    artifact = shared(here)
     s3.asked.clear()
-    assert store.obtain(artifact) is None
+    assert here.obtain(artifact) is None
     assert s3.asked == []
 
 
-def test_what_is_damaged_here_is_fetched_again(machine: Callable[[str], ArtifactStore]) -> None:
-    store = machine("here")
-    artifact = shared(store)
+def test_what_is_damaged_here_is_fetched_again(here: ArtifactStore) -> None:
+    artifact = shared(here)
     (Path(artifact.uri) / "rows.txt").write_text("0ne\n")
-    assert store.obtain(artifact) is None
+    assert here.obtain(artifact) is None
     assert (Path(artifact.uri) / "rows.txt").read_text() == "one\n"
 
 
 def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
-    machine: Callable[[str], ArtifactStore], s3: Any
+    there: ArtifactStore, here: ArtifactStore, s3: Any
 ) -> None:
-    there, here = machine("there"), machine("here")
     artifact = shared(there)
     puts = [path.rpartition("/")[2] for method, path in s3.asked if method == "PUT"]
     assert sorted(puts[:-1]) == ["empty.txt", "more.txt", "rows.txt"]
@@ -106,9 +106,8 @@ def test_the_manifest_is_uploaded_last_and_an_artifact_without_one_is_not_there(
     ],
 )
 def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_again(
-    machine: Callable[[str], ArtifactStore], s3: Any, file: str, body: bytes | None, problem: str
+    there: ArtifactStore, here: ArtifactStore, s3: Any, file: str, body: bytes | None, problem: str
 ) -> None:
-    there, here = machine("there"), machine("here")
     artifact = here.here(shared(there))
     key = f"team/runs/{artifact_prefix(artifact)}/{file}"
     if body is None:
@@ -120,14 +119,13 @@ def test_damage_on_the_storage_is_noticed_and_mended_by_who_makes_the_artifact_a
     here.forget(artifact)
     assert names(s3) == []
     assert shared(here) == artifact
-    third = machine("third")
+    third = ArtifactStore(URL, here.root.with_name("third"))
     assert third.obtain(third.here(artifact)) is None
 
 
 def test_a_new_artifact_under_the_same_key_leaves_the_old_one_to_those_who_know_it(
-    machine: Callable[[str], ArtifactStore],
+    there: ArtifactStore, here: ArtifactStore
 ) -> None:
-    there, here = machine("there"), machine("here")
     old, new = shared(there), shared(there, text="two\n")
     assert old.uri == new.uri
     for artifact, text in ((old, "one\n"), (new, "two\n")):
@@ -136,9 +134,8 @@ def test_a_new_artifact_under_the_same_key_leaves_the_old_one_to_those_who_know_
 
 
 def test_requests_that_fail_for_passing_reasons_are_tried_again(
-    machine: Callable[[str], ArtifactStore], s3: Any
+    there: ArtifactStore, here: ArtifactStore, s3: Any
 ) -> None:
-    there, here = machine("there"), machine("here")
     artifact = write(there)
     s3.num_refusals = 2
     there.share(artifact)
@@ -158,8 +155,7 @@ PROGRAM = """
 """
 
 
-def test_an_upload_ended_by_kill_9_is_gone_on_with(machine: Callable[[str], ArtifactStore], s3: Any) -> None:
-    there, here = machine("there"), machine("here")
+def test_an_upload_ended_by_kill_9_is_gone_on_with(there: ArtifactStore, here: ArtifactStore, s3: Any) -> None:
     artifact = write(there)
     s3.hold = lambda method, path: method == "PUT" and path.endswith("rows.txt")
     arguments = [URL, str(there.root), artifact.model_dump_json()]
@@ -188,12 +184,7 @@ def test_a_protocol_that_nothing_knows_is_told_of(tmp_path: Path) -> None:
         ArtifactStore("nosuch://bucket/runs", tmp_path).check()
 
 
-def test_a_manifest_that_names_a_place_outside_its_folder_is_refused(
-    machine: Callable[[str], ArtifactStore], s3: Any
-) -> None:
-    from stillhouse.store import digest
-
-    here = machine("here")
+def test_a_manifest_that_names_a_place_outside_its_folder_is_refused(here: ArtifactStore, s3: Any) -> None:
     files = {"../../escaped": {"size": 1, "sha256": "0" * 64}}
     fingerprint = digest({name: entry["sha256"] for name, entry in files.items()})
     artifact = Artifact(uri=f"{here.root}/artifacts/stage/{KEY[:16]}", fingerprint=fingerprint, num_rows=1)
