@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _MAX_SHOWN: Final = 80
+_WORD: Final = {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}}
 _TOOL: Final[ToolSchema] = {
     "type": "function",
-    "function": {
-        "name": "look_up",
-        "description": "Looks a word up.",
-        "parameters": {"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}},
-    },
+    "function": {"name": "look_up", "description": "Looks a word up.", "parameters": _WORD},
 }
 _CALL: Final[ToolCall] = {
     "id": "call00000", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}

@@ -11,7 +11,6 @@ from typing import Any
 
 from stillhouse.types import Message
 
-_CHUNK_BYTES = 1 << 20
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -36,12 +35,9 @@ def prompt_id(messages: Sequence[Message], tools: Sequence[str] | None) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex, read in pieces."""
-    hasher = hashlib.sha256()
+    """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unit_interval(*parts: str | int) -> float:

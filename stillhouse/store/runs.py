@@ -114,12 +114,11 @@ def fetch_run(location: str, name: str, wants: Callable[[str], bool]) -> Path:
     for stage, uris in find_run(store.root, name).artifacts.items():
         for uri in uris if wants(stage) else ():
             if not store.root.joinpath(*Path(uri).parts[-3:]).is_dir():
-                _fetch(store, store.remote, Path(uri))
+                _fetch(store, store.remote, *Path(uri).parts[-2:])
     return store.root
 
 
-def _fetch(store: ArtifactStore, remote: RemoteFolder, uri: Path) -> None:
-    stage, key = uri.parts[-2:]
+def _fetch(store: ArtifactStore, remote: RemoteFolder, stage: str, key: str) -> None:
     # A key has several artifacts only if a repeated stage gave other bytes; the run may have used any of them.
     places = [path for path in remote.sizes(f"artifacts/{stage}") if path.startswith(f"{key}-")]
     for path in sorted(path for path in places if path.endswith(f"/{MANIFEST}")):

@@ -20,11 +20,8 @@ RETRY_AFTER_S = 60.0
 """Pause after a failed call: a long run survives a restart of the server, and a dead one costs seconds a minute."""
 
 _REFUSALS = {
-    "BAD_REQUEST",
-    "INVALID_PARAMETER_VALUE",
-    "PERMISSION_DENIED",
-    "RESOURCE_ALREADY_EXISTS",
-    "RESOURCE_DOES_NOT_EXIST",
+    *("BAD_REQUEST", "INVALID_PARAMETER_VALUE", "PERMISSION_DENIED"),
+    *("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"),
 }
 """Error codes that concern one record only; they do not begin an outage."""
 

@@ -27,8 +27,12 @@ PROCESS_STARTED_TAG = "stillhouse.process_started"
 def origin_tags() -> dict[str, str]:
     """Tags of this process: user, source, commit, version, host and process id."""
     process = psutil.Process()
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())  # a container's user may have no name
     tags = {
-        "mlflow.user": _user(),
+        "mlflow.user": user,
         "mlflow.source.name": Path(sys.argv[0]).name or "python",
         "mlflow.source.type": "LOCAL",
         HOST_TAG: socket.gethostname(),
@@ -37,20 +41,10 @@ def origin_tags() -> dict[str, str]:
     }
     with suppress(PackageNotFoundError):  # a checkout that is not installed; its commit tells
         tags["stillhouse.version"] = version("stillhouse")
-    commit = _commit()
-    if commit is not None:
+    if (commit := _commit()) is not None:
         sha, _, dirty = commit.partition("-")
-        tags["mlflow.source.git.commit"] = sha
-        tags["git.sha"] = sha
-        tags["git.dirty"] = "true" if dirty else "false"
+        tags |= {"mlflow.source.git.commit": sha, "git.sha": sha, "git.dirty": "true" if dirty else "false"}
     return tags
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return str(os.getuid())  # a container's user may have no name
 
 
 def _commit() -> str | None:

@@ -57,9 +57,7 @@ def test_a_tools_output_is_never_supervised(tokenizer: PreTrainedTokenizerBase) 
 
 
 @pytest.mark.parametrize("num_messages", [4, 3], ids=["ends with the assistant", "ends with a tool"])
-def test_a_sample_has_the_tokens_of_the_plain_rendering(
-    tokenizer: PreTrainedTokenizerBase, num_messages: int
-) -> None:
+def test_a_sample_has_the_tokens_of_the_plain_rendering(tokenizer: PreTrainedTokenizerBase, num_messages: int) -> None:
     messages = conversation(CALL, "The answer is 3.")[:num_messages]
     (sample,) = render_samples(tokenizer, messages, TOOLS)
     assert sample.token_ids == render(tokenizer, messages, TOOLS, add_generation_prompt=False)

@@ -182,8 +182,8 @@ def test_kernels_on_cuda_compute_what_attention_written_out_does(
     expected = plain_kernel(query, key, value, decoding, 0.1)
     for kernel in (flash_kernel, decode_kernel):
         assert torch.allclose(kernel(query, key, value, decoding, 0.1), expected, atol=2e-2), kernel.__name__
-    *tensors, max_queries, max_keys = PackedLayout.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
-    prefill = PackedLayout(*(tensor.cuda() for tensor in tensors), max_queries, max_keys)
+    prefill = PackedLayout.of_rows(3, [0, 100, 7], [40, 1, 49], columns)
+    prefill = PackedLayout._make(value.cuda() if isinstance(value, torch.Tensor) else value for value in prefill)
     expected = plain_kernel(query, key, value, prefill, None)
     assert torch.allclose(flash_kernel(query, key, value, prefill, None), expected, atol=2e-2)
 
