@@ -74,10 +74,17 @@ def test_without_a_seed_answers_differ(openai: OpenAI) -> None:
     assert len(answers) == 3
 
 
-def test_top_logprobs_are_the_best_alternatives_of_the_tempered_distribution(openai: OpenAI) -> None:
+def test_a_cut_answer_has_the_best_alternatives_of_the_tempered_distribution(openai: OpenAI) -> None:
     answer = openai.chat.completions.create(
-        model="student", messages=[USER], max_tokens=8, seed=1, temperature=2.0, logprobs=True, top_logprobs=4
+        model="student",
+        messages=[USER],
+        max_completion_tokens=3,
+        seed=1,
+        temperature=3.0,
+        logprobs=True,
+        top_logprobs=4,
     )
+    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
     for entry in answer.choices[0].logprobs.content:
         top = {alternative.token: alternative.logprob for alternative in entry.top_logprobs}
         assert len(entry.top_logprobs) == 4
@@ -86,13 +93,6 @@ def test_top_logprobs_are_the_best_alternatives_of_the_tempered_distribution(ope
             assert top[entry.token] == pytest.approx(entry.logprob, abs=1e-4)
         else:
             assert entry.logprob <= min(top.values())
-
-
-def test_max_completion_tokens_bounds_the_answer_and_the_reason_is_length(openai: OpenAI) -> None:
-    answer = openai.chat.completions.create(
-        model="student", messages=[USER], max_completion_tokens=3, temperature=3.0, seed=1
-    )
-    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 3)
 
 
 @pytest.mark.parametrize("kind", ["text", "ids"])
@@ -222,14 +222,10 @@ def test_a_body_that_is_not_json_is_a_400(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
 
 
-def test_an_unknown_path_has_an_error_body_too(http: httpx.Client) -> None:
-    answer = http.get("/nothing")
-    assert answer.status_code == 404
-    assert "/v1/nothing" in answer.json()["error"]["message"]
-
-
-def test_the_served_model_is_listed(openai: OpenAI) -> None:
+def test_the_served_model_is_listed_and_an_unknown_path_has_an_error_body(openai: OpenAI, http: httpx.Client) -> None:
     assert [model.id for model in openai.models.list()] == ["student"]
+    answer = http.get("/nothing")
+    assert (answer.status_code, "/v1/nothing" in answer.json()["error"]["message"]) == (404, True)
 
 
 def test_more_than_may_wait_is_a_429_with_retry_after_and_counted(server: str, http: httpx.Client) -> None:

@@ -30,14 +30,9 @@ TRAJECTORY = Trajectory(
 
 def test_a_trajectory_comes_back_exactly_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    assert write_jsonl(path, [TRAJECTORY, TRAJECTORY]) == 2
-    assert list(read_trajectories(path)) == [TRAJECTORY, TRAJECTORY]
-
-
-def test_a_turn_whose_latency_is_unknown_comes_back_as_unknown(tmp_path: Path) -> None:
-    told = replace(TRAJECTORY, turns=[replace(TRAJECTORY.turns[0], latency_s=None)])
-    write_jsonl(tmp_path / "rows.jsonl", [told])
-    assert list(read_trajectories(tmp_path / "rows.jsonl")) == [told]
+    unknown_latency = replace(TRAJECTORY, turns=[replace(TRAJECTORY.turns[0], latency_s=None)])
+    assert write_jsonl(path, [TRAJECTORY, unknown_latency]) == 2
+    assert list(read_trajectories(path)) == [TRAJECTORY, unknown_latency]
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", ""])

@@ -54,17 +54,19 @@ def test_the_latest_run_is_one_that_made_something_where_there_is_one(tmp_path: 
     assert find_run(tmp_path, "latest") == made
 
 
-@pytest.mark.parametrize("name", ["absent", "aaaaa", ""])
-def test_a_name_that_is_no_runs_is_refused_with_those_there_are(
-    name: str, runs: dict[str, RunRecord], tmp_path: Path
+NONE = r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("absent", NONE), ("aaaaa", NONE), ("", NONE), ("2026010", "several runs whose names start so")],
+)
+@pytest.mark.usefixtures("runs")
+def test_a_name_that_is_no_runs_or_several_is_refused_with_those_there_are(
+    name: str, problem: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"no run of that name.*20260102-000000-generate \(calm-otter\), 20260101"):
+    with pytest.raises(InputError, match=problem):
         find_run(tmp_path, name)
-
-
-def test_the_start_of_several_names_is_refused(runs: dict[str, RunRecord], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="several runs whose names start so"):
-        find_run(tmp_path, "2026010")
 
 
 @pytest.mark.parametrize("name", ["latest", "calm-otter"])
