@@ -1,1 +1,1 @@
-"""A local engine: sampling and scoring with a transformers model, in process or behind an OpenAI-compatible server."""
+"""Sampling and scoring with a transformers model, in process or behind an OpenAI-compatible server."""

@@ -157,7 +157,7 @@ class Routes:
                     max_tokens=max_tokens,
                     temperature=body.temperature,
                     top_p=body.top_p,
-                    # The first choice has the seed itself, so that n=1 is reproduced by any worker with that seed.
+                    # The first choice has the seed itself, so that any `Generator` reproduces n=1 with that seed.
                     seed=seed if place == 0 else int(digest([seed, place])[:15], 16),
                     stop_ids=stop_ids,
                 ),
