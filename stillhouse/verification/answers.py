@@ -32,9 +32,8 @@ def final_answer(messages: Sequence[Message]) -> str | None:
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or last.get("tool_calls"):
         return None
-    content = text_of(last)
-    answer = without_thinking(content) if _CLOSE in content or _OPEN in content else content
-    return None if not answer or answer.isspace() else answer
+    answer = without_thinking(text_of(last))
+    return answer if answer.strip() else None
 
 
 def without_thinking(text: str) -> str:
@@ -54,13 +53,9 @@ def without_thinking(text: str) -> str:
 
 def stated_answer(text: str) -> str | None:
     """The marked answer of a text, if any."""
-    found: list[tuple[int, str]] = []
-    for pattern in (_HASHES, _LABELLED):
-        last = _last(pattern, text)
-        if last is not None:
-            found.append((last.start(1), bare(last[1])))
-    found += [mark for mark in (_last_boxed(text), _last_tagged(text)) if mark is not None]
-    return max(found)[1] if found else None
+    marks = [(last.start(1), bare(last[1])) for last in (_last(_HASHES, text), _last(_LABELLED, text)) if last]
+    marks += [mark for mark in (_last_boxed(text), _last_tagged(text)) if mark is not None]
+    return max(marks)[1] if marks else None
 
 
 def spoken_answer(text: str) -> str | None:
@@ -73,12 +68,9 @@ def whole_answers(text: str) -> Iterator[str]:
     """Readings of a text as an answer: all of it, then its marked part, else what follows `answer is`."""
     yield text
     stated = stated_answer(text)
-    if stated is not None:
-        yield stated
-        return
-    spoken = spoken_answer(text)
-    if spoken is not None:
-        yield spoken
+    answer = spoken_answer(text) if stated is None else stated
+    if answer is not None:
+        yield answer
 
 
 def bare(text: str) -> str:
@@ -89,33 +81,32 @@ def bare(text: str) -> str:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = deque(pattern.finditer(text), maxlen=1)
-    return found[0] if found else None
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
 def _last_boxed(text: str) -> tuple[int, str] | None:
     """Position and content of the box that closes last; unclosed boxes are ignored."""
-    found = None
+    last = None
     opened: list[int | None] = []
     for brace in _BRACES.finditer(text):
         kind = brace[0]
-        if kind[0] == "\\" and kind[-1] == "{" and len(kind) > 2:
-            opened.append(brace.end())
-        elif kind == "{":
+        if kind == "{":
             opened.append(None)
+        elif kind.startswith("\\") and len(kind) > 2:
+            opened.append(brace.end())
         elif kind == "}" and opened:
             start = opened.pop()
             if start is not None:
-                found = (start, bare(text[start : brace.start()]))
-    return found
+                last = (start, bare(text[start : brace.start()]))
+    return last
 
 
 def _last_tagged(text: str) -> tuple[int, str] | None:
     """Position and content of the last closed `<answer>`."""
-    found, start = None, None
+    last, start = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
             start = tag.end()
         elif start is not None:
-            found, start = (start, bare(text[start : tag.start()])), None
-    return found
+            last, start = (start, bare(text[start : tag.start()])), None
+    return last

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from string import ascii_uppercase
 from typing import Any, Final
 
 import orjson
@@ -12,7 +12,6 @@ from stillhouse.verification.answers import spoken_answer, stated_answer
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _OPTION_KEYS: Final = ("options", "choices")
 _NAMED: Final = r"(?:option|choice|answer)\s+"
 # A letter that is set apart: "(B)", "**B**", "B)", "B.", "B:", or alone on its line.
@@ -49,9 +48,9 @@ def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
             None, f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text"
         )
     chosen = _chosen(answer, options)
-    if chosen is None:
-        return VerificationResult(False, "the answer commits itself to no option")
-    return VerificationResult(chosen == expected, None if chosen == expected else f"chose {chosen}")
+    if chosen == expected:
+        return VerificationResult(True)
+    return VerificationResult(False, f"chose {chosen}" if chosen else "the answer commits itself to no option")
 
 
 def _chosen(answer: str, options: Mapping[str, str]) -> str | None:
@@ -79,12 +78,9 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
         return _known(letter, options)
     if letter.islower() and rest[0] not in ").":
         return None
-    labels = rest[0] in ").:]}*-,\n" or _REASON.match(rest) is not None or letter not in "AI"
-    return _known(letter, options) if labels or _is_text_of(letter, rest, options) else None
-
-
-def _is_text_of(letter: str, rest: str, options: Mapping[str, str]) -> bool:
-    return normalised_text(rest) == normalised_text(options.get(letter, "\0"))
+    is_label = rest[0] in ").:]}*-,\n" or _REASON.match(rest) is not None or letter not in "AI"
+    is_its_text = normalised_text(rest) == normalised_text(options.get(letter, "\0"))
+    return _known(letter, options) if is_label or is_its_text else None
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
@@ -99,14 +95,11 @@ def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mappin
 def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str | None:
     """The option whose text this is or, if not `exact`, the only one whose text it contains."""
     normalised = normalised_text(text)
-    if exact:
-        matching = [letter for letter, option in options.items() if normalised_text(option) == normalised]
-    else:
-        matching = [
-            letter
-            for letter, option in options.items()
-            if re.search(rf"(?<!\w){re.escape(normalised_text(option))}(?!\w)", normalised)
-        ]
+    matching = []
+    for letter, option in options.items():
+        wanted = normalised_text(option)
+        if wanted == normalised if exact else re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", normalised):
+            matching.append(letter)
     return matching[0] if len(matching) == 1 else None
 
 
@@ -115,19 +108,13 @@ def _known(letter: str, options: Mapping[str, str]) -> str | None:
     return letter if not options or letter in options else None
 
 
-@lru_cache(maxsize=1024)
-def _letter_alone(text: str) -> str | None:
-    match = _LEADING.match(text)
-    return match["letter"].upper() if match and not match["rest"].strip(" \t\n.*_)]}:") else None
-
-
 def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
     letter = _option_named(expected, options, exact=True)
     if letter is not None:
         return letter
-    letter = _letter_alone(expected)
-    if letter is not None:
-        return _known(letter, options)
+    match = _LEADING.match(expected)
+    if match and not match["rest"].strip(" \t\n.*_)]}:"):
+        return _known(match["letter"], options)
     index = expected.strip()
     if index.isdecimal() and int(index) < len(options):
         return list(options)[int(index)]
@@ -151,26 +138,25 @@ def _options(metadata: PromptMetadata) -> dict[str, str]:
     if value is None:
         return {}
     options = _labelled(value)
-    if options is None or len(options) > len(_LETTERS):
+    if options is None or len(options) > len(ascii_uppercase):
         raise ValueError(f"expected metadata.options to be texts in a list or by letter, saw {str(value)[:80]}")
     return options
 
 
 def _labelled(value: Any) -> dict[str, str] | None:
+    """Texts by letter, without labels such as `A)`."""
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         labels, texts = value.get("label"), value["text"]
         value = dict(zip(map(str, labels), texts, strict=False)) if isinstance(labels, list) else texts
     if isinstance(value, list) and all(isinstance(option, str | int | float) for option in value):
-        return dict(zip(_LETTERS, _without_labels(map(str, value)), strict=False))
+        texts = list(map(str, value))
+        labelled = [
+            re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL)
+            for letter, text in zip(ascii_uppercase, texts, strict=False)
+        ]
+        if all(labelled):
+            texts = [match[1] for match in labelled if match]
+        return dict(zip(ascii_uppercase, texts, strict=False))
     if isinstance(value, dict) and all(len(key) == 1 and key.isalpha() for key in value):
         return {key.upper(): str(option) for key, option in value.items()}
     return None
-
-
-def _without_labels(options: Iterable[str]) -> list[str]:
-    """Texts of options without labels such as `A)`."""
-    texts = list(options)
-    labelled = [
-        re.match(rf"\s*\(?{letter}[).:]\s+(.+)", text, re.DOTALL) for letter, text in zip(_LETTERS, texts, strict=False)
-    ]
-    return [match[1] for match in labelled if match] if all(labelled) else texts

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -32,44 +32,36 @@ def json_value(answer: str, metadata: PromptMetadata) -> VerificationResult:
             expected = _parsed(metadata.expected_answer)
         except ValueError as error:
             return VerificationResult(None, f"the expected answer is no JSON: {error}")
-    actual = next(_values(answer), None)
-    if actual is None:
-        return VerificationResult(False, "the answer holds no JSON")
-    if metadata.expected_answer is not None and not _equal(actual[0], expected):
+    try:
+        actual = _answered(answer)
+    except ValueError as error:
+        return VerificationResult(False, str(error))
+    if metadata.expected_answer is not None and not _equal(actual, expected):
         return VerificationResult(False)
     schema = metadata.metadata.get("answer_schema")
-    return VerificationResult(True) if schema is None else _meets(actual[0], schema)
+    return VerificationResult(True) if schema is None else _meets(actual, schema)
 
 
-def _values(answer: str) -> Iterator[tuple[Any]]:
-    """The JSON values of an answer, best first, each in a tuple, since a value may be null."""
+def _answered(answer: str) -> Any:
+    """The JSON value of an answer; raises ValueError if there is none."""
     stated = stated_answer(answer)
-    fenced = reversed(_FENCED.findall(answer))
-    for text in (answer, *fenced, *([stated] if stated else [])):
-        try:
-            yield (_parsed(text),)
-        except ValueError:
-            continue
-    amid = _amid_prose(answer)
-    if amid is not None:
-        yield amid
-
-
-def _amid_prose(text: str) -> tuple[Any] | None:
-    """The last outermost object or list."""
-    found = None
+    for text in (answer, *reversed(_FENCED.findall(answer)), stated or ""):
+        with suppress(ValueError):
+            return _parsed(text)
+    # In prose: the last outermost object or list.
+    values = []
     position = 0
     for _ in range(_MAX_STARTS):
-        opening = _OPENING.search(text, position)
+        opening = _OPENING.search(answer, position)
         if opening is None:
             break
         position = opening.end()
-        try:
-            value, position = _DECODER.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            continue
-        found = (value,)
-    return found
+        with suppress(ValueError, RecursionError):
+            value, position = _DECODER.raw_decode(answer, opening.start())
+            values.append(value)
+    if not values:
+        raise ValueError("the answer holds no JSON")
+    return values[-1]
 
 
 def _number(text: str) -> Decimal:
@@ -86,11 +78,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=_number, parse_int=_number, parse
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text, with numbers as `Decimal`.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """The value of a JSON text, with numbers as `Decimal`; raises ValueError if it is none or nested too deeply."""
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -118,11 +106,9 @@ def _meets(value: Any, schema: Any) -> VerificationResult:
         return VerificationResult(None, f"metadata.answer_schema cannot be used: {str(error).splitlines()[0]}")
     except RecursionError:
         return VerificationResult(False, "the answer is nested too deeply")
-    return (
-        VerificationResult(True)
-        if problem is None
-        else VerificationResult(False, f"at {problem.json_path}: {problem.message[:200]}")
-    )
+    if problem is not None:
+        return VerificationResult(False, f"at {problem.json_path}: {problem.message[:200]}")
+    return VerificationResult(True)
 
 
 @lru_cache(maxsize=256)

@@ -43,12 +43,8 @@ def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
         tolerance, relative = _tolerance(metadata, "tolerance"), _tolerance(metadata, "relative_tolerance")
     except ValueError as error:
         return VerificationResult(None, str(error))
-    stated = stated_answer(answer)
-    for text in (stated, answer):
-        actual = None if text is None else _answered(text, expected.unit)
-        if actual is not None:
-            break
-    else:
+    actual = _answered(stated_answer(answer) or "", expected.unit) or _answered(answer, expected.unit)
+    if actual is None:
         return VerificationResult(False, "the answer holds no number")
     if actual.unit != expected.unit:
         return VerificationResult(
@@ -67,7 +63,7 @@ def _answered(text: str, expected_unit: str | None) -> _Quantity | None:
         if actual.unit is None:
             last = last or actual._replace(unit=expected_unit)
             continue
-        number = converted(actual.number, actual.unit, expected_unit)
+        number = _converted(actual.number, actual.unit, expected_unit)
         if number is not None:
             return _Quantity(number, expected_unit)
         last = last or actual
@@ -76,7 +72,8 @@ def _answered(text: str, expected_unit: str | None) -> _Quantity | None:
 
 def _quantities(text: str) -> Iterator[_Quantity]:
     """The numbers of a text with their units, the last one first."""
-    plain = plain_units(plain_digits(text))
+    # With explicit powers of lengths: `cm^2` for `cm2`.
+    plain = _EXPONENT_OF_LENGTH.sub(r"\1^\2", plain_digits(text))
     for number in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
         yield _Quantity(number_of(number[0]), unit_after(plain, number.end()))
 
@@ -87,11 +84,7 @@ def _expected_quantity(text: str) -> _Quantity | None:
 
 
 def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
-    """A tolerance of the prompt, which may be text.
-
-    Raises:
-        ValueError: it is not a number of at least 0.
-    """
+    """A tolerance of the prompt, which may be text; raises ValueError if it is not a number of at least 0."""
     value = metadata.metadata.get(key)
     if value is None or value == "":
         return None
@@ -102,11 +95,6 @@ def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
     if isinstance(value, bool) or not tolerance.is_finite() or tolerance < 0:
         raise ValueError(f"expected metadata.{key} to be a number of at least 0, saw {value!r}")
     return tolerance
-
-
-def plain_units(text: str) -> str:
-    """`text` with explicit powers of lengths: `cm^2` for `cm2`."""
-    return _EXPONENT_OF_LENGTH.sub(r"\1^\2", text)
 
 
 def unit_after(text: str, position: int) -> str | None:
@@ -142,15 +130,14 @@ def known_unit(text: str) -> str | None:
     return None
 
 
-def converted(number: Decimal, unit: str, target_unit: str) -> Decimal | None:
-    """`number` converted from `unit` to `target_unit`; None if they are incompatible."""
+def _converted(number: Decimal, unit: str, target_unit: str) -> Decimal | None:
+    """The number in another unit; None if they are incompatible."""
     from pint.errors import PintError
 
     if unit == target_unit:
         return number
-    registry = _registry()
     try:
-        magnitude = registry.Quantity(number, unit).to(target_unit).magnitude
+        magnitude = _registry().Quantity(number, unit).to(target_unit).magnitude
     # Other dimensions, differences of temperature, and powers beyond a decimal cannot be converted.
     except (PintError, ArithmeticError):
         return None

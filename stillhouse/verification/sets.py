@@ -1,7 +1,7 @@
 """Answers of several elements: `list`, and `set`, which ignores order and repeats."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -28,26 +28,25 @@ def list_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     numbers if both are, else as by `normalised`. The answer may give them in any of these forms, as bullets, after a
     colon, or in its marked part; it is right if one of these readings is.
     """
-    expected = _expected(expected_text(metadata))
-    if not expected:
-        return VerificationResult(None, "the expected answer holds no elements")
-    return VerificationResult(any(_same_list(reading, expected) for reading in _readings(answer, expected)))
+    return _compare(answer, metadata, _same_list)
 
 
 def set_(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """As `list_`, ignoring order and repeats."""
+    return _compare(answer, metadata, lambda actual, expected: _within(actual, expected) and _within(expected, actual))
+
+
+def _compare(
+    answer: str, metadata: PromptMetadata, is_same: Callable[[list[_Element], list[_Element]], bool]
+) -> VerificationResult:
     expected = _expected(expected_text(metadata))
     if not expected:
         return VerificationResult(None, "the expected answer holds no elements")
-    return VerificationResult(any(_same_set(reading, expected) for reading in _readings(answer, expected)))
+    return VerificationResult(any(is_same(reading, expected) for reading in _readings(answer, expected)))
 
 
 def _same_list(actual: list[_Element], expected: list[_Element]) -> bool:
     return len(actual) == len(expected) and all(map(_same, actual, expected))
-
-
-def _same_set(actual: list[_Element], expected: list[_Element]) -> bool:
-    return _within(actual, expected) and _within(expected, actual)
 
 
 def _within(elements: list[_Element], others: list[_Element]) -> bool:
@@ -74,9 +73,8 @@ def _readings(answer: str, expected: list[_Element]) -> Iterator[list[_Element]]
         json_list = _json_list(text)
         if json_list is not None:
             yield _elements(json_list)
-    for found in reversed(_JSON_LIST.findall(answer)):
-        yield _elements(_json_list(found) or _split(found))
-        break
+    for written in _JSON_LIST.findall(answer)[-1:]:
+        yield _elements(_json_list(written) or _split(written))
     bullets = _BULLET.findall(answer)
     if bullets:
         yield _elements(bullets)
@@ -108,14 +106,8 @@ def _split(text: str) -> list[str]:
     for separator in (";", "\n"):
         if separator in text.strip():
             return text.split(separator)
-    return _split_at_commas(text)
-
-
-def _split_at_commas(text: str) -> list[str]:
-    """The parts between commas, except those between thousands: `1,000, 2,000`."""
-    if ", " in text:
-        return text.split(", ")
-    return text.split(",")
+    # Not between thousands: `1,000, 2,000`.
+    return text.split(", " if ", " in text else ",")
 
 
 def _elements(values: list[Any]) -> list[_Element]:

@@ -22,7 +22,7 @@ def exact(answer: str, metadata: PromptMetadata) -> VerificationResult:
 
 def normalised(answer: str, metadata: PromptMetadata) -> VerificationResult:
     """As `exact`, ignoring compatibility forms, case, white space, outer quotes and a final full stop."""
-    expected = _normalised_expected(expected_text(metadata))
+    expected = normalised_text(expected_text(metadata))
     return VerificationResult(any(normalised_text(reading) == expected for reading in whole_answers(answer)))
 
 
@@ -35,11 +35,6 @@ def normalised_text(text: str) -> str:
     """`text` without compatibility forms, case, runs of white space, outer quotes and a final full stop."""
     folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return folded.strip(_QUOTES).removesuffix(".").strip(_QUOTES + " ")
-
-
-@lru_cache(maxsize=1024)
-def _normalised_expected(text: str) -> str:
-    return normalised_text(text)
 
 
 @lru_cache(maxsize=1024)

@@ -39,19 +39,25 @@ _EXPECTED_ANSWER_KEYS: Final = {"json": "answer_schema", "python": "test_cases"}
 
 
 def examine(messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata | None) -> Verdict:
-    """Whether a conversation ended with the right answer, and why not.
+    """Whether a conversation, empty if nothing was sampled, ended with the right answer, and why not.
 
     Unverified if there is nothing to compare with, the infrastructure failed, or a judge decides; wrong if the model
     gave no answer. It never raises because of what a model wrote.
-
-    Args:
-        messages: the conversation; empty if nothing was sampled.
-        stop_reason: why it ended.
-        metadata: metadata of the prompt.
     """
     if metadata is None:
         return Verdict(None, None)
-    result = _verify_ending(messages, stop_reason, metadata)
+    obstacle = _obstacle(metadata)
+    answer = final_answer(messages)
+    if obstacle is not None:
+        result = VerificationResult(None, obstacle)
+    elif stop_reason in INFRASTRUCTURE_STOPS:
+        result = VerificationResult(None, f"the trajectory stopped for {stop_reason}")
+    elif stop_reason is not StopReason.ANSWERED:
+        result = VerificationResult(False, f"the trajectory stopped for {stop_reason} before it came to an answer")
+    elif answer is None:
+        result = VerificationResult(False, "the last message holds no answer")
+    else:
+        result = VERIFIERS[metadata.verifier](answer, metadata)
     return Verdict(result.verified, metadata.verifier, result.note)
 
 
@@ -71,22 +77,6 @@ def verify_trajectory(trajectory: Trajectory, metadata: PromptMetadata | None) -
 def verify(answer: str, metadata: PromptMetadata) -> bool | None:
     """Whether an answer's text agrees with what `metadata` expects, under `metadata.verifier`."""
     return None if _obstacle(metadata) else VERIFIERS[metadata.verifier](answer, metadata).verified
-
-
-def _verify_ending(
-    messages: Sequence[Message], stop_reason: StopReason | None, metadata: PromptMetadata
-) -> VerificationResult:
-    obstacle = _obstacle(metadata)
-    if obstacle is not None:
-        return VerificationResult(None, obstacle)
-    if stop_reason in INFRASTRUCTURE_STOPS:
-        return VerificationResult(None, f"the trajectory stopped for {stop_reason}")
-    if stop_reason is not StopReason.ANSWERED:
-        return VerificationResult(False, f"the trajectory stopped for {stop_reason} before it came to an answer")
-    answer = final_answer(messages)
-    if answer is None:
-        return VerificationResult(False, "the last message holds no answer")
-    return VERIFIERS[metadata.verifier](answer, metadata)
 
 
 def _obstacle(metadata: PromptMetadata) -> str | None:
