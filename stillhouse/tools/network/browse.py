@@ -16,7 +16,7 @@ from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.network.browser_process import is_installed
 from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher
-from stillhouse.tools.network.fetching import HttpFetcher, PageFetcher, PageUnavailable, WebPage
+from stillhouse.tools.network.fetching import HttpFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.markdown import require_crawl4ai, to_markdown
 from stillhouse.tools.network.politeness import Politeness
@@ -41,15 +41,23 @@ class Browse:
         self._guard = Guard(config.allowed_hosts)
         self._thread = LoopThread("browse")
         self._politeness = Politeness()
-        self._fetcher: PageFetcher | None = None
+        self._fetcher: ChromiumFetcher | HttpFetcher | None = None
         self._may_fall_back = config.browse_with == "auto"
-        self._with_browser = config.browse_with != "http" and self._finds_chromium()
+        self._with_browser = config.browse_with != "http" and self._thread.run_blocking(is_installed())
+        self._thread.close()
         if config.browse_with == "browser" and not self._with_browser:
             raise ConfigError(
                 "tools.browse_with is browser, but no Chromium is installed: run `playwright install chromium`, "
                 "install the system's chromium, or set tools.browse_with to http"
             )
-        self.tool: Tool = self._make_tool()
+
+        # Waiting for a slot here does not count into the timeout, unlike waiting for a page or a host.
+        @tool(max_concurrency=_MAX_CALLS_AT_ONCE)
+        async def browse(url: str) -> str:
+            """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
+            return await self._thread.run(self._read(url))
+
+        self.tool: Tool = browse
 
     async def close(self) -> None:
         """Ends the browser; a later call starts another."""
@@ -58,20 +66,6 @@ class Browse:
             await asyncio.to_thread(self._thread.close)
             # Its locks belong to the loop that ended.
             self._politeness = Politeness()
-
-    def _finds_chromium(self) -> bool:
-        is_found = self._thread.run_blocking(is_installed())
-        self._thread.close()
-        return is_found
-
-    def _make_tool(self) -> Tool:
-        # Waiting for a slot here does not count into the timeout, unlike waiting for a page or a host.
-        @tool(max_concurrency=_MAX_CALLS_AT_ONCE)
-        async def browse(url: str) -> str:
-            """Reads a web page and returns its text as markdown; a long page is cut. Takes the page's full URL."""
-            return await self._thread.run(self._read(url))
-
-        return browse
 
     async def _read(self, url: str) -> str:
         try:

@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import os
 import shutil
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -57,13 +55,11 @@ async def limit_memory(browser: Any) -> None:
             await asyncio.sleep(_CHECK_EVERY_S)
             processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
             for process in processes:
-                if process["type"] == "renderer":
-                    _kill_if_large(int(process["id"]))
-
-
-def _kill_if_large(pid: int) -> None:
-    with suppress(psutil.Error, ProcessLookupError):
-        used = psutil.Process(pid).memory_info().rss
-        if used > MAX_RENDERER_BYTES:
-            _log.warning("browse: a page took %d MiB of memory and was closed", used >> 20)
-            os.kill(pid, signal.SIGKILL)
+                if process["type"] != "renderer":
+                    continue
+                with suppress(psutil.Error):
+                    renderer = psutil.Process(int(process["id"]))
+                    used = renderer.memory_info().rss
+                    if used > MAX_RENDERER_BYTES:
+                        _log.warning("browse: a page took %d MiB of memory and was closed", used >> 20)
+                        renderer.kill()

@@ -77,15 +77,20 @@ class ChromiumFetcher:
         self._has_started = False
 
     async def get(self, url: str) -> WebPage:
-        """As `PageFetcher.get`.
+        """The page at an http or https URL.
 
         Raises:
+            PageUnavailable: it cannot be loaded, or is not text.
             BrowserUnavailable: Chromium has never started; if it did before, that is a PageUnavailable.
+            AddressRefused, HostUnknown: as `Guard.addresses`.
         """
         # The browser would open other addresses (file:) without its proxy.
         await self._guard.check(url)
         async with self._slots:
-            browser = await self._lease()
+            # Shielded: a cancelled caller must not lose track of a browser that is starting.
+            browser = await asyncio.shield(asyncio.ensure_future(self._ready()))
+            browser.num_served += 1
+            browser.num_open += 1
             try:
                 return await self._load(browser, url)
             finally:
@@ -100,13 +105,6 @@ class ChromiumFetcher:
             await self._stop_driver()
             await self._proxy.close()
             self._proxy_url = None
-
-    async def _lease(self) -> _Browser:
-        # Shielded: a cancelled caller must not lose track of a browser that is starting.
-        browser = await asyncio.shield(asyncio.ensure_future(self._ready()))
-        browser.num_served += 1
-        browser.num_open += 1
-        return browser
 
     async def _ready(self) -> _Browser:
         async with self._starting:
@@ -185,7 +183,9 @@ class ChromiumFetcher:
                 await self._kind(visit, visit.response)
             if "Download is starting" in error.message:
                 raise PageUnavailable(f"{visit.url} is not text but a file to download") from error
-            raise PageUnavailable(f"{visit.url} could not be loaded: {_reason(error.message)}") from error
+            # `net::ERR_...`; the message continues with a call log.
+            reason = error.message.splitlines()[0].removeprefix("Page.goto: ").partition(" at ")[0]
+            raise PageUnavailable(f"{visit.url} could not be loaded: {reason}") from error
 
     async def _render(self, page: Any, visit: "_Visit") -> WebPage:
         from playwright.async_api import TimeoutError
@@ -233,12 +233,6 @@ class _Visit:
     def note_response(self, response: Any, page: Any) -> None:
         if response.request.is_navigation_request() and response.frame == page.main_frame:
             self.response = response
-
-
-def _reason(message: str) -> str:
-    """`net::ERR_...` out of a Playwright error, which continues with a call log."""
-    first = message.splitlines()[0]
-    return first.removeprefix("Page.goto: ").partition(" at ")[0]
 
 
 async def _end(browser: _Browser) -> None:

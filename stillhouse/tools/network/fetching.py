@@ -4,7 +4,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import httpx
 
@@ -44,23 +44,6 @@ class PageUnavailable(Exception):
     """A page cannot be fetched; the message is for the model."""
 
 
-class PageFetcher(Protocol):
-    """A way to fetch pages."""
-
-    async def get(self, url: str) -> WebPage:
-        """The page at an http or https URL.
-
-        Raises:
-            PageUnavailable: it cannot be loaded, or is not text.
-            AddressRefused, HostUnknown: as `Guard.addresses`.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Releases what is open."""
-        ...
-
-
 def require_text(url: str, status: int, content_type: str) -> str:
     """The content type without its parameters.
 
@@ -69,17 +52,11 @@ def require_text(url: str, status: int, content_type: str) -> str:
     """
     kind = content_type.partition(";")[0].strip().lower()
     if status >= 400:
-        raise PageUnavailable(f"{url} answered HTTP {status}{_phrase(status)}")
+        phrase = f" ({HTTPStatus(status).phrase})" if status in list(HTTPStatus) else ""
+        raise PageUnavailable(f"{url} answered HTTP {status}{phrase}")
     if kind and not kind.startswith(_TEXT_TYPES):
         raise PageUnavailable(f"{url} is not text but {kind}")
     return kind
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f" ({HTTPStatus(status).phrase})"
-    except ValueError:
-        return ""
 
 
 class HttpFetcher:
@@ -90,7 +67,12 @@ class HttpFetcher:
         self._timeout_s = timeout_s
 
     async def get(self, url: str) -> WebPage:
-        """As `PageFetcher.get`."""
+        """The page at an http or https URL.
+
+        Raises:
+            PageUnavailable: it cannot be loaded, or is not text.
+            AddressRefused, HostUnknown: as `Guard.addresses`.
+        """
         try:
             # A client per page: pages must not share cookies, and connections are not kept anyway.
             async with (
@@ -100,7 +82,11 @@ class HttpFetcher:
             ):
                 final_url = str(response.url)
                 content_type = require_text(final_url, response.status_code, response.headers.get("content-type", ""))
-                body = await _read(response)
+                body = bytearray()
+                async for piece in adecoded(response.headers, response.aiter_raw()):
+                    body += piece
+                    if len(body) >= MAX_PAGE_CHARACTERS:
+                        break
         except (TimeoutError, httpx.TimeoutException) as error:
             raise PageUnavailable(f"{url} did not answer within {self._timeout_s:g} s") from error
         except BodyRefused as error:
@@ -109,19 +95,10 @@ class HttpFetcher:
             raise PageUnavailable(f"{url} redirects without end") from error
         except REQUEST_FAILED as error:
             raise PageUnavailable(f"{url} could not be loaded: {error or type(error).__name__}") from error
-        return WebPage(final_url, content_type, _decode(body, response.charset_encoding))
+        return WebPage(final_url, content_type, _decode(bytes(body[:MAX_PAGE_CHARACTERS]), response.charset_encoding))
 
     async def close(self) -> None:
-        """As `PageFetcher.close`; nothing is open."""
-
-
-async def _read(response: httpx.Response) -> bytes:
-    body = bytearray()
-    async for piece in adecoded(response.headers, response.aiter_raw()):
-        body += piece
-        if len(body) >= MAX_PAGE_CHARACTERS:
-            break
-    return bytes(body[:MAX_PAGE_CHARACTERS])
+        """Nothing is open."""
 
 
 def _decode(body: bytes, charset: str | None) -> str:

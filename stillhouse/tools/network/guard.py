@@ -85,22 +85,12 @@ class Guard:
         return addresses
 
     async def check(self, url: str) -> None:
-        """Validates that `url` may be requested.
-
-        Raises:
-            AddressRefused: as in `addresses`, or it is not an http or https URL.
-            HostUnknown: the host has no address.
-        """
-        host, port = host_and_port(url)
-        await self.addresses(host, port)
+        """Raises AddressRefused or HostUnknown if `url` may not be requested, as `host_and_port` and `addresses` do."""
+        await self.addresses(*host_and_port(url))
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Host and port of an http or https URL.
-
-    Raises:
-        AddressRefused: it is not such a URL.
-    """
+    """Host and port of an http or https URL; raises AddressRefused for any other."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port

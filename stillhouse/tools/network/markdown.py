@@ -14,11 +14,7 @@ _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": 
 
 
 def require_crawl4ai() -> None:
-    """Validates that crawl4ai is installed.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Raises ConfigError if crawl4ai is not installed."""
     if importlib.util.find_spec("crawl4ai") is None:
         raise ConfigError(
             "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take browse "

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _MAX_AT_ONCE: Final = 4
@@ -16,7 +16,7 @@ _MAX_REMEMBERED: Final = 1000
 class _HostState:
     free: asyncio.Semaphore
     next_start: float = 0.0
-    num_users: int = field(default=0)
+    num_users: int = 0
 
 
 class Politeness:
@@ -58,10 +58,6 @@ class Politeness:
         finally:
             state.num_users -= 1
             if len(self._hosts) > _MAX_REMEMBERED:
-                self._forget_idle()
-
-    def _forget_idle(self) -> None:
-        now = self._clock()
-        for host, state in list(self._hosts.items()):
-            if state.num_users == 0 and state.next_start <= now:
-                del self._hosts[host]
+                now = self._clock()
+                is_used = {host: state.num_users > 0 or state.next_start > now for host, state in self._hosts.items()}
+                self._hosts = {host: state for host, state in self._hosts.items() if is_used[host]}

@@ -79,18 +79,10 @@ def _format_results(query: str, response: httpx.Response, body: bytes) -> str:
         answer = _Answer.model_validate_json(body)
     except ValidationError as error:
         raise ToolError("the search engine did not answer in the form of SearXNG (format=json)") from error
-    entries = [
-        "\n".join(
-            part
-            for part in (
-                f"{number}. {_one_line(result.title)}",
-                result.url,
-                _one_line(result.content),
-            )
-            if part
-        )
-        for number, result in enumerate(answer.results[:_NUM_RESULTS], start=1)
-    ]
+    entries = []
+    for number, result in enumerate(answer.results[:_NUM_RESULTS], start=1):
+        parts = (f"{number}. {_one_line(result.title)}", result.url, _one_line(result.content))
+        entries.append("\n".join(filter(None, parts)))
     return "\n\n".join(entries) or f"no results for {query!r}"
 
 
