@@ -60,7 +60,7 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
         scorer=None if model.name == "teacher" else scoring_teacher(config),
         tools=config.tools,
         rewards_sha256=rewards_digest(config.tools),
-        tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
+        tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
         system_prompt=config.rollouts.system_prompt,
     )
     return artifact

@@ -72,7 +72,7 @@ def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, ru
         on_policy=settings,
         tools=config.tools,
         rewards=None if rewards is None else file_sha256(Path(rewards)),
-        tool_schemas=digest(Toolbox.from_config(config.tools).schemas(None)),
+        tool_schemas=digest(Toolbox.from_config(config.tools).schemas()),
         system_prompt=config.rollouts.system_prompt,
         rules=TurnRules.of(config.rollouts),
     )

@@ -3,8 +3,8 @@
 import json
 import select
 import socket
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from stillhouse.processes.guarded_process import start_isolated
@@ -14,7 +14,6 @@ ANSWER_GRACE_S: Final = 15.0
 """Seconds beyond a call's time limit that its supervisor has to answer."""
 
 _LOAD_TIMEOUT_S: Final = 60.0
-_CHUNK_BYTES: Final = 1 << 16
 
 
 class JailFailed(Exception):
@@ -33,7 +32,7 @@ class SandboxServer:
     """A process that serves calls in jails, from when this returns until `close`.
 
     Args:
-        module: the module to run; it serves the control socket by a `ForkServer`.
+        module: the module to run; it calls `serve_calls`.
         args: its arguments, which the number of the control socket follows.
         environment: environment variables of the server and its calls, besides PATH and LANG.
 
@@ -50,7 +49,14 @@ class SandboxServer:
             self._control.close()
             raise ServerUnavailable(f"its process cannot be started: {error}") from error
         try:
-            self._wait_until_ready()
+            ready, _, _ = select.select([self._process.lines], [], [], _LOAD_TIMEOUT_S)
+            line = self._process.lines.readline() if ready else ""
+            if not line:
+                how = "ended" if ready else f"is still loading after {_LOAD_TIMEOUT_S:g} s"
+                raise ServerUnavailable(f"its process {how}")
+            problem = json.loads(line)
+            if problem is not None:
+                raise ServerUnavailable(problem)
         except BaseException:
             self.close()
             raise
@@ -66,16 +72,10 @@ class SandboxServer:
         Raises:
             JailFailed: the server has ended.
         """
-        packet = {
-            "timeout_s": limits.timeout_s,
-            "max_cpu_s": limits.max_cpu_s,
-            "network": limits.permissions.network,
-            "files": limits.permissions.files,
-        }
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [json.dumps(packet).encode()], [theirs.fileno()])
+                socket.send_fds(self._control, [json.dumps(asdict(limits)).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 # A process closes its sockets some time before poll() sees its end.
@@ -88,39 +88,23 @@ class SandboxServer:
         self._control.close()
         self._process.stop()
 
-    def _wait_until_ready(self) -> None:
-        ready, _, _ = select.select([self._process.lines], [], [], _LOAD_TIMEOUT_S)
-        line = self._process.lines.readline() if ready else ""
-        if not line:
-            how = "ended" if ready else f"is still loading after {_LOAD_TIMEOUT_S:g} s"
-            raise ServerUnavailable(f"its process {how}")
-        problem = json.loads(line)
-        if problem is not None:
-            raise ServerUnavailable(problem)
 
-
-def exchange(call: socket.socket, request: bytes, timeout_s: float) -> bytes:
-    """The answer to a request, for callers without an event loop.
+def exchange(call: socket.socket, request: bytes, timeout_s: float) -> Any:
+    """The decoded answer to a request, for callers without an event loop.
 
     Raises:
-        JailFailed: none came within `timeout_s` seconds, or the call was lost.
+        JailFailed: none came within `timeout_s` seconds, the call was lost, or the answer reports a failure.
     """
-    deadline = time.monotonic() + timeout_s
-    answer = bytearray()
+    call.settimeout(timeout_s)
     try:
-        call.settimeout(timeout_s)
         call.sendall(request)
-        while True:
-            call.settimeout(max(deadline - time.monotonic(), 1e-3))
-            chunk = call.recv(_CHUNK_BYTES)
-            if not chunk:
-                break
-            answer += chunk
+        # The supervisor sends all of its answer at once.
+        with call.makefile("rb") as answer:
+            return read_answer(answer.read())
     except TimeoutError as error:
         raise JailFailed("lost", f"gave no sign of life for {timeout_s:g} s") from error
     except OSError:
-        answer.clear()
-    return bytes(answer)
+        return read_answer(b"")
 
 
 def read_answer(answer: bytes) -> Any:

@@ -6,11 +6,15 @@ See namespaces(7), user_namespaces(7), pid_namespaces(7) and pivot_root(2).
 import errno
 import os
 import resource
+import signal
+import socket
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from stillhouse.sandbox.limits import MAX_PROCESSES
 from stillhouse.sandbox.root import SCRATCH, change_root
 from stillhouse.sandbox.syscalls import (
     CLONE_NEWIPC,
@@ -26,6 +30,8 @@ from stillhouse.sandbox.syscalls import (
     unshare,
 )
 
+T = TypeVar("T")
+
 _NOBODY: Final = 65534
 
 
@@ -35,7 +41,7 @@ class Permissions:
 
     network: bool = False
     """The network of this machine, including loopback and abstract Unix sockets."""
-    files: tuple[str, ...] = ()
+    files: Sequence[str] = ()
     """Absolute paths of readable files and folders."""
 
 
@@ -43,19 +49,14 @@ class JailEntry:
     """A handshake: made before the fork; the child enters the jail, and the parent outside maps its users."""
 
     def __init__(self) -> None:
-        self._entered_reader, self._entered_writer = os.pipe()
-        self._mapped_reader, self._mapped_writer = os.pipe()
+        self._outside, self._inside = socket.socketpair()
 
     def map_users(self, process: int) -> None:
         """Maps the users of the namespace that the child `process` enters, which only a process outside may do."""
-        os.close(self._entered_writer)
-        os.close(self._mapped_reader)
-        try:
-            if os.read(self._entered_reader, 1):
-                os.write(self._mapped_writer, str(_map_users(process)).encode())
-        finally:
-            os.close(self._entered_reader)
-            os.close(self._mapped_writer)
+        self._inside.close()
+        with self._outside:
+            if self._outside.recv(1):
+                self._outside.send(str(_map_users(process)).encode())
 
     def enter(self, permissions: Permissions) -> None:
         """Moves this process, which must have one thread, into namespaces and a file system of its own.
@@ -65,22 +66,18 @@ class JailEntry:
         Raises:
             JailUnavailable: the kernel refuses.
         """
-        os.close(self._entered_reader)
-        os.close(self._mapped_writer)
-        try:
+        self._outside.close()
+        with self._inside:
             flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC
             unshare(flags if permissions.network else flags | CLONE_NEWNET)
-            os.write(self._entered_writer, b"x")
-            problem = int(os.read(self._mapped_reader, 16) or errno.EPIPE)
-        finally:
-            os.close(self._entered_writer)
-            os.close(self._mapped_reader)
+            self._inside.send(b"x")
+            problem = int(self._inside.recv(16) or errno.EPIPE)
         if problem != 0:
             raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
         change_root(permissions.files, network=permissions.network)
 
 
-def drop_privileges(max_processes: int) -> None:
+def drop_privileges() -> None:
     """Drops all privileges in the namespaces for good, limits the number of processes, and enters the scratch folder.
 
     Raises:
@@ -91,7 +88,7 @@ def drop_privileges(max_processes: int) -> None:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    resource.setrlimit(resource.RLIMIT_NPROC, (max_processes, max_processes))
+    resource.setrlimit(resource.RLIMIT_NPROC, (MAX_PROCESSES, MAX_PROCESSES))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop_capabilities()
     if not os.access(os.__file__, os.R_OK):
@@ -100,6 +97,34 @@ def drop_privileges(max_processes: int) -> None:
         )
     os.chdir(SCRATCH)
     os.environ["HOME"] = tempfile.tempdir = SCRATCH
+
+
+def run_child(run: Callable[[], T], finish: Callable[[T], int]) -> int:
+    """Runs untrusted code in a child of the jail's first process, whose orphans are reaped meanwhile.
+
+    Args:
+        run: calls the code. Processes that the code forks return from it as well.
+        finish: turns the result into the child's exit code; called in the child alone.
+
+    Returns:
+        The child's exit code, or a signal's number below 0.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            pid = os.getpid()
+            result = run()
+            if os.getpid() == pid:
+                status = finish(result)
+        finally:
+            # Past whatever the code registered for the end of the process, and without waiting for its threads.
+            os._exit(status)
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _map_users(process: int) -> int:

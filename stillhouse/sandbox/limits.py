@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from stillhouse.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from stillhouse.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 
 MAX_MEMORY_BYTES: Final = 1 << 30
 """Address space of each process beyond that of the server."""
@@ -62,11 +62,6 @@ def descendants(pid: int) -> list[int]:
     return running
 
 
-def adopt_orphans() -> None:
-    """Makes this process the parent of the orphans among its descendants."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
 def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent, a process of one thread, ends.
 
@@ -81,17 +76,13 @@ def die_with(parent: int) -> None:
 def kill_descendants() -> None:
     """Kills and reaps all descendants, however they try to escape, for at most ten seconds."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while _has_children() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
         for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)
-
-
-def _has_children() -> bool:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True

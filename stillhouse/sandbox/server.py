@@ -5,93 +5,70 @@ import json
 import os
 import signal
 import socket
+import sys
+from collections.abc import Callable
+from typing import Final
 
-from stillhouse.sandbox.jail import JailEntry, Permissions, drop_privileges
-from stillhouse.sandbox.limits import MAX_PROCESSES
+from stillhouse.errors import ConfigError
+from stillhouse.sandbox.jail import Permissions, drop_privileges
 from stillhouse.sandbox.root import interpreter_paths
-from stillhouse.sandbox.supervisor import CallLimits, JailMain, supervise
-from stillhouse.sandbox.syscalls import JailUnavailable
-from stillhouse.types import JsonObject
+from stillhouse.sandbox.supervisor import CallLimits, JailMain, failure, supervise
+
+_TRIAL: Final = CallLimits(30.0, 30, Permissions())
 
 
-class ForkServer:
-    """Serves calls in jails. Made before any code is loaded, so that nothing loaded prints to standard output.
+def serve_calls(load: Callable[[], JailMain]) -> None:
+    """Serves calls in jails until the caller closes the control socket, whose number is the last argument.
 
-    The first line on standard output is JSON: null once calls are served, or why they cannot be.
+    The first line on standard output is JSON: null once calls are served, or why they cannot be. A call is a packet on
+    the control socket: its `CallLimits` as JSON, and its own socket.
+
+    Args:
+        load: loads the code, and returns what runs in each call's jail; raises ConfigError if no call can be served.
     """
-
-    def __init__(self) -> None:
-        # The caller's import path came this way; the code must not see it.
-        os.environ.pop("PYTHONPATH", None)
-        self._ready = os.fdopen(os.dup(1), "w")
+    # The caller's import path came this way; the code must not see it.
+    os.environ.pop("PYTHONPATH", None)
+    # Nothing that is loaded prints to the standard output that the caller reads.
+    with os.fdopen(os.dup(1), "w") as ready:
         os.dup2(2, 1)
-
-    def refuse(self, problem: str) -> None:
-        """Reports why no call can be served."""
-        self._report(problem)
-
-    def serve(self, control: socket.socket, main: JailMain) -> None:
-        """Reports readiness, and serves calls until the caller closes `control`.
-
-        Args:
-            control: receives a packet for each call: the `CallLimits` as JSON, and the socket of the call.
-            main: runs in each call's jail.
-        """
+        try:
+            main = load()
+        except ConfigError as error:
+            print(json.dumps(str(error)), file=ready)
+            return
         # Supervisors are not waited for. Set after loading, which may have needed the default.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         interpreter_paths()
         # Frozen objects are not touched by collections, so their pages stay shared with all forks.
         gc.collect()
         gc.freeze()
-        self._report(None)
-        while True:
-            packet, handles, _, _ = socket.recv_fds(control, 1 << 16, 1)
-            if not handles:
-                return
-            with socket.socket(fileno=handles[0]) as call:
-                if os.fork() == 0:
-                    control.close()
-                    supervise(call, _limits(json.loads(packet)), main)
-
-    def _report(self, problem: str | None) -> None:
-        with self._ready:
-            print(json.dumps(problem), file=self._ready, flush=True)
+        print("null", file=ready)
+    control = socket.socket(fileno=int(sys.argv[-1]))
+    while True:
+        packet, handles, _, _ = socket.recv_fds(control, 1 << 16, 1)
+        if not handles:
+            return
+        with socket.socket(fileno=handles[0]) as call:
+            if os.fork() == 0:
+                control.close()
+                limits = json.loads(packet)
+                supervise(call, CallLimits(**{**limits, "permissions": Permissions(**limits["permissions"])}), main)
 
 
 def problem_with_jail() -> str | None:
     """Why no jail can be made here; None if one can."""
-    reader, writer = os.pipe()
-    entry = JailEntry()
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
-        os.close(reader)
-        try:
-            entry.enter(Permissions())
-            inside = os.fork()
-            if inside == 0:
-                _try_to_drop_privileges(writer)
-            os.waitpid(inside, 0)
-        except JailUnavailable as error:
-            os.write(writer, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    entry.map_users(child)
-    with os.fdopen(reader, "rb") as file:
-        problem = file.read().decode()
+        ours.close()
+        supervise(theirs, _TRIAL, _enter_jail)
+    theirs.close()
+    with ours, ours.makefile("rb") as answer:
+        outcome = json.loads(answer.read() or failure("lost", "the supervisor of a trial ended"))
     os.waitpid(child, 0)
-    return problem or None
+    return outcome.get("message")
 
 
-def _try_to_drop_privileges(writer: int) -> None:
-    try:
-        drop_privileges(MAX_PROCESSES)
-    except JailUnavailable as error:
-        os.write(writer, str(error).encode())
-    finally:
-        os._exit(0)
-
-
-def _limits(packet: JsonObject) -> CallLimits:
-    permissions = Permissions(packet["network"], tuple(packet["files"]))
-    return CallLimits(packet["timeout_s"], packet["max_cpu_s"], permissions)
+def _enter_jail(_: socket.socket) -> bytes:
+    drop_privileges()
+    return b"{}"

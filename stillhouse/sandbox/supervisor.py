@@ -16,14 +16,13 @@ from stillhouse.sandbox.jail import JailEntry, Permissions
 from stillhouse.sandbox.limits import (
     MAX_PROCESSES,
     MAX_RESULT_BYTES,
-    adopt_orphans,
     descendants,
     die_with,
     kill_descendants,
     limit_this_process,
     num_threads,
 )
-from stillhouse.sandbox.syscalls import JailUnavailable
+from stillhouse.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, JailUnavailable, prctl
 
 _POLL_INTERVAL_S: Final = 0.02
 _DRAIN_TIMEOUT_S: Final = 5.0
@@ -45,7 +44,7 @@ It starts privileged and drops its privileges. Processes it leaves running end w
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits of one call, fixed before its first process starts."""
+    """Limits of one call."""
 
     timeout_s: float
     """Wall time of the call."""
@@ -57,18 +56,15 @@ class CallLimits:
 def supervise(call: socket.socket, limits: CallLimits, main: JailMain) -> NoReturn:
     """Runs `main` in a jail, sends its answer, or the `kind` and `message` of a failure as JSON, and exits.
 
-    Args:
-        call: carries the request, which only the jail's first process reads, and the answer. The call ends when the
-            caller closes it.
-        limits: limits of the call.
-        main: runs in the jail's first process.
+    Only the jail's first process reads the request from `call`. The call ends when the caller closes it.
     """
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # Outside the server's group: it outlives a killed server until the jail is gone.
         os.setsid()
-        adopt_orphans()
+        # The jail's orphans become children of this process.
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         num_before = num_threads()
         result_reader, result_writer = os.pipe()
         entry = JailEntry()
@@ -128,8 +124,12 @@ def _watch(call: socket.socket, result_fd: int, anchor_fd: int, limits: CallLimi
                 is_open = False
                 poller.unregister(result_fd)
         elif ready:
-            status = os.waitid(os.P_PIDFD, anchor_fd, os.WEXITED)
-            return _outcome(bytes(result), 0 if status is None else status.si_status, limits.max_cpu_s)
+            ended = os.waitid(os.P_PIDFD, anchor_fd, os.WEXITED)
+            code = 0 if ended is None else ended.si_status
+            if code == 0 and result:
+                return bytes(result)
+            code = code if code <= _SIGNALLED else _SIGNALLED - code
+            return failure("killed", describe_exit(code, limits.max_cpu_s))
         if len(result) > MAX_RESULT_BYTES:
             return failure("killed", f"returned more than {MAX_RESULT_BYTES} bytes")
         # RLIMIT_NPROC does not bind a root that cannot become another user.
@@ -189,12 +189,6 @@ def close_other_files(*kept: int) -> None:
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-def _outcome(result: bytes, code: int, max_cpu_s: int) -> bytes:
-    if code == 0 and result:
-        return result
-    return failure("killed", describe_exit(code if code <= _SIGNALLED else _SIGNALLED - code, max_cpu_s))
-
-
 def describe_exit(code: int, max_cpu_s: int) -> str:
     """How a process without an answer ended, as the end of a sentence.
 
@@ -205,15 +199,9 @@ def describe_exit(code: int, max_cpu_s: int) -> str:
     if code == -signal.SIGXCPU:
         return f"used more than {max_cpu_s} s of processor time"
     if code < 0:
-        return f"was killed by {_name_of_signal(-code)}"
+        name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+        return f"was killed by {name}"
     return f"ended its process with code {code} before it returned"
-
-
-def _name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def failure(kind: FailureKind, message: str) -> bytes:

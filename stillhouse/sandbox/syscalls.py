@@ -1,6 +1,7 @@
 """The system calls of a jail that Python's `os` lacks (3.11): namespaces, mounts and capabilities.
 
-See unshare(2), setns(2), mount(2), mount_setattr(2), pivot_root(2), prctl(2) and capset(2).
+See unshare(2), setns(2), mount(2), mount_setattr(2), pivot_root(2), prctl(2) and capset(2). Each function raises
+JailUnavailable if the kernel refuses.
 """
 
 import ctypes
@@ -20,7 +21,6 @@ MS_REC: Final = 0x4000
 MS_PRIVATE: Final = 1 << 18
 
 PR_SET_PDEATHSIG: Final = 1
-PR_SET_DUMPABLE: Final = 4
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 
@@ -56,12 +56,12 @@ class _CapabilityHeader(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Moves this process into new namespaces; raises JailUnavailable."""
+    """Moves this process into new namespaces."""
     _check("unshare(2)", _LIBC.unshare(flags))
 
 
 def return_to_own_processes() -> None:
-    """After `unshare(CLONE_NEWPID)` and a fork, has further children stay in this namespace; raises JailUnavailable."""
+    """After `unshare(CLONE_NEWPID)` and a fork, has further children stay in this namespace."""
     this = os.pidfd_open(os.getpid())
     try:
         _check("setns(2)", _LIBC.setns(this, CLONE_NEWPID))
@@ -70,24 +70,24 @@ def return_to_own_processes() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Adds a mount; raises JailUnavailable."""
+    """Adds a mount."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     result = _LIBC.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _check(f"mount(2) on {target}", result)
 
 
 def make_read_only(path: str) -> None:
-    """Makes the mount at `path` and all mounts below it read-only and nosuid; raises JailUnavailable."""
+    """Makes the mount at `path` and all mounts below it read-only and nosuid."""
     _set_attributes(path, _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID))
 
 
 def make_writable(path: str) -> None:
-    """Makes the mount at `path`, and none below it, writable; raises JailUnavailable."""
+    """Makes the mount at `path`, and none below it, writable."""
     _set_attributes(path, 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY))
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """Makes the mount `new_root` the root of this process; raises JailUnavailable."""
+    """Makes the mount `new_root` the root of this process."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise JailUnavailable(
@@ -98,17 +98,17 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def detach(path: str) -> None:
-    """Unmounts what is mounted at the path and all below it; raises JailUnavailable."""
+    """Unmounts what is mounted at the path and all below it."""
     _check(f"umount2(2) of {path}", _LIBC.umount2(os.fsencode(path), _MNT_DETACH))
 
 
 def prctl(option: int, value: int) -> None:
-    """Sets an attribute of this process; raises JailUnavailable."""
+    """Sets an attribute of this process."""
     _check(f"prctl({option})", _LIBC.prctl(option, value, 0, 0, 0))
 
 
 def drop_capabilities() -> None:
-    """Empties every capability set of this process; raises JailUnavailable."""
+    """Empties every capability set of this process."""
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     # Effective, permitted and inheritable; the lower 32 of each, then the upper ones.
     none = (ctypes.c_uint32 * 6)()

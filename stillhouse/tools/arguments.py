@@ -28,6 +28,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "number": (int, float),
     "array": (list,),
     "object": (dict,),
+    "string": (str,),
 }
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 
@@ -145,12 +146,10 @@ def _resolved(reference: str, root: JsonObject) -> Any:
 def _types(schema: JsonObject) -> set[str]:
     """The JSON types a schema takes; one that names none counts as taking a string."""
     type_name = schema.get("type")
-    if type_name is None:
-        values = schema.get("enum", [schema["const"]] if "const" in schema else [""])
-        return {name for name, kinds in _TYPES.items() if any(_is(value, name, kinds) for value in values)} | (
-            {"string"} if any(isinstance(value, str) for value in values) else set()
-        )
-    return {type_name} if isinstance(type_name, str) else set(type_name)
+    if type_name is not None:
+        return {type_name} if isinstance(type_name, str) else set(type_name)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [""])
+    return {name for name in _TYPES if any(_is(value, name) for value in values)}
 
 
 def _only(branches: list[JsonObject], kind: str) -> JsonObject | None:
@@ -160,14 +159,14 @@ def _only(branches: list[JsonObject], kind: str) -> JsonObject | None:
 
 def _read_as(text: str, types: set[str]) -> Any:
     try:
-        read = json.loads(_PYTHON.get(text.strip(), text))
+        parsed = json.loads(_PYTHON.get(text.strip(), text))
     except (ValueError, RecursionError):
         return text
-    return read if any(_is(read, name, _TYPES[name]) for name in types if name in _TYPES) else text
+    return parsed if any(_is(parsed, name) for name in types) else text
 
 
-def _is(value: Any, name: str, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and (isinstance(value, bool) == (name == "boolean"))
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, _TYPES.get(name, ())) and (isinstance(value, bool) == (name == "boolean"))
 
 
 def _path(parts: Any) -> str:

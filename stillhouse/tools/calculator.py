@@ -61,10 +61,8 @@ def _value(node: ast.expr) -> Number:
             raise ValueError(f"{node.value!r} is not a number")
         case ast.Constant(value=int() | float() as number):
             return _bounded(number)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _value(operand)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             return _power(_value(left), _value(right))
         case ast.BinOp(left=left, op=ast.BitXor(), right=right):

@@ -1,7 +1,8 @@
 """One tool call: reads what the model wrote, runs the tool within its limits, and always gives a result."""
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -40,8 +41,8 @@ class CallFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Runs the calls of a set of tools."""
+class BoundToolbox:
+    """The tools of one rollout, which share what the rollout keeps between calls."""
 
     tools: Mapping[str, Tool]
     timeout_s: float
@@ -49,34 +50,35 @@ class Caller:
     environment: Mapping[str, str]
     """The environment variables that `ToolArgs` holds."""
     sandbox: Sandbox
-    clock: Callable[[], float]
-    """Monotonic seconds."""
+    scope: RolloutScope
 
-    async def call(self, name: str, arguments_json: str, scope: RolloutScope) -> ToolResult:
+    async def call(self, name: str, arguments_json: str) -> ToolResult:
         """The result of one call, whatever happens in it."""
-        started = self.clock()
+        started = time.monotonic()
+        timeout_s = self.timeout_s
         try:
             tool = self._find(name)
-            raw_arguments = read_object(arguments_json)
+            timeout_s = tool.timeout_s or self.timeout_s
+            raw_arguments = _read_object(arguments_json)
             arguments = tool.read_arguments(raw_arguments)
             async with tool.concurrency.slot():
-                started = self.clock()
-                content = utf8(await self._run(tool, raw_arguments, arguments, scope))
-            return ToolResult(content, None, self.clock() - started)
+                started = time.monotonic()
+                content = _utf8(await self._run(tool, raw_arguments, arguments, timeout_s))
+            return ToolResult(content, None, time.monotonic() - started)
         except CallFailed as error:
             kind, message = error.kind, str(error)
         except ArgumentsRefused as error:
             kind, message = "invalid_arguments", str(error)
         except TimeLimitReached:
-            kind, message = "timeout", f"{name} did not return within {self._timeout(self.tools[name]):g} s"
+            kind, message = "timeout", f"{name} did not return within {timeout_s:g} s"
         except SandboxFailed as error:
             kind, message = error.kind, str(error) if error.kind == "exception" else f"{name} {error}"
         except ToolError as error:
             kind, message = "exception", str(error)
         except (Exception, SystemExit) as error:
             kind, message = "exception", f"{type(error).__name__}: {error}"
-        content = json.dumps({"error": utf8(message)}, ensure_ascii=False)
-        return ToolResult(content, kind, self.clock() - started)
+        content = json.dumps({"error": _utf8(message)}, ensure_ascii=False)
+        return ToolResult(content, kind, time.monotonic() - started)
 
     def _find(self, name: str) -> Tool:
         if name == MALFORMED_TOOL_CALL:
@@ -89,33 +91,24 @@ class Caller:
             raise CallFailed("unknown_tool", f"there is no tool {name!r}; available tools: {listed}")
         return self.tools[name]
 
-    async def _run(self, tool: Tool, raw_arguments: JsonObject, arguments: JsonObject, scope: RolloutScope) -> str:
-        if tool.sandboxed is not None:
-            payload = {"arguments": raw_arguments, "tool_args": asdict(self._tool_args(scope))}
-            return await self.sandbox.call(tool.sandboxed, payload, self._timeout(tool))
-        kwargs: JsonObject = dict(arguments)
-        if tool.args_parameter is not None:
-            kwargs[tool.args_parameter] = self._tool_args(scope)
-        if tool.scope_parameter is not None:
-            kwargs[tool.scope_parameter] = scope
-        return tool.write_result(await run_function(tool.function, kwargs, self._timeout(tool)))
-
-    def _tool_args(self, scope: RolloutScope) -> ToolArgs:
-        context = scope.context
-        return ToolArgs(
+    async def _run(self, tool: Tool, raw_arguments: JsonObject, arguments: JsonObject, timeout_s: float) -> str:
+        context = self.scope.context
+        tool_args = ToolArgs(
             context.metadata, self.environment, context.rollout_key, context.prompt_id, context.sample_index
         )
+        if tool.sandboxed is not None:
+            payload = {"arguments": raw_arguments, "tool_args": asdict(tool_args)}
+            return await self.sandbox.call(tool.sandboxed, payload, timeout_s)
+        kwargs: JsonObject = dict(arguments)
+        if tool.args_parameter is not None:
+            kwargs[tool.args_parameter] = tool_args
+        if tool.scope_parameter is not None:
+            kwargs[tool.scope_parameter] = self.scope
+        return tool.write_result(await run_function(tool.function, kwargs, timeout_s))
 
-    def _timeout(self, tool: Tool) -> float:
-        return tool.timeout_s or self.timeout_s
 
-
-def read_object(arguments_json: str) -> JsonObject:
-    """The JSON object a model wrote as the arguments of a call; a JSON string that holds one counts, too.
-
-    Raises:
-        CallFailed: it is not a JSON object.
-    """
+def _read_object(arguments_json: str) -> JsonObject:
+    """The JSON object a model wrote as the arguments of a call; a JSON string that holds one counts, too."""
     try:
         arguments = json.loads(arguments_json)
         if isinstance(arguments, str):
@@ -127,6 +120,6 @@ def read_object(arguments_json: str) -> JsonObject:
     return arguments
 
 
-def utf8(text: str) -> str:
+def _utf8(text: str) -> str:
     """`text` without lone surrogates, which no JSON writer and no tokenizer takes."""
     return text.encode("utf-8", errors="replace").decode("utf-8")

@@ -16,9 +16,9 @@ from stillhouse.tools.arguments import reader_of_model
 from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.limits import ConcurrencyLimit, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
-from stillhouse.tools.tool import Tool, writer_of
+from stillhouse.tools.tool import Tool
 from stillhouse.tools.user_file import describe_function, type_hints
-from stillhouse.types import JsonObject, ToolSchema
+from stillhouse.types import JsonObject
 
 _ARGUMENTS = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 _VERBATIM_KEYS = frozenset({"default", "enum", "const", "examples"})
@@ -48,9 +48,9 @@ def tool(
     """Makes a tool of a function whose parameters and result have type hints and that has a docstring.
 
     The docstring is the tool's description for the model; `Annotated[int, Field(description="...")]` describes an
-    argument. A result that is not a `str` reaches the model as JSON. A parameter annotated `ToolArgs` is filled in with
-    the prompt's metadata and the environment variables named in `tools.environment`; the model never sees it. The
-    schema allows no further arguments; if no parameter has a default, it fits OpenAI's strict mode.
+    argument. A result that is not a `str` reaches the model as JSON. A parameter annotated `ToolArgs` is filled in and
+    never shown to the model. The schema allows no further arguments; if no parameter has a default, it fits OpenAI's
+    strict mode.
 
     A plain function runs in a thread, an `async` one in an event loop that all tools share. Either can do what this
     process can: read every environment variable, keep its thread after a timeout, end the run by a crash. With
@@ -95,50 +95,39 @@ def _make_tool(
     hints = type_hints(function)
     if "return" not in hints:
         raise ValueError("its result has no type hint; write `-> str` or another type with a JSON form")
-    args_parameter = _args_parameter(hints)
-    try:
-        model = create_model(
-            f"{function.__name__} arguments", __config__=_ARGUMENTS, **_fields(function, hints, args_parameter)
-        )
-        parameters = _ordered(_strict(model.model_json_schema()))
-        result = TypeAdapter(hints["return"])
-        result.json_schema(mode="serialization")
-    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
-        raise ValueError(f"a type of its signature has no JSON form: {error}") from error
-    schema: ToolSchema = {
-        "type": "function",
-        "function": {"name": function.__name__, "description": description, "parameters": parameters},
-    }
-    return Tool(
-        name=function.__name__,
-        schema=schema,
-        function=function,
-        read_arguments=reader_of_model(model, parameters),
-        write_result=writer_of(result),
-        timeout_s=timeout_s,
-        concurrency=ConcurrencyLimit.of(max_concurrency, sandbox=sandboxed is not None),
-        sandboxed=sandboxed,
-        args_parameter=args_parameter,
-    )
-
-
-def _args_parameter(hints: dict[str, Any]) -> str | None:
-    names = [name for name, hint in hints.items() if hint is ToolArgs and name != "return"]
-    if len(names) > 1:
-        raise ValueError(f"parameters {' and '.join(names)} are both ToolArgs; one is enough")
-    return names[0] if names else None
-
-
-def _fields(function: Callable[..., Any], hints: dict[str, Any], args_parameter: str | None) -> dict[str, Any]:
+    args_parameters = [name for name, hint in hints.items() if hint is ToolArgs and name != "return"]
+    if len(args_parameters) > 1:
+        raise ValueError(f"parameters {' and '.join(args_parameters)} are both ToolArgs; one is enough")
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ValueError(f"parameter {parameter} cannot be described to a model; name every parameter")
         if name not in hints:
             raise ValueError(f"parameter {name!r} has no type hint; write for instance `{name}: str`")
-        if name != args_parameter:
+        if name not in args_parameters:
             fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-    return fields
+    try:
+        model = create_model(f"{function.__name__} arguments", __config__=_ARGUMENTS, **fields)
+        parameters = _ordered(_strict(model.model_json_schema()))
+        result = TypeAdapter(hints["return"])
+        result.json_schema(mode="serialization")
+    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, NameError) as error:
+        raise ValueError(f"a type of its signature has no JSON form: {error}") from error
+    return Tool(
+        name=function.__name__,
+        schema={
+            "type": "function",
+            "function": {"name": function.__name__, "description": description, "parameters": parameters},
+        },
+        function=function,
+        read_arguments=reader_of_model(model, parameters),
+        # Strings as they are, all else as the JSON of the type.
+        write_result=lambda value: value if isinstance(value, str) else result.dump_json(value).decode(),
+        timeout_s=timeout_s,
+        concurrency=ConcurrencyLimit.of(max_concurrency, sandbox=sandboxed is not None),
+        sandboxed=sandboxed,
+        args_parameter=args_parameters[0] if args_parameters else None,
+    )
 
 
 def _strict(schema: Any) -> Any:
@@ -151,10 +140,8 @@ def _strict(schema: Any) -> Any:
     for key, value in schema.items():
         if key in ("properties", "$defs"):
             kept[key] = {name: _strict(item) for name, item in value.items()}
-        elif key in _VERBATIM_KEYS:
-            kept[key] = value
         elif key != "title":
-            kept[key] = _strict(value)
+            kept[key] = value if key in _VERBATIM_KEYS else _strict(value)
     if "properties" in kept:
         kept.setdefault("additionalProperties", False)
     return kept
@@ -162,7 +149,5 @@ def _strict(schema: Any) -> Any:
 
 def _ordered(schema: JsonObject) -> JsonObject:
     """The usual key order of tool schemas: chat templates print them verbatim, so the order is part of the prompt."""
-    first: JsonObject = {
-        key: schema[key] for key in ("type", "properties", "required", "additionalProperties") if key in schema
-    }
-    return {**first, **{key: value for key, value in schema.items() if key not in first}}
+    usual = ("type", "properties", "required", "additionalProperties")
+    return {**{key: schema[key] for key in usual if key in schema}, **schema}

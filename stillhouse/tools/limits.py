@@ -32,7 +32,13 @@ class ConcurrencyLimit:
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Waits for a free slot and holds it for the block."""
-        slot = self._request()
+        slot: Future[None] = Future()
+        with self._lock:
+            if self._num_free is None or self._num_free > 0:
+                self._num_free = None if self._num_free is None else self._num_free - 1
+                slot.set_result(None)
+            else:
+                self._waiting.append(slot)
         try:
             if not slot.done():
                 await asyncio.wrap_future(slot)
@@ -41,16 +47,6 @@ class ConcurrencyLimit:
             # A slot granted at the moment its caller was cancelled goes to the next.
             if not slot.cancel():
                 self._release()
-
-    def _request(self) -> "Future[None]":
-        slot: Future[None] = Future()
-        with self._lock:
-            if self._num_free is None or self._num_free > 0:
-                self._num_free = None if self._num_free is None else self._num_free - 1
-                slot.set_result(None)
-            else:
-                self._waiting.append(slot)
-        return slot
 
     def _release(self) -> None:
         with self._lock:
@@ -64,11 +60,7 @@ class ConcurrencyLimit:
 
 
 def validate_limits(decorator: str, *, timeout_s: float | None, max_concurrency: int | None = None) -> None:
-    """Validates that the limits given to a decorator are positive.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Raises ConfigError if a limit given to a decorator is not positive."""
     if timeout_s is not None and timeout_s <= 0:
         raise ConfigError(f"@{decorator}(timeout_s={timeout_s!r}): expected a number of seconds above 0, or None")
     if max_concurrency is not None and max_concurrency < 1:

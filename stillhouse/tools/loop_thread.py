@@ -20,8 +20,7 @@ class LoopThread:
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     @property
     def is_running(self) -> bool:
@@ -40,28 +39,23 @@ class LoopThread:
         """As `run`, but returns a future."""
         with self._lock:
             if self._thread is None:
-                ready = threading.Event()
+                self._started = Future()
                 # A daemon: a hanging browser must not keep the process alive.
-                self._thread = threading.Thread(target=self._main, args=(ready,), name=self._name, daemon=True)
+                self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=self._name, daemon=True)
                 self._thread.start()
-                ready.wait()
-            assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            loop, _ = self._started.result()
+            return asyncio.run_coroutine_threadsafe(work, loop)
 
     def close(self) -> None:
         """Cancels what still runs, waits for it to end, and ends the thread."""
         with self._lock:
-            if self._thread is None or self._loop is None or self._stop is None:
-                return
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
-            self._thread = self._loop = self._stop = None
+            if self._thread is not None:
+                loop, stop = self._started.result()
+                loop.call_soon_threadsafe(stop.set)
+                self._thread.join()
+                self._thread = None
 
-    def _main(self, ready: threading.Event) -> None:
-        async def serve() -> None:
-            self._loop = asyncio.get_running_loop()
-            self._stop = asyncio.Event()
-            ready.set()
-            await self._stop.wait()
-
-        asyncio.run(serve())
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        self._started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()

@@ -68,13 +68,17 @@ class RewardSet:
         return [reward.name for reward in self._rewards]
 
     async def score(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardScores:
-        """Scores a trajectory; a reward that fails is recorded, and never raises here.
-
-        Args:
-            trajectory: a finished trajectory.
-            metadata: that of its prompt, if any.
-        """
-        args = self._args(trajectory, metadata)
+        """Scores a finished trajectory; a reward that fails is recorded, and never raises here."""
+        args = RewardArgs(
+            metadata=metadata.metadata if metadata is not None else {},
+            expected_answer=metadata.expected_answer if metadata is not None else None,
+            tag=metadata.tag if metadata is not None else None,
+            stop_reason=trajectory.stop_reason,
+            environment=self._environment,
+            rollout_key=trajectory.rollout_key,
+            prompt_id=trajectory.prompt_id,
+            sample_index=trajectory.sample_index,
+        )
         values: dict[str, float | None] = {}
         errors: dict[str, str] = {}
         for is_precondition in (True, False):
@@ -87,18 +91,6 @@ class RewardSet:
             if is_precondition and 0 in values.values():
                 return RewardScores(0.0, values, errors)
         return RewardScores(self._total(values), values, errors)
-
-    def _args(self, trajectory: Trajectory, metadata: PromptMetadata | None) -> RewardArgs:
-        return RewardArgs(
-            metadata=metadata.metadata if metadata is not None else {},
-            expected_answer=metadata.expected_answer if metadata is not None else None,
-            tag=metadata.tag if metadata is not None else None,
-            stop_reason=trajectory.stop_reason,
-            environment=self._environment,
-            rollout_key=trajectory.rollout_key,
-            prompt_id=trajectory.prompt_id,
-            sample_index=trajectory.sample_index,
-        )
 
     async def _value(self, reward: Reward, args: RewardArgs, messages: list[Message]) -> float | str:
         """The reward's value, or why there is none."""
@@ -130,7 +122,7 @@ class RewardSet:
         return math.fsum(known) / len(known)
 
     async def __aenter__(self) -> Self:
-        await self._sandbox.load({reward.sandboxed.file for reward in self._rewards if reward.sandboxed is not None})
+        await self._sandbox.load(reward.sandboxed for reward in self._rewards)
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -34,9 +34,8 @@ async def run_function(function: Callable[..., Any], kwargs: dict[str, Any], tim
     Raises:
         TimeLimitReached: it has not returned after `timeout_s` seconds.
     """
-    running: asyncio.Future[Any]
     if inspect.iscoroutinefunction(function):
-        running = asyncio.ensure_future(_ASYNC_FUNCTIONS.run(_without_exit(function(**kwargs))))
+        running = asyncio.wrap_future(_ASYNC_FUNCTIONS.submit(_without_exit(function(**kwargs))))
     else:
         running = asyncio.wrap_future(_start_thread(lambda: function(**kwargs)))
     try:

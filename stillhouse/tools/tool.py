@@ -2,14 +2,12 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from pydantic import TypeAdapter
-
-from stillhouse.tools.arguments import ReadArguments, reader_of_schema
-from stillhouse.tools.context import RolloutScope, ToolArgs
+from stillhouse.tools.arguments import ReadArguments
+from stillhouse.tools.context import ToolArgs
 from stillhouse.tools.limits import ConcurrencyLimit
 from stillhouse.tools.sandbox import SandboxedFunction
 from stillhouse.types import JsonObject, ToolSchema
@@ -36,43 +34,6 @@ class Tool:
     scope_parameter: str | None = None
     """Name of the parameter that gets the `RolloutScope`, if any."""
 
-    @classmethod
-    def of_schema(
-        cls,
-        schema: ToolSchema,
-        function: Callable[[JsonObject, RolloutScope], Awaitable[str]],
-        *,
-        timeout_s: float | None = None,
-        max_concurrency: int | None = None,
-    ) -> Self:
-        """A tool with a given schema, such as that of an MCP server.
-
-        Args:
-            schema: what the model is shown; arguments are validated against its parameters.
-            function: takes the arguments as JSON, and the rollout's scope.
-            timeout_s: time limit of one call in seconds; None takes that of the toolbox.
-            max_concurrency: most simultaneous calls in this process; None sets no limit.
-        """
-
-        async def call(arguments: JsonObject, scope: RolloutScope) -> str:
-            return await function(arguments, scope)
-
-        return cls(
-            name=schema["function"]["name"],
-            schema=schema,
-            function=call,
-            read_arguments=reader_of_schema(schema["function"].get("parameters", {})),
-            write_result=str,
-            timeout_s=timeout_s,
-            concurrency=ConcurrencyLimit(max_concurrency),
-            scope_parameter="scope",
-        )
-
-    @property
-    def is_async(self) -> bool:
-        """True if the function is a coroutine function."""
-        return inspect.iscoroutinefunction(self.function)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
@@ -86,9 +47,4 @@ class Tool:
         if self.args_parameter is not None:
             kwargs[self.args_parameter] = ToolArgs(**payload["tool_args"])
         value = self.function(**kwargs)
-        return self.write_result(asyncio.run(value) if self.is_async else value)
-
-
-def writer_of(result: TypeAdapter[Any]) -> Callable[[Any], str]:
-    """Strings as they are, all else as the JSON of the type."""
-    return lambda value: value if isinstance(value, str) else result.dump_json(value).decode()
+        return self.write_result(asyncio.run(value) if inspect.iscoroutinefunction(self.function) else value)

@@ -3,20 +3,19 @@
 Nothing a model writes and nothing a tool does raises here: a failure is a message to the model and an error kind.
 """
 
+import copy
 import hashlib
 import os
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from stillhouse.config import ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calculator import calculator
-from stillhouse.tools.calls import MALFORMED_TOOL_CALL, Caller, ToolErrorKind, ToolResult
+from stillhouse.tools.calls import MALFORMED_TOOL_CALL, BoundToolbox, ToolErrorKind, ToolResult
 from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
@@ -25,18 +24,6 @@ from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
 
 __all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult", "Toolbox"]
-
-
-class BoundToolbox:
-    """The tools of one rollout, which share what the rollout keeps between calls."""
-
-    def __init__(self, caller: Caller, scope: RolloutScope) -> None:
-        self._caller = caller
-        self._scope = scope
-
-    async def call(self, name: str, arguments_json: str) -> ToolResult:
-        """The result of one call; sync tools run in a thread, async ones in an event loop that all tools share."""
-        return await self._caller.call(name, arguments_json, self._scope)
 
 
 class Toolbox:
@@ -51,7 +38,6 @@ class Toolbox:
         timeout_s: longest run of one call in seconds, for tools that set none of their own.
         environment: the environment variables that `ToolArgs` and sandboxed tools see.
         resources: closed when the last `async with` block is left.
-        clock: monotonic seconds.
 
     Raises:
         ConfigError: two different tools share a name.
@@ -64,14 +50,14 @@ class Toolbox:
         timeout_s: float = 60.0,
         environment: Mapping[str, str] | None = None,
         resources: Sequence[AsyncClosable] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if self._tools.setdefault(tool.name, tool) is not tool:
                 raise ConfigError(f"tools: two tools are called {tool.name!r}; rename one of the functions")
-        self._sandbox = Sandbox(environment or {})
-        self._caller = Caller(self._tools, timeout_s, environment or {}, self._sandbox, clock)
+        self._timeout_s = timeout_s
+        self._environment = dict(environment or {})
+        self._sandbox = Sandbox(self._environment)
         self._resources = [*resources, self._sandbox]
         self._num_entered = 0
         self._lock = threading.Lock()
@@ -120,29 +106,25 @@ class Toolbox:
                 f"tool {missing[0]!r} is not configured; configured are: {', '.join(self._tools) or 'none'}. "
                 "Add it to tools.builtin or define it in tools.file"
             )
-        selected = Toolbox([self._tools[name] for name in names])
-        selected._caller = replace(self._caller, tools=selected._tools)
+        selected = copy.copy(self)
+        selected._tools = {name: self._tools[name] for name in names}
         return selected
 
-    def schemas(self, names: Sequence[str] | None = None) -> list[ToolSchema]:
-        """Schemas of these tools; None gives all.
-
-        Raises:
-            ConfigError: a name is not in the toolbox.
-        """
-        return [tool.schema for tool in self.select(names)._tools.values()]
+    def schemas(self) -> list[ToolSchema]:
+        """Schemas of the tools, in order."""
+        return [tool.schema for tool in self._tools.values()]
 
     @asynccontextmanager
     async def rollout(self, context: ToolContext) -> AsyncIterator[BoundToolbox]:
         """The tools for one rollout; what they keep for it (the session of an MCP server) ends with the block."""
         scope = RolloutScope(context)
         try:
-            yield BoundToolbox(self._caller, scope)
+            yield BoundToolbox(self._tools, self._timeout_s, self._environment, self._sandbox, scope)
         finally:
             await scope.close()
 
     async def call(self, name: str, arguments_json: str, context: ToolContext | None = None) -> ToolResult:
-        """The result of one call that shares nothing with another; see `BoundToolbox.call`."""
+        """The result of one call that shares nothing with another."""
         async with self.rollout(context or ToolContext()) as bound:
             return await bound.call(name, arguments_json)
 
@@ -152,7 +134,7 @@ class Toolbox:
 
     async def __aenter__(self) -> Self:
         # Fail before the first rollout: a file may load here and not in the sandbox's environment.
-        await self._sandbox.load({tool.sandboxed.file for tool in self._tools.values() if tool.sandboxed is not None})
+        await self._sandbox.load(tool.sandboxed for tool in self._tools.values())
         with self._lock:
             self._num_entered += 1
         return self

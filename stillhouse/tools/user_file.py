@@ -26,7 +26,7 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
         purpose: what such a function does, for messages.
 
     Raises:
-        ConfigError: the file does not load, or has no such object; the message names the file, and the line if known.
+        ConfigError: as `load_module`, or there is no such object.
     """
     decorated = [value for value in vars(load_module(path, setting)).values() if isinstance(value, kind)]
     if not decorated:
@@ -38,16 +38,10 @@ def load_decorated(path: Path, setting: str, kind: type[T], decorator: str, purp
 
 
 def load_module(path: Path, setting: str) -> ModuleType:
-    """Runs a user's Python file.
-
-    The module's name is derived from the path, so that two files called tools.py do not collide.
-
-    Args:
-        path: the file.
-        setting: the setting that names it, for messages.
+    """Runs a user's Python file, as a module named after its path: two files called tools.py do not collide.
 
     Raises:
-        ConfigError: no such file, or it does not run; the message names the file, and the line if known.
+        ConfigError: `setting` names no file, or it does not run; the message names the file, and the line if known.
     """
     path = path.expanduser().absolute()
     if not path.is_file():
@@ -60,21 +54,20 @@ def load_module(path: Path, setting: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except ConfigError:
-        del sys.modules[name]
-        raise
     # A user's file may fail in any way; all are reported as a file that does not load.
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{_location(path, error)}: cannot be loaded: {type(error).__name__}: {error}") from error
+        if isinstance(error, ConfigError):
+            raise
+        location = str(path)
+        if isinstance(error, SyntaxError):
+            location = f"{error.filename or path}, line {error.lineno}"
+        elif lines := [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == location
+        ]:
+            location = f"{path}, line {lines[-1]}"
+        raise ConfigError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
     return module
-
-
-def _location(path: Path, error: BaseException) -> str:
-    if isinstance(error, SyntaxError):
-        return f"{error.filename or path}, line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
 def describe_function(function: Callable[..., Any]) -> str:

@@ -66,7 +66,7 @@ class Shop:
         with embedded_path("prompts.jsonl").open(encoding="utf-8") as file:
             rows = [json.loads(line) for line in islice(file, 2 * _TINY_PROMPTS if bench.tiny else None)]
         num_held_out = _TINY_PROMPTS if bench.tiny else _NUM_HELD_OUT
-        names = [schema["function"]["name"] for schema in Toolbox.from_config(tools).schemas(None)]
+        names = [schema["function"]["name"] for schema in Toolbox.from_config(tools).schemas()]
         made = [_prompt(row, names) for row in rows]
         self.held_out, self.train = made[:num_held_out], made[num_held_out:]
 
@@ -79,7 +79,7 @@ class Shop:
         prompts = [prompt for prompt, _ in self.train[: config.rollouts.max_prompts]]
         with TransformersEngines(model, settings.max_concurrent).engine(0) as engine:
             trajectories = sampler.sample(engine, prompts, round_index=0)
-        schemas = Toolbox.from_config(config.tools).schemas(None)
+        schemas = Toolbox.from_config(config.tools).schemas()
         return [{"messages": one.messages, "tools": schemas} for one in trajectories]
 
 

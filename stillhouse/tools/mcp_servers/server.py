@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import mcp_types
 from mcp import MCPError
@@ -15,10 +15,15 @@ from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.connection import check_environment
-from stillhouse.tools.mcp_servers.session import ServerUnreachable, Session, SessionLost, SessionOpener
+from stillhouse.tools.mcp_servers.connection import Mode, check_environment
+from stillhouse.tools.mcp_servers.session import ServerUnreachable, Session, SessionLost, open_session
 
 _log = logging.getLogger(__name__)
+
+MAX_CONNECTS: Final = 8
+"""Most simultaneous connects to one server, however many rollouts start together."""
+_CONNECT_ATTEMPTS: Final = 3
+_RETRY_WITHIN_S: Final = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +48,9 @@ class McpServer:
 
     def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
         self._config = config
-        self._opener = SessionOpener(config, rng)
+        self._rng = rng
+        self._mode: Mode = "legacy"
+        self._connects = asyncio.Semaphore(MAX_CONNECTS)
         self._tools: dict[str, mcp_types.Tool] = {}
         self._pooled = SessionSlot()
 
@@ -51,25 +58,25 @@ class McpServer:
         """The tools to offer, as the server describes them now; frozen for the run.
 
         Raises:
-            ConfigError: the server cannot be reached, a variable it needs is not set, or it lacks an allowed tool.
+            ConfigError: the server cannot be reached, a variable it needs is not set, it lacks an allowed tool, or it
+                has no sessions and is not declared stateless.
         """
-        check_environment(self._config)
+        config = self._config
+        check_environment(config)
         try:
-            session, current_tools = await self._opener.open_first()
+            session, current_tools = await self._open_first()
         except ServerUnreachable as error:
-            where = self._config.url or " ".join(self._config.command)
+            where = config.url or " ".join(config.command)
             wrote = f"; it wrote:\n{error.stderr}" if error.stderr else ""
-            raise ConfigError(f"MCP server {self._config.name!r} ({where}) cannot be used: {error}{wrote}") from error
-        missing = [name for name in self._config.allow if name not in current_tools]
+            raise ConfigError(f"MCP server {config.name!r} ({where}) cannot be used: {error}{wrote}") from error
+        missing = [name for name in config.allow if name not in current_tools]
         if missing:
             raise ConfigError(
-                f"MCP server {self._config.name!r} has no tool {missing[0]!r}, which its allow-list names; it has: "
+                f"MCP server {config.name!r} has no tool {missing[0]!r}, which its allow-list names; it has: "
                 f"{', '.join(current_tools) or 'none'}"
             )
-        self._tools = {
-            name: tool for name, tool in current_tools.items() if not self._config.allow or name in self._config.allow
-        }
-        if self._config.stateless:
+        self._tools = {name: tool for name, tool in current_tools.items() if not config.allow or name in config.allow}
+        if config.stateless:
             self._pooled.session = session
         else:
             await session.close()
@@ -86,18 +93,18 @@ class McpServer:
             ToolError: the tool failed, or could not be called; the message is for the model.
             CallFailed: it did not return in time.
         """
-        session = await self._session(slot, name)
         try:
-            result = await self._ask(slot, session, name, arguments)
-        except SessionLost as drop:
-            await self._drop(slot, session)
-            if not drop.was_not_executed and not _may_be_repeated(self._tools[name]):
+            result = await self._ask(slot, name, arguments)
+        except SessionLost as lost:
+            if not lost.was_not_executed and not _may_be_repeated(self._tools[name]):
                 raise ToolError(
                     f"the connection to {self._config.name} broke during the call, which may or may not have been "
                     "carried out"
-                ) from drop
-            session = await self._session(slot, name)
-            result = await self._ask_again(slot, session, name, arguments)
+                ) from lost
+            try:
+                result = await self._ask(slot, name, arguments)
+            except SessionLost as lost_again:
+                raise ToolError(f"the connection to {self._config.name} broke twice during the call") from lost_again
         text = as_text(result)
         if result.is_error:
             raise ToolError(text or f"{name} failed and did not say why")
@@ -111,34 +118,26 @@ class McpServer:
     async def close(self) -> None:
         """Closes the shared session; later calls may come from another event loop."""
         pooled, self._pooled = self._pooled, SessionSlot()
-        self._opener.reset()
+        self._connects = asyncio.Semaphore(MAX_CONNECTS)
         if pooled.session is not None:
             await self._drop(pooled, pooled.session)
 
-    async def _ask(
-        self, slot: SessionSlot, session: Session, name: str, arguments: dict[str, Any]
-    ) -> mcp_types.CallToolResult:
+    async def _ask(self, slot: SessionSlot, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
+        session = await self._session(slot, name)
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 result = await session.call(name, arguments)
+        except SessionLost:
+            await self._drop(slot, session)
+            raise
         except MCPError as error:
             raise ToolError(f"{self._config.name} refused the call: {error.message}") from error
         except TimeoutError as error:
             # The server may still be executing it.
             self._note_state(slot, name)
-            message = f"{name} did not return within {self._config.timeout_s:g} s"
-            raise CallFailed("timeout", message) from error
+            raise CallFailed("timeout", f"{name} did not return within {self._config.timeout_s:g} s") from error
         self._note_state(slot, name)
         return result
-
-    async def _ask_again(
-        self, slot: SessionSlot, session: Session, name: str, arguments: dict[str, Any]
-    ) -> mcp_types.CallToolResult:
-        try:
-            return await self._ask(slot, session, name, arguments)
-        except SessionLost as drop:
-            await self._drop(slot, session)
-            raise ToolError(f"the connection to {self._config.name} broke twice during the call") from drop
 
     def _note_state(self, slot: SessionSlot, name: str) -> None:
         if not (self._config.stateless or _reads_only(self._tools[name])):
@@ -157,7 +156,7 @@ class McpServer:
                         "next call begins a new one"
                     )
                 try:
-                    slot.session, current_tools = await self._opener.open()
+                    slot.session, current_tools = await self._open()
                 except ServerUnreachable as error:
                     # Its output is for the log only: it may hold paths and secrets of this machine.
                     _log.warning("MCP server %s cannot be reached: %s\n%s", self._config.name, error, error.stderr)
@@ -166,6 +165,37 @@ class McpServer:
             if name in slot.changed:
                 raise ToolError(f"{self._config.name} has changed {name} since it was described to you; do without it")
             return slot.session
+
+    async def _open_first(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
+        """As `_open`; also determines the protocol revision that the server speaks.
+
+        Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know only a newer one.
+        """
+        try:
+            return await self._open()
+        except ServerUnreachable as error:
+            if not error.speaks_another_revision:
+                raise
+            if self._config.url is not None and not self._config.stateless:
+                raise ConfigError(
+                    f"MCP server {self._config.name!r} speaks only a revision of the protocol without sessions; "
+                    "declare it with `stateless: true`"
+                ) from error
+        self._mode = "auto"
+        return await self._open()
+
+    async def _open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
+        """A new session and its tools; retried, since nothing was requested in it yet."""
+        for attempt in range(1, _CONNECT_ATTEMPTS):
+            try:
+                async with self._connects:
+                    return await open_session(self._config, self._mode)
+            except ServerUnreachable as error:
+                if error.speaks_another_revision:
+                    raise
+            await asyncio.sleep(self._rng.uniform(0.0, _RETRY_WITHIN_S * attempt))
+        async with self._connects:
+            return await open_session(self._config, self._mode)
 
     async def _drop(self, slot: SessionSlot, session: Session) -> None:
         if slot.session is session:

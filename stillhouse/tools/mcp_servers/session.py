@@ -1,8 +1,7 @@
-"""Sessions with an MCP server: opened with retries in a protocol revision that it speaks, used, and closed."""
+"""Sessions with an MCP server: opened, used, and closed."""
 
 import asyncio
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
@@ -11,18 +10,13 @@ import mcp_types
 from mcp import Client, MCPError
 
 from stillhouse.config import McpServerConfig
-from stillhouse.errors import ConfigError
 from stillhouse.http.keys import KeyRedactor
 from stillhouse.tools.mcp_servers.connection import ConnectionState, Mode, connected, redactor_of
 
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 OpenClient = Callable[[ConnectionState], AbstractAsyncContextManager[Client]]
-MAX_CONNECTS: Final = 8
-"""Most simultaneous connects to one server, however many rollouts start together."""
 _CONNECT_TIMEOUT_S: Final = 30.0
-_CONNECT_ATTEMPTS: Final = 3
-_RETRY_WITHIN_S: Final = 1.0
 _MAX_PAGES: Final = 100
 
 
@@ -114,12 +108,8 @@ class ServerUnreachable(Exception):
     def __init__(self, error: BaseException, stderr: str, redactor: KeyRedactor) -> None:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        reason = (
-            f"no answer within {_CONNECT_TIMEOUT_S:g} s"
-            if isinstance(error, TimeoutError)
-            else redactor.text(str(error))
-        )
-        super().__init__(reason or type(error).__name__)
+        reason = redactor.text(str(error)) or type(error).__name__
+        super().__init__(f"no answer within {_CONNECT_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else reason)
         self.stderr = stderr
         """The last lines of standard error of a server started here."""
         self.speaks_another_revision = (
@@ -127,69 +117,25 @@ class ServerUnreachable(Exception):
         )
 
 
-class SessionOpener:
-    """Opens sessions with one server.
+async def open_session(config: McpServerConfig, mode: Mode) -> tuple[Session, dict[str, mcp_types.Tool]]:
+    """A new session and the tools that the server lists in it.
 
-    Args:
-        config: the server.
-        rng: randomises the delay of retries.
+    Raises:
+        ServerUnreachable: no session could be opened.
     """
-
-    def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
-        self._config = config
-        self._rng = rng
-        self._mode: Mode = "legacy"
-        self._connects = asyncio.Semaphore(MAX_CONNECTS)
-
-    def reset(self) -> None:
-        """Allows the next session to be opened in another event loop."""
-        self._connects = asyncio.Semaphore(MAX_CONNECTS)
-
-    async def open_first(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """As `open`; also determines the protocol revision that the server speaks.
-
-        Sessions exist only up to revision 2025-11-25, so that is tried first; a newer server may know only a newer one.
-
-        Raises:
-            ServerUnreachable: no session could be opened.
-            ConfigError: the server has no sessions, and is not declared stateless.
-        """
-        try:
-            return await self.open()
-        except ServerUnreachable as error:
-            if not error.speaks_another_revision:
-                raise
-            if self._config.url is not None and not self._config.stateless:
-                raise ConfigError(
-                    f"MCP server {self._config.name!r} speaks only a revision of the protocol without sessions; "
-                    "declare it with `stateless: true`"
-                ) from error
-        self._mode = "auto"
-        return await self.open()
-
-    async def open(self) -> tuple[Session, Mapping[str, mcp_types.Tool]]:
-        """A new session and its tools; retried, since nothing was requested in it yet.
-
-        Raises:
-            ServerUnreachable: no session could be opened.
-        """
-        for attempt in range(1, _CONNECT_ATTEMPTS + 1):
-            async with self._connects:
-                session = Session(partial(connected, self._config, self._mode))
-                try:
-                    async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                        return session, await _listed(await session.entered())
-                # The transports of mcp raise any error of their libraries, in groups; each is a failed connect.
-                except Exception as error:
-                    await session.close()
-                    unreachable = ServerUnreachable(error, session.stderr, redactor_of(self._config))
-                except BaseException:
-                    await session.close()
-                    raise
-            if unreachable.speaks_another_revision or attempt == _CONNECT_ATTEMPTS:
-                break
-            await asyncio.sleep(self._rng.uniform(0.0, _RETRY_WITHIN_S * attempt))
-        raise unreachable
+    session = Session(partial(connected, config, mode))
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            return session, await _listed(await session.entered())
+    # The transports of mcp raise any error of their libraries, in groups; each is a failed connect.
+    except Exception as error:
+        unreachable = ServerUnreachable(error, session.stderr, redactor_of(config))
+    except BaseException:
+        await session.close()
+        raise
+    await session.close()
+    # Not where it was caught: the error itself, which may repeat a key, is no part of what is raised.
+    raise unreachable
 
 
 async def _listed(client: Client) -> dict[str, mcp_types.Tool]:

@@ -10,6 +10,7 @@ import mcp_types
 
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
+from stillhouse.tools.arguments import reader_of_schema
 from stillhouse.tools.context import RolloutScope
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.mcp_servers.server import McpServer, SessionSlot
@@ -77,7 +78,15 @@ class McpTools:
                 "parameters": tool.input_schema,
             },
         }
-        return Tool.of_schema(schema, call, timeout_s=config.timeout_s + _CONNECT_ALLOWANCE_S)
+        return Tool(
+            name=tool.name,
+            schema=schema,
+            function=call,
+            read_arguments=reader_of_schema(tool.input_schema),
+            write_result=str,
+            timeout_s=config.timeout_s + _CONNECT_ALLOWANCE_S,
+            scope_parameter="scope",
+        )
 
 
 class _RolloutSession:

@@ -6,22 +6,23 @@ import os
 import sys
 import threading
 import types
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from stillhouse.types import JsonObject
-from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.objects import FILE, SOLUTION, SolutionObjects, reason_of
 from stillhouse.verification.code.operations import OPERATIONS
-from stillhouse.verification.code.wire import NotEncodable, is_mutable
+from stillhouse.verification.code.wire import ChannelClosed, NotEncodable, is_mutable, receive, send
 
 
-def run_answer(channel: MessageChannel) -> int:
+def run_answer(channel: Connection) -> int:
     """Runs the code in the first message, and returns the exit code of the process.
 
     With `script` it runs as a program on the files 0 and 1. Else it is imported, and serves the tests' requests until
     the channel closes. An exception is reported as `["failed", reason]`.
     """
-    request: JsonObject = channel.receive()
+    request: JsonObject = receive(channel)
     try:
         atexit._clear()
         sys.path.insert(0, os.getcwd())
@@ -35,7 +36,7 @@ def run_answer(channel: MessageChannel) -> int:
         return 0
     # Whatever the code raises is its outcome, SystemExit and MemoryError included.
     except BaseException as error:
-        channel.send(["failed", reason_of(error)])
+        send(channel, ["failed", reason_of(error)])
         return 1
 
 
@@ -43,7 +44,7 @@ def _run_script(code: str) -> None:
     for name, number, mode in (("stdin", 0, "rb"), ("stdout", 1, "wb")):
         _replace_stream(name, io.TextIOWrapper(os.fdopen(os.dup(number), mode), "utf-8", "replace"))
     try:
-        _execute(code, _module("__main__"))
+        _execute(code, "__main__")
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
@@ -62,21 +63,19 @@ def _replace_stream(name: str, stream: io.TextIOBase) -> None:
     setattr(sys, f"__{name}__", stream)
 
 
-def _module(name: str) -> types.ModuleType:
+def _execute(code: str, name: str) -> types.ModuleType:
+    """Runs the code as the module `name`."""
     module = types.ModuleType(name)
     module.__file__ = FILE
     sys.modules[name] = module
-    return module
-
-
-def _execute(code: str, module: types.ModuleType) -> None:
     exec(compile(code, FILE, "exec", dont_inherit=True), vars(module))
+    return module
 
 
 class _Service:
     """Serves the tests' requests, with one reply each; meanwhile the answer may use objects of the tests."""
 
-    def __init__(self, channel: MessageChannel) -> None:
+    def __init__(self, channel: Connection) -> None:
         self._channel = channel
         self._objects = SolutionObjects(self._ask_tests)
         self._printed = io.StringIO()
@@ -85,41 +84,47 @@ class _Service:
         """Imports the code, reports the names it defines, and serves requests until the channel closes."""
         _replace_stream("stdout", self._printed)
         _replace_stream("stdin", _Input(self._ask_tests))
-        module = _module(SOLUTION)
-        _execute(code, module)
+        module = _execute(code, SOLUTION)
         self._objects.number_of(module)
-        names = [name for name in vars(module) if isinstance(name, str) and not name.startswith("__")]
-        self._channel.send(["ready", names, self._take_printed()])
+        self._send(["ready", *(name for name in vars(module) if isinstance(name, str) and not name.startswith("__"))])
         while True:
-            self._serve(self._channel.receive())
+            self._serve(receive(self._channel))
 
-    def _ask_tests(self, request: list[Any]) -> Any:
+    def _send(self, message: list[Any]) -> None:
+        """Sends a message, after what the answer has printed since the last one."""
+        printed = self._printed.getvalue()
+        if printed:
+            self._printed.seek(0)
+            self._printed.truncate()
+            send(self._channel, ["print", printed])
+        send(self._channel, message)
+
+    def _ask_tests(self, *request: Any) -> Any:
         """The tests' reply to a request for one of their objects."""
-        self._channel.send(["ask", *request, self._take_printed()])
+        self._send(["ask", *request])
         while True:
-            message = self._channel.receive()
-            if message[0] != "reply":
-                self._serve(message)
-            elif message[1] == "raise":
-                raise self._objects.error_of_tests(message[2])
-            else:
-                return self._objects.decode(message[2])
+            message = receive(self._channel)
+            if message[0] == "error":
+                raise self._objects.error_of_tests(*message[1:])
+            if message[0] == "value":
+                return self._objects.decode(message[1])
+            self._serve(message)
 
     def _serve(self, request: list[Any]) -> None:
         try:
             operation, encoded_args, encoded_kwargs = request
             args = [self._objects.decode(form) for form in encoded_args]
-            kwargs = {key: self._objects.decode(form) for key, form in encoded_kwargs}
+            kwargs = {key: self._objects.decode(form) for key, form in encoded_kwargs.items()}
             before = self._encoded_mutable(args) if operation == "call" else []
             value = OPERATIONS[operation](*args, **kwargs)
-            changed = self._changes(before, self._encoded_mutable(args)) if before else []
-            reply = ["return", self._objects.encode(value), changed]
-            self._channel.send([*reply, self._take_printed()])
+            after = self._encoded_mutable(args) if before else []
+            changes = [[n, new] for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
+            self._send(["return", self._objects.encode(value), changes])
         except ChannelClosed:
             raise
         # Exceptions are results of a function, too.
         except BaseException as error:
-            self._channel.send(["raise", self._objects.encode_error(error), self._take_printed()])
+            self._send(["raise", self._objects.encode_error(error)])
 
     def _encoded_mutable(self, args: list[Any]) -> list[Any]:
         """The encoded mutable arguments; empty if one cannot be encoded."""
@@ -128,28 +133,18 @@ class _Service:
         except (NotEncodable, RecursionError):
             return []
 
-    @staticmethod
-    def _changes(before: list[Any], after: list[Any]) -> list[Any]:
-        return [[number, new] for number, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
-
-    def _take_printed(self) -> str:
-        text = self._printed.getvalue()
-        self._printed.seek(0)
-        self._printed.truncate()
-        return text
-
 
 class _Input(io.TextIOBase):
     """Standard input: that of the tests."""
 
-    def __init__(self, ask: Any) -> None:
+    def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
 
     def readable(self) -> bool:
         return True
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
-        return str(self._ask(["input"]))
+        return str(self._ask("input"))
 
     def read(self, size: int | None = -1, /) -> str:
         return "".join(iter(self.readline, ""))

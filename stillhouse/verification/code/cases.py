@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from stillhouse.types import JsonObject
@@ -26,11 +27,15 @@ def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject
     Raises:
         ValueError: they have another form, or there are none.
     """
-    value = _decoded(test_cases)
+    value = test_cases
+    if isinstance(test_cases, str):
+        # Text that is not JSON is code.
+        with suppress(ValueError):
+            value = json.loads(test_cases)
     name = function_name(value, metadata)
     programs: list[JsonObject] = []
     if isinstance(value, str) and value.strip():
-        programs = [_tests(value, name)]
+        programs = [_of_item(value, name)]
     elif isinstance(value, dict):
         programs = _of_columns(value, name) if "inputs" in value else [_of_item(value, name)]
     elif isinstance(value, list):
@@ -49,16 +54,6 @@ def function_name(test_cases: Any, metadata: Mapping[str, Any]) -> str | None:
     return next((name for name in names if isinstance(name, str) and name), None)
 
 
-def _decoded(value: Any) -> Any:
-    """The value of a JSON text; other text is code."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
@@ -70,12 +65,10 @@ def _of_columns(value: Mapping[str, Any], name: str | None) -> list[JsonObject]:
 
 
 def _of_item(item: Any, name: str | None) -> JsonObject:
-    if isinstance(item, str):
-        return _tests(item, name)
+    source = _first(item, _SOURCE) if isinstance(item, dict) else item
+    if isinstance(source, str):
+        return {"tests": source, "entry_point": name}
     if isinstance(item, dict):
-        source = _first(item, _SOURCE)
-        if isinstance(source, str):
-            return _tests(source, name)
         stdin, expected = _first(item, _STDIN), _first(item, _STDOUT)
         if expected is not None:
             if item.get("fn_name"):
@@ -90,23 +83,18 @@ def _of_item(item: Any, name: str | None) -> JsonObject:
     )
 
 
-def _tests(source: str, name: str | None) -> JsonObject:
-    return {"tests": source, "entry_point": name}
-
-
 def _call(name: str, args: Any, expected: Any) -> JsonObject:
     return {"name": name, "args": args if isinstance(args, list) else [args], "expected": expected}
 
 
 def _script(stdin: Any, expected: Any) -> JsonObject:
-    return {"stdin": _lines(stdin), "stdout": _lines(expected)}
+    return {"stdin": _text(stdin), "stdout": _text(expected)}
 
 
-def _lines(value: Any) -> str:
-    """Text of a stream, which some datasets write as a list of lines."""
-    if value is None:
-        return ""
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+def _text(stream: Any) -> str:
+    """The text of a stream, which some datasets write as a list of lines."""
+    lines = stream if isinstance(stream, list) else [] if stream is None else [stream]
+    return "\n".join(map(str, lines))
 
 
 def _first(item: Mapping[str, Any], keys: Sequence[str]) -> Any:

@@ -4,8 +4,9 @@ import ast
 import math
 import re
 import textwrap
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Any, Final
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.code.cases import function_name, programs_of
@@ -35,7 +36,7 @@ def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
     test_cases = metadata.metadata.get("test_cases") or metadata.expected_answer
     try:
         programs = programs_of(test_cases, metadata.metadata)
-        max_cpu_s = _time_limit(metadata)
+        max_cpu_s = _time_limit(metadata.metadata.get("time_limit_s"))
     except ValueError as error:
         return VerificationResult(None, str(error))
     imported = _IMPORTED.search("\n".join(program.get("tests", "") for program in programs))
@@ -44,21 +45,18 @@ def python(answer: str, metadata: PromptMetadata) -> VerificationResult:
     code = python_code(answer, tested)
     if code is None:
         return VerificationResult(False, "the answer holds no Python")
-    max_wall_s = max_cpu_s * _WALL_SHARE
-    return _RUNNER.run({"code": code, "programs": programs, "max_cpu_s": max_cpu_s}, max_wall_s)
+    request = {"code": code, "programs": programs, "max_cpu_s": max_cpu_s}
+    return _RUNNER.run(request, max_cpu_s * _WALL_SHARE)
 
 
-def _time_limit(metadata: PromptMetadata) -> int:
-    value = metadata.metadata.get("time_limit_s")
+def _time_limit(value: Any) -> int:
     if value is None:
         return MAX_CPU_S
-    try:
+    with suppress(InvalidOperation):
         limit = Decimal(str(value))
-    except InvalidOperation:
-        limit = Decimal(0)
-    if not limit.is_finite() or limit <= 0:
-        raise ValueError(f"expected metadata.time_limit_s to be a number above 0, saw {value!r}")
-    return math.ceil(limit)
+        if limit.is_finite() and limit > 0:
+            return math.ceil(limit)
+    raise ValueError(f"expected metadata.time_limit_s to be a number above 0, saw {value!r}")
 
 
 def python_code(answer: str, defining: str | None) -> str | None:
@@ -81,12 +79,7 @@ def python_code(answer: str, defining: str | None) -> str | None:
         blocks = [code for code in blocks if definition.search(code)] or blocks
     if blocks:
         return blocks[-1]
-    return answer if _is_python(answer) else None
-
-
-def _is_python(text: str) -> bool:
-    try:
-        return bool(ast.parse(text).body)
     # Deep nesting raises either of the last two.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return answer if ast.parse(answer).body else None
+    return None

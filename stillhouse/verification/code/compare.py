@@ -35,17 +35,13 @@ def _same(actual: Any, expected: Any) -> bool:
 
 
 def _same_line(actual: str, expected: str) -> bool:
-    if actual == expected:
-        return True
     ours, theirs = actual.split(), expected.split()
     return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
 
 
 def _same_word(actual: str, expected: str) -> bool:
-    if actual == expected:
-        return True
-    if "." not in actual + expected:
-        return False
+    if actual == expected or "." not in actual + expected:
+        return actual == expected
     try:
         return math.isclose(float(actual), float(expected), rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     except ValueError:

@@ -10,6 +10,9 @@ from typing import Any, Final
 _USUAL: Final = {"np": "numpy", "pd": "pandas"}
 # Functions that tests compare with, often without an import of their own.
 _COMPARING: Final = {"isclose": "math", "fabs": "math", "approx": "pytest", "allclose": "numpy", "array_equal": "numpy"}
+_RARE_BUILTINS: Final = frozenset(
+    {"bin", "divmod", "filter", "format", "hash", "hex", "max", "min", "oct", "pow", "reversed", "slice", "sum"}
+)
 
 
 class TestNames:
@@ -56,11 +59,6 @@ def from_library(module: str, name: str, requested: str) -> Any:
     return getattr(_imported(module), name, None)
 
 
-_RARE_BUILTINS: Final = frozenset(
-    {"bin", "divmod", "filter", "format", "hash", "hex", "max", "min", "oct", "pow", "reversed", "slice", "sum"}
-)
-
-
 def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
@@ -70,17 +68,15 @@ def _imported(module: str) -> Any:
 
 def _class_names(tree: ast.Module, based: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (name := _called(node.value)):
-            yield name
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and (name := _called(node.value)):
+        called: ast.expr | None = None
+        if isinstance(node, ast.Attribute):
+            called = node.value
+        elif isinstance(node, ast.withitem):
+            called = node.context_expr
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(not isinstance(target, ast.Name) or target.id in based for target in targets):
-                yield name
-        elif isinstance(node, ast.withitem) and (name := _called(node.context_expr)):
+                called = node.value
+        name = called.func.id if isinstance(called, ast.Call) and isinstance(called.func, ast.Name) else ""
+        if name.lstrip("_")[:1].isupper():
             yield name
-
-
-def _called(node: ast.expr | None) -> str | None:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.lstrip("_")[:1].isupper():
-        return node.func.id
-    return None

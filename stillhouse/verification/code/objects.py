@@ -15,7 +15,7 @@ SOLUTION: Final = "solution"
 """Name of the module the answer is imported as."""
 FILE: Final = f"{SOLUTION}.py"
 
-_MAX_REASON_CHARS: Final = 300
+_MAX_REASON_CHARS: Final = 500
 _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
     int: int.__index__,
     float: float.__float__,
@@ -33,21 +33,20 @@ class SolutionObjects:
     """The answer's objects by number, and proxies of those of the tests.
 
     Args:
-        ask: sends the tests a request, `[operation, number, encoded arguments]`, and returns their reply.
+        ask: sends the tests a request, `operation, number, encoded args, encoded kwargs`, and returns their reply.
     """
 
-    def __init__(self, ask: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
 
     def number_of(self, value: object) -> int:
         """The number of an object; new objects get the next one."""
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._objects)
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
-        return number
+        return self._numbers[id(value)]
 
     def encode(self, value: Any) -> Any:
         """The encoded value; raises NotEncodable."""
@@ -73,11 +72,9 @@ class SolutionObjects:
         numbers = (self.number_of(error), self.number_of(kind))
         return ["answer", *numbers, _family(kind), args, str(error), reason_of(error)]
 
-    def error_of_tests(self, form: list[Any]) -> BaseException:
+    def error_of_tests(self, number: int, name: str, args: list[Any]) -> BaseException:
         """An exception raised by the tests, as a subclass of a builtin."""
-        number, name, args = form
-        base = getattr(builtins, name, Exception)
-        error: BaseException = type(name, (base,), {})()
+        error: BaseException = type(name, (getattr(builtins, name, Exception),), {})()
         error.args = tuple(self.decode(arg) for arg in args)
         error._of_tests = number  # type: ignore[attr-defined]
         return error
@@ -115,48 +112,41 @@ class SolutionObjects:
             return operator.attrgetter(name)(importlib.import_module(module))
         raise Malformed(f"no value is of kind {kind!r}")
 
-    def _ask_for(self, operation: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        forms = [self.encode(arg) for arg in args]
-        return self._ask([operation, number, forms, [[key, self.encode(value)] for key, value in kwargs.items()]])
+    def _ask_for(self, operation: str, number: int, /, *args: Any, **kwargs: Any) -> Any:
+        encoded = {key: self.encode(value) for key, value in kwargs.items()}
+        return self._ask(operation, number, [self.encode(arg) for arg in args], encoded)
 
 
 class TestsProxy:
     """Proxy of an object of the tests: a callback, or an instance of a class that they define."""
 
+    _ask: Callable[..., Any]
+    _number: int
+
     def __init__(self, ask: Callable[..., Any], number: int) -> None:
         object.__setattr__(self, "_ask", ask)
         object.__setattr__(self, "_number", number)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._ask("call", self._number, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._ask("get", self._number, (name,), {})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("set", self._number, (name, value), {})
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TestsProxy) and other._number == self._number:
+            return True
+        return bool(self._ask("eq", self._number, other))
 
     def __hash__(self) -> int:
         return hash(self._number)
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, TestsProxy) and other._number == self._number:
-            return True
-        return bool(self._ask("eq", self._number, (other,), {}))
-
-    def __iter__(self) -> Any:
-        return self._ask("iter", self._number, (), {})
-
 
 def _forwarded(operation: str) -> Callable[..., Any]:
-    def method(self: TestsProxy, *args: Any) -> Any:
-        return self._ask(operation, self._number, args, {})
+    def method(self: TestsProxy, /, *args: Any, **kwargs: Any) -> Any:
+        return self._ask(operation, self._number, *args, **kwargs)
 
     return method
 
 
-for _operation in ("next", "len", "getitem", "setitem", "delitem", "contains", "bool", "lt", "le", "gt", "ge", "str"):
-    setattr(TestsProxy, f"__{_operation}__", _forwarded(_operation))
+_FORWARDED: Final = ("call", "iter", "next", "len", "getitem", "setitem", "delitem", "contains", "bool", "lt", "le",
+                     "gt", "ge", "str")  # fmt: skip
+for _method, _operation in (("getattr", "get"), ("setattr", "set"), *((name, name) for name in _FORWARDED)):
+    setattr(TestsProxy, f"__{_method}__", _forwarded(_operation))
 
 
 def _family(kind: type) -> list[list[str]]:
@@ -164,9 +154,9 @@ def _family(kind: type) -> list[list[str]]:
     return [[base.__module__, base.__qualname__] for base in kind.__mro__]
 
 
-def reason_of(error: BaseException) -> str:
-    """Where the answer's code raised the error, its type, and the first line of what it says."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
-    location = f"{FILE}, line {lines[-1]}: " if lines else ""
+def reason_of(error: BaseException, file: str = FILE) -> str:
+    """Where the code of `file` raised the error, its type, and the first line of what it says."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    location = f"{file}, line {lines[-1]}: " if lines else ""
     first_line = str(error).strip().partition("\n")[0]
     return f"{location}{type(error).__name__}: {first_line}"[:_MAX_REASON_CHARS]

@@ -8,47 +8,36 @@ since that is what such tests are about.
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from stillhouse.verification.code.operations import BINARY, COMPARISONS, UNARY
 
+if TYPE_CHECKING:
+    from stillhouse.verification.code.solution import SolutionClient
+
 _READABLE: Final = frozenset({"__name__", "__doc__", "__qualname__", "__dict__", "__annotations__"})
-
-
-class ProxyHost(Protocol):
-    """The process of the answer, where the objects are."""
-
-    def ask(self, operation: str, *args: Any) -> Any:
-        """The result of the operation; raises what it raises."""
-
-    def call(self, target: "SolutionProxy", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of calling the object; raises what the call raises."""
-
-    def give_up(self, reason: str) -> NoReturn:
-        """Leaves the answer unverified."""
 
 
 class SolutionProxy:
     """Proxy of one object of the answer.
 
     Args:
-        answer: where the object is.
+        answer: the answer's process, where the object is.
         number: its number there.
         is_class: whether calling it constructs an object for the tests.
     """
 
     __slots__ = ("__weakref__", "_answer", "_is_class", "_is_constructed", "_number")
 
-    _answer: ProxyHost
+    _answer: "SolutionClient"
     _number: int
     _is_class: bool
     _is_constructed: bool
 
-    def __init__(self, answer: ProxyHost, number: int, *, is_class: bool = False) -> None:
-        object.__setattr__(self, "_answer", answer)
-        object.__setattr__(self, "_number", number)
-        object.__setattr__(self, "_is_class", is_class)
+    def __init__(self, answer: "SolutionClient", number: int, *, is_class: bool = False) -> None:
+        for name, value in (("_answer", answer), ("_number", number), ("_is_class", is_class)):
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "_is_constructed", False)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -62,12 +51,6 @@ class SolutionProxy:
             raise AttributeError(name)
         return self._answer.ask("get", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._answer.ask("set", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        self._answer.ask("delete", self, name)
-
     def __iter__(self) -> Iterator[Any]:
         each = self._answer.ask("iter", self)
         return each if type(each) is SolutionProxy else iter(each)
@@ -76,9 +59,6 @@ class SolutionProxy:
         if self._may_see(item):
             return bool(self._answer.ask("contains", self, item))
         return any(element == item for element in self)
-
-    def __enter__(self) -> Any:
-        return self._answer.ask("enter", self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> Any:
         return self._answer.ask("leave", self, None, None, None)
@@ -89,32 +69,18 @@ class SolutionProxy:
     def __subclasscheck__(self, kind: object) -> bool:
         return type(kind) is SolutionProxy and self._answer.ask("issubclass", kind, self) is True
 
-    def __index__(self) -> int:
-        return plain(self._answer.ask("index", self), int)
-
-    def __format__(self, how: str) -> str:
-        return plain(self._answer.ask("format", self, how), str)
-
-    def __dir__(self) -> list[str]:
-        return plain(self._answer.ask("dir", self), list)
-
-    def __hash__(self) -> int:
-        return plain(self._answer.ask("hash", self), int)
-
     def _may_see(self, other: object) -> bool:
         return type(other) is SolutionProxy or self._is_constructed
 
 
-def plain(value: Any, kind: type) -> Any:
-    """The value of an operator; raises TypeError if it is not of `kind`."""
-    if type(value) is not kind:
-        raise TypeError(f"expected {kind.__name__}, the answer gave {type(value).__name__}")
-    return value
-
-
 def _forwarded(operation: str) -> Callable[..., Any]:
+    result = _RESULTS.get(operation)
+
     def method(self: SolutionProxy, *args: Any) -> Any:
-        return self._answer.ask(operation, self, *args)
+        value = self._answer.ask(operation, self, *args)
+        if result is not None and type(value) is not result:
+            raise TypeError(f"expected {result.__name__}, the answer gave {type(value).__name__}")
+        return value
 
     return method
 
@@ -139,37 +105,22 @@ def _binary(name: str, *, is_reflected: bool) -> Callable[[SolutionProxy, Any], 
     return method
 
 
-def _unary(name: str) -> Callable[..., Any]:
-    def method(self: SolutionProxy, *args: Any) -> Any:
-        value = self._answer.ask(name, self, *args)
-        return plain(value, _RESULTS[name]) if name in _RESULTS else value
-
-    return method
-
-
 _RESULTS: Final[dict[str, type]] = {
-    "len": int,
-    "bool": bool,
-    "str": str,
-    "repr": str,
-    "int": int,
-    "float": float,
+    **dict.fromkeys(("len", "int", "hash", "index"), int),
+    **dict.fromkeys(("str", "repr", "format"), str),
+    **{"bool": bool, "float": float, "dir": list},
 }
-for _name in ("getitem", "setitem", "delitem", "next", "reversed"):
+"""Types that Python requires of an operator's result."""
+for _name in (*UNARY, "index", "format", "dir", "enter", "next", "reversed", "getitem", "setitem", "delitem"):
     setattr(SolutionProxy, f"__{_name}__", _forwarded(_name))
+for _method, _name in (("setattr", "set"), ("delattr", "delete")):
+    setattr(SolutionProxy, f"__{_method}__", _forwarded(_name))
 for _name in COMPARISONS:
     setattr(SolutionProxy, f"__{_name}__", _comparison(_name))
 for _name in (*BINARY, "divmod"):
     _method = _name.rstrip("_")
     setattr(SolutionProxy, f"__{_method}__", _binary(_name, is_reflected=False))
     setattr(SolutionProxy, f"__r{_method}__", _binary(_name, is_reflected=True))
-for _name in UNARY:
-    if _name != "hash":
-        setattr(SolutionProxy, f"__{_name}__", _unary(_name))
-
-
-Family = list[list[str]]
-"""Module and name of a class and of its bases, nearest first."""
 
 
 class _SolutionError:
@@ -190,29 +141,29 @@ class SolutionErrors:
     def __init__(self) -> None:
         self._classes: dict[int, type[BaseException]] = {}
 
-    def kind(self, number: int, family: Family) -> type[BaseException]:
-        """The class with this number and these bases."""
-        known = _known(*family[0])
-        if known is not None:
-            return known
+    def kind(self, number: int, family: list[list[str]]) -> type[BaseException]:
+        """The class with this number.
+
+        Args:
+            number: its number.
+            family: module and name of the class and of its bases, nearest first.
+        """
+        known = [_known(*entry) for entry in family]
+        if known[0] is not None:
+            return known[0]
         if number not in self._classes:
-            base = next((base for base in (_known(*entry) for entry in family[1:]) if base is not None), Exception)
+            base = next((base for base in known if base is not None), Exception)
             self._classes[number] = type(family[0][1], (_SolutionError, base), {"_number": number})
         return self._classes[number]
 
-    def error(
-        self, form: list[Any], decode: Callable[[Any], Any], proxy: Callable[[int], SolutionProxy]
-    ) -> BaseException:
-        """The exception of an encoded form; raises ValueError and the like if it is malformed."""
-        _, number, class_number, family, args, text, reason = form
-        kind = self.kind(int(class_number), family)
-        decoded = [decode(arg) for arg in args]
+    def error(self, kind: type[BaseException], args: list[Any], **members: Any) -> BaseException:
+        """An exception with these arguments and members."""
         try:
-            error = kind(*decoded)
+            error = kind(*args)
         except TypeError:
             error = kind.__new__(kind)
-            error.args = tuple(decoded)
-        vars(error).update(_text=str(text), _reason=str(reason), _proxy=proxy(int(number)))
+            error.args = tuple(args)
+        vars(error).update(members)
         return error
 
 

@@ -6,21 +6,14 @@ import os
 import threading
 from typing import Final
 
-from stillhouse.sandbox.client import (
-    ANSWER_GRACE_S,
-    JailFailed,
-    SandboxServer,
-    ServerUnavailable,
-    exchange,
-    read_answer,
-)
+from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, exchange
 from stillhouse.sandbox.jail import Permissions
 from stillhouse.sandbox.root import SCRATCH
 from stillhouse.sandbox.supervisor import CallLimits
 from stillhouse.types import JsonObject
 from stillhouse.verification.result import VerificationResult
 
-_MODULE: Final = "stillhouse.verification.code.server"
+_MODULE: Final = "stillhouse.verification.code.judge"
 _ENVIRONMENT: Final = {
     # Equal answers get equal verdicts, also where code prints a set.
     "PYTHONHASHSEED": "0",
@@ -51,19 +44,18 @@ class CodeRunner:
         limits = CallLimits(max_wall_s, request["max_cpu_s"], Permissions())
         try:
             with self._slots, self._running().open_call(limits) as call:
-                answer = exchange(call, json.dumps(request).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
-            verdict = read_answer(answer)
+                verdict = exchange(call, json.dumps(request).encode() + b"\n", max_wall_s + ANSWER_GRACE_S)
         except ServerUnavailable as error:
             return VerificationResult(None, f"the code was not run: {error}")
         except JailFailed as error:
-            if error.kind == "no_jail":
-                return VerificationResult(
-                    None, f"the code was not run, since it cannot be kept in a sandbox here: {error}"
-                )
-            if error.kind == "lost":
-                return VerificationResult(None, f"the code was not run to its end: the sandbox {error}")
+            unverified = {
+                "no_jail": f"the code was not run, since it cannot be kept in a sandbox here: {error}",
+                "lost": f"the code was not run to its end: the sandbox {error}",
+            }
+            if error.kind in unverified:
+                return VerificationResult(None, unverified[error.kind])
             return VerificationResult(False, f"the code {error}")
-        return VerificationResult(verdict["verified"], verdict["note"])
+        return VerificationResult(**verdict)
 
     def close(self) -> None:
         """Ends the server; a later run starts another."""

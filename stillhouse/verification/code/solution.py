@@ -1,16 +1,27 @@
 """The answer's process as the tests see it: requests go out, plain values and proxies come back."""
 
 import builtins
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from stillhouse.types import JsonObject
-from stillhouse.verification.code.channel import ChannelClosed, MessageChannel
 from stillhouse.verification.code.names import TestNames, from_library
 from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy
-from stillhouse.verification.code.tests_objects import TestsObjects, show
-from stillhouse.verification.code.wire import MAX_DEPTH, Malformed, NotEncodable, decode, is_mutable
+from stillhouse.verification.code.tests_objects import TestsObjects
+from stillhouse.verification.code.wire import (
+    MAX_DEPTH,
+    ChannelClosed,
+    Malformed,
+    NotEncodable,
+    decode,
+    is_mutable,
+    receive,
+    send,
+)
+from stillhouse.verification.result import VerificationResult
 
 
 class TestsStopped(BaseException):
@@ -22,20 +33,22 @@ class SolutionClient:
 
     Args:
         channel: connects to the answer's process.
-        names: the names in the tests; None for calls alone.
+        ended: becomes readable once that process has ended.
     """
 
-    def __init__(self, channel: MessageChannel, names: TestNames | None = None) -> None:
+    def __init__(self, channel: Connection, ended: Any) -> None:
         self._channel = channel
-        self._names = names
+        self._ended = ended
+        self.names: TestNames | None = None
+        """The names in the tests; None for calls alone."""
         self._lock = threading.RLock()
         self._classes: dict[str, SolutionProxy] = {}
         self._proxies: dict[int, SolutionProxy] = {}
         self._errors = SolutionErrors()
         self._tests_objects = TestsObjects(self._decode)
         self._requested_name: str | None = None
-        self.verdict: tuple[bool | None, str] | None = None
-        """`verified` (False or None) and the reason, if decided before the tests end."""
+        self.verdict: VerificationResult | None = None
+        """Wrong or unverified, if decided before the tests end; an empty note says that the process ended."""
 
     def load(self, code: str) -> list[str]:
         """Has the answer imported; returns the names it defines.
@@ -43,18 +56,12 @@ class SolutionClient:
         Raises:
             TestsStopped: the import failed.
         """
-        reply = self._exchange({"code": code, "script": False})
-        try:
-            _, names, printed = reply
-            show(printed)
-            return [str(name) for name in names]
-        except (ValueError, TypeError) as error:
-            self._stop(False, "the answer's process gave no names", error)
+        return [str(name) for name in self._exchange({"code": code, "script": False})[1:]]
 
     def name(self, name: str) -> Any:
         """The value of a global name of the answer; raises AttributeError if there is none."""
         value = self.ask("get", self._proxy(0), name)
-        if self._names is None or name not in self._names.classes or type(value) is not SolutionProxy:
+        if self.names is None or name not in self.names.classes or type(value) is not SolutionProxy:
             return value
         # A proxy of its own: only calls by this name construct, not other references to the same object.
         if name not in self._classes or self._classes[name]._number != value._number:
@@ -63,7 +70,7 @@ class SolutionClient:
 
     def global_name(self, name: str) -> Any:
         """As `name`, for a name that the tests do not import: objects of a library are the tests' own copies."""
-        library_object = None if self._names is None else self._names.library(name)
+        library_object = None if self.names is None else self.names.library(name)
         if library_object is not None:
             return library_object
         self._requested_name = name
@@ -73,13 +80,9 @@ class SolutionClient:
             self._requested_name = None
         return self.name(name) if type(value) is SolutionProxy else value
 
-    def set_name(self, name: str, value: Any) -> None:
-        """Sets a global name of the answer."""
-        self.ask("set", self._proxy(0), name, value)
-
-    def delete_name(self, name: str) -> None:
-        """Deletes a global name of the answer."""
-        self.ask("delete", self._proxy(0), name)
+    def module(self) -> SolutionProxy:
+        """The answer's module."""
+        return self._proxy(0)
 
     def give_up(self, reason: str) -> NoReturn:
         """Leaves the answer unverified: the tests need something that cannot be done across processes."""
@@ -98,18 +101,17 @@ class SolutionClient:
     ) -> Any:
         if self.verdict is not None:
             raise TestsStopped
-        options = [[key, self._encode(value)] for key, value in kwargs.items()]
+        options = {key: self._encode(value) for key, value in kwargs.items()}
         # One thread of the tests at a time, also during callbacks.
         with self._lock:
             reply = self._exchange([operation, [self._encode(arg) for arg in args], options])
         try:
-            outcome, result, *changes, printed = reply
-            show(printed)
+            outcome, result, *changes = reply
             if outcome == "return":
                 for number, form in changes[0]:
                     _refresh(args[number + 1], self._decode(form))
                 return decode_result(result)
-            error = self._error(result)
+            error = self._error(*result)
             if isinstance(error, StopIteration) and operation != "next":
                 # As in a generator: it would end a loop of the tests early.
                 error = RuntimeError("the answer raised StopIteration")
@@ -127,28 +129,33 @@ class SolutionClient:
         return value
 
     def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
-        """The reply to a request; meanwhile the answer may use objects of the tests."""
+        """The reply to a request; meanwhile the answer may print, and use objects of the tests."""
         try:
-            self._channel.send(request)
+            send(self._channel, request)
             while True:
-                message = self._channel.receive()
+                message = receive(self._channel, self._ended)
                 if not isinstance(message, list) or not message:
                     raise Malformed("a message is no list")
-                if message[0] == "failed":
-                    self._stop(False, str(message[1]))
-                if message[0] != "ask":
+                kind, *content = message
+                if kind == "failed":
+                    self._stop(False, str(content[0]))
+                elif kind == "print":
+                    if sys.stdout is not None:
+                        sys.stdout.write(str(content[0]).encode(errors="replace").decode())
+                elif kind == "ask":
+                    send(self._channel, self._tests_objects.serve(*content))
+                else:
                     return message
-                self._channel.send(self._tests_objects.serve(message[1:]))
         except ChannelClosed as error:
             self._stop(False, "", error)
-        except Malformed as error:
+        except (Malformed, LookupError, TypeError) as error:
             self._stop(False, f"the answer's process sent no message of the right form: {error}", error)
         except NotEncodable as error:
             self._stop(False, str(error), error)
 
     def _stop(self, verified: bool | None, note: str, cause: BaseException | None = None) -> NoReturn:
         if self.verdict is None:
-            self.verdict = (verified, note)
+            self.verdict = VerificationResult(verified, note)
         raise TestsStopped from cause
 
     def _proxy(self, number: int) -> SolutionProxy:
@@ -184,10 +191,13 @@ class SolutionClient:
     async def _wait_for(self, coroutine: SolutionProxy) -> Any:
         return self.ask("await", coroutine)
 
-    def _error(self, form: list[Any]) -> BaseException:
-        if form[0] != "tests":
-            return self._errors.error(form, self._decode, self._proxy)
-        value = self._tests_objects[form[1]]
+    def _error(self, owner: str, number: int, *fields: Any) -> BaseException:
+        if owner != "tests":
+            class_number, family, args, text, reason = fields
+            kind = self._errors.kind(int(class_number), family)
+            members = {"_text": str(text), "_reason": str(reason), "_proxy": self._proxy(int(number))}
+            return self._errors.error(kind, [self._decode(arg) for arg in args], **members)
+        value = self._tests_objects[number]
         if not isinstance(value, BaseException):
             raise Malformed("the answer raised no exception")
         return value
@@ -215,12 +225,9 @@ def _refresh(old: Any, new: Any) -> None:
     """Applies the answer's changes to a mutable argument."""
     if not is_mutable(old):
         raise Malformed("the answer changed what cannot be changed")
-    if isinstance(old, dict):
+    if isinstance(old, dict | set):
         old.clear()
         old.update(new)
-    elif isinstance(old, set):
-        old.clear()
-        old |= new
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             if isinstance(before, list) and isinstance(after, list):

@@ -1,10 +1,9 @@
 """Objects of the tests that the answer may use: callbacks, and instances of classes that the tests define."""
 
 import io
-import sys
 import types
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unittest.mock import CallableMixin
 
@@ -47,24 +46,27 @@ class TestsObjects:
         """
         return encode(value, self._encode_object, 2 * MAX_DEPTH)
 
-    def serve(self, request: list[Any]) -> list[Any]:
-        """The reply to a request of the answer, `[operation, number, encoded args, encoded kwargs, printed text]`."""
-        operation = request[0]
-        show(request[-1])
+    def serve(self, operation: str, number: int = 0, args: Sequence[Any] = (), kwargs: Any = None) -> list[Any]:
+        """The reply to a request of the answer; arguments are encoded."""
         try:
             if operation == "input":
-                return ["reply", "return", _input_line()]
-            target = self._objects[request[1]]
-            args = [self._decode(form) for form in request[2]]
-            kwargs = {str(key): self._decode(form) for key, form in request[3]}
-            if not _is_allowed(operation, target, args):
+                try:
+                    return ["value", input() + "\n"]
+                except EOFError:
+                    return ["value", ""]
+            target = self._objects[number]
+            decoded = [self._decode(form) for form in args]
+            options = {str(key): self._decode(form) for key, form in kwargs.items()}
+            names_member = operation in ("get", "set", "delete")
+            is_closed = names_member and (type(decoded[0]) is not str or decoded[0].startswith(_CLOSED))
+            if is_closed or operation not in _operations_on(target):
                 raise AttributeError(f"{operation} is not for the answer")
-            return ["reply", "return", self.encode(OPERATIONS[operation](target, *args, **kwargs))]
+            return ["value", self.encode(OPERATIONS[operation](target, *decoded, **options))]
         # What a callback raises is for the answer, which called it.
         except Exception as error:
             name = next(base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins")
             plain_args = [arg if isinstance(arg, str | int | float) else str(arg) for arg in error.args]
-            return ["reply", "raise", [self._number_of(error), name, plain_args]]
+            return ["error", self._number_of(error), name, plain_args]
 
     def _encode_object(self, value: Any) -> Any:
         if type(value) is SolutionProxy:
@@ -90,13 +92,6 @@ class TestsObjects:
         return self._numbers[id(value)]
 
 
-def _is_allowed(operation: str, target: Any, args: list[Any]) -> bool:
-    """Whether the answer may do this to an object of the tests."""
-    if operation in ("get", "set", "delete") and (type(args[0]) is not str or args[0].startswith(_CLOSED)):
-        return False
-    return operation in _operations_on(target)
-
-
 def _operations_on(value: Any) -> frozenset[str]:
     """The operations that the usual uses of such an object need, and no others."""
     if isinstance(value, unittest.TestCase):
@@ -108,16 +103,3 @@ def _operations_on(value: Any) -> frozenset[str]:
     if isinstance(value, Iterator):
         return _ITERATED_ONLY
     return _CALLED_ONLY if callable(value) and getattr(value, "__module__", TESTS) in (None, TESTS) else frozenset()
-
-
-def show(text: Any) -> None:
-    """Prints the answer's output to the standard output of the tests."""
-    if text and sys.stdout is not None:
-        sys.stdout.write(str(text).encode(errors="replace").decode())
-
-
-def _input_line() -> str:
-    try:
-        return input() + "\n"
-    except EOFError:
-        return ""

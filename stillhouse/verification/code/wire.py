@@ -1,4 +1,4 @@
-"""Encoding of values between tests and answer: plain values of exact types, and numbers for other objects.
+"""Messages between tests and answer, as JSON: plain values of exact types, and numbers for other objects.
 
 An encoded value is null, a boolean, an integer, a float, a string, or a list `[kind, ...]`. The answer's process can
 claim any value, but decoding makes only objects of builtin and standard types.
@@ -11,6 +11,7 @@ import json
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 # Python's own limit on integers in decimal notation.
@@ -18,19 +19,51 @@ _LONG: Final = 1 << 10_000
 _ARRAY_KINDS: Final = "biufc"
 _SEQUENCES: Final = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _DICTS: Final = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
-_TEXTS: Final[dict[str, Callable[[str], Any]]] = {
+_FIELDS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
+    bytes: lambda value: (value.hex(),),
+    bytearray: lambda value: (value.hex(),),
+    complex: lambda value: (value.real, value.imag),
+    range: lambda value: (value.start, value.stop, value.step),
+    fractions.Fraction: lambda value: (str(value),),
+    decimal.Decimal: lambda value: (str(value),),
+    datetime.datetime: lambda value: (value.isoformat(),),
+    datetime.date: lambda value: (value.isoformat(),),
+    datetime.time: lambda value: (value.isoformat(),),
+    datetime.timedelta: lambda value: (value.days, value.seconds, value.microseconds),
+}
+"""What other plain values are written as."""
+
+
+def _array(dtype: str, shape: list[int], data: str) -> Any:
+    import numpy
+
+    array_dtype = numpy.dtype(dtype)
+    if array_dtype.kind not in _ARRAY_KINDS:
+        raise Malformed("an array is not of numbers")
+    return numpy.frombuffer(bytearray.fromhex(data), array_dtype).reshape(shape)
+
+
+_MADE_OF: Final[dict[str, Callable[..., Any]]] = {
     "int": lambda text: int(text, 16),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
-    "fraction": fractions.Fraction,
-    "decimal": decimal.Decimal,
+    "complex": complex,
+    "range": range,
+    "Fraction": fractions.Fraction,
+    "Decimal": decimal.Decimal,
     "datetime": datetime.datetime.fromisoformat,
     "date": datetime.date.fromisoformat,
     "time": datetime.time.fromisoformat,
+    "timedelta": datetime.timedelta,
+    "array": _array,
+    "number": lambda *fields: _array(*fields).reshape(())[()],
 }
 
 MAX_DEPTH: Final = 100
 """Nesting limit of values from the answer; those from the tests may be nested twice as deeply."""
+
+MAX_MESSAGE_BYTES: Final = 16 << 20
+"""Size of one message from the answer."""
 
 Encode = Callable[[Any], Any]
 """Encodes an object that is not plain as `[kind, ...]`; raises `NotEncodable`."""
@@ -58,47 +91,25 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
         NotEncodable: it is nested too deeply or contains itself, or `other` refuses an object in it.
     """
     kind = type(value)
-    if value is None or kind is bool or kind is float or kind is str:
+    if value is None or kind in (bool, float, str):
         return value
     if kind is int:
         return value if -_LONG < value < _LONG else ["int", hex(value)]
     if depth < 0:
         raise NotEncodable("a value is nested too deeply, or contains itself")
-    if kind.__name__ in _SEQUENCES and kind is _SEQUENCES[kind.__name__]:
+    if kind in _SEQUENCES.values():
         return [kind.__name__, [encode(item, other, depth - 1) for item in value]]
     if kind in _DICTS.values():
         pairs = [[encode(key, other, depth - 1), encode(item, other, depth - 1)] for key, item in value.items()]
         return [kind.__name__, pairs]
-    return _encode_rest(value, kind) or other(value)
-
-
-def _encode_rest(value: Any, kind: type) -> Any:
-    if kind is bytes or kind is bytearray:
-        return [kind.__name__, value.hex()]
-    if kind is complex:
-        return ["complex", value.real, value.imag]
-    if kind is range:
-        return ["range", value.start, value.stop, value.step]
-    if kind is fractions.Fraction:
-        return ["fraction", f"{value.numerator}/{value.denominator}"]
-    if kind is decimal.Decimal:
-        return ["decimal", str(value)]
-    if kind in (datetime.datetime, datetime.date, datetime.time) and getattr(value, "tzinfo", None) is None:
-        return [kind.__name__, value.isoformat()]
-    if kind is datetime.timedelta:
-        return ["timedelta", value.days, value.seconds, value.microseconds]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
-        return _encode_array(numpy, value)
-    return None
-
-
-def _encode_array(numpy: Any, value: Any) -> Any:
-    if value.dtype.kind not in _ARRAY_KINDS:
-        return None
-    contiguous = numpy.ascontiguousarray(value)
-    form = "array" if type(value) is numpy.ndarray else "number"
-    return [form, value.dtype.str, list(value.shape), contiguous.tobytes().hex()]
+    if kind in _FIELDS and getattr(value, "tzinfo", None) is None:
+        return [kind.__name__, *_FIELDS[kind](value)]
+    numpy: Any = sys.modules.get("numpy")
+    is_array = numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
+    if is_array and value.dtype.kind in _ARRAY_KINDS:
+        form = "array" if kind is numpy.ndarray else "number"
+        return [form, value.dtype.str, list(value.shape), numpy.ascontiguousarray(value).tobytes().hex()]
+    return other(value)
 
 
 def decode(form: Any, other: Decode, depth: int) -> Any:
@@ -132,27 +143,7 @@ def _decode(form: Any, other: Decode, depth: int) -> Any:
         return _SEQUENCES[kind](_decode(item, other, depth - 1) for item in rest[0])
     if kind in _DICTS:
         return _DICTS[kind]({_decode(key, other, depth - 1): _decode(item, other, depth - 1) for key, item in rest[0]})
-    if kind in _TEXTS:
-        return _TEXTS[kind](rest[0])
-    if kind == "complex":
-        return complex(*rest)
-    if kind == "range":
-        return range(*rest)
-    if kind == "timedelta":
-        return datetime.timedelta(*rest)
-    if kind in ("array", "number"):
-        return _decode_array(kind, *rest)
-    return other(form)
-
-
-def _decode_array(kind: str, dtype: str, shape: list[int], data: str) -> Any:
-    import numpy
-
-    array_dtype = numpy.dtype(dtype)
-    if array_dtype.kind not in _ARRAY_KINDS:
-        raise Malformed("an array is not of numbers")
-    array = numpy.frombuffer(bytearray.fromhex(data), array_dtype).reshape(shape)
-    return array if kind == "array" else array.reshape(())[()]
+    return _MADE_OF[kind](*rest) if kind in _MADE_OF else other(form)
 
 
 def is_mutable(value: Any) -> bool:
@@ -163,20 +154,52 @@ def is_mutable(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def dumps(message: Any) -> bytes:
-    """A message as bytes; raises NotEncodable if a number in it is too long."""
+class ChannelClosed(Exception):
+    """The other side has ended, or closed the channel."""
+
+
+def send(channel: Connection, message: Any) -> None:
+    """Sends one message.
+
+    Raises:
+        NotEncodable: a number in it is too long.
+        ChannelClosed: the other side is gone.
+    """
     try:
-        return json.dumps(message).encode()
+        data = json.dumps(message).encode()
     except ValueError as error:
         raise NotEncodable("a number is too long") from error
+    try:
+        channel.send_bytes(data)
+    except OSError as error:
+        raise ChannelClosed from error
+
+
+def receive(channel: Connection, ended: Any = None) -> Any:
+    """The next message.
+
+    Args:
+        channel: where it comes from.
+        ended: at the tests' end, a socket that becomes readable once the answer's process has ended, since processes it
+            started may keep its end open.
+
+    Raises:
+        Malformed: it is not a message.
+        ChannelClosed: there are no more.
+    """
+    try:
+        if ended is not None and channel not in wait([channel, ended]):
+            raise ChannelClosed
+        data = channel.recv_bytes(None if ended is None else MAX_MESSAGE_BYTES)
+    except (EOFError, ConnectionError) as error:
+        raise ChannelClosed from error
+    except OSError as error:
+        raise Malformed(f"a message has more than {MAX_MESSAGE_BYTES} bytes") from error
+    return loads(data)
 
 
 def loads(data: bytes) -> Any:
-    """The message in untrusted bytes.
-
-    Raises:
-        Malformed: they are not a message.
-    """
+    """The message in untrusted bytes; raises Malformed if they are none."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError, MemoryError) as error:

@@ -22,6 +22,7 @@ from stillhouse.tools import (
     ToolResult,
     tool,
 )
+from stillhouse.tools.arguments import reader_of_schema
 from stillhouse.tools.calculator import calculator as builtin_calculator
 from stillhouse.types import JsonObject, ToolSchema
 
@@ -188,7 +189,7 @@ def test_a_tool_that_is_not_offered_is_unknown() -> None:
 
 def test_a_name_that_is_not_configured_is_refused() -> None:
     with pytest.raises(ConfigError, match="'browse' is not configured; configured are: add, "):
-        TOOLBOX.schemas(["browse"])
+        TOOLBOX.select(["browse"])
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
@@ -226,7 +227,15 @@ def counting() -> tuple[Tool, list[int]]:
         "type": "function",
         "function": {"name": "count", "description": "Counts.", "parameters": parameters},
     }
-    return Tool.of_schema(schema, count), ended
+    made = Tool(
+        name="count",
+        schema=schema,
+        function=count,
+        read_arguments=reader_of_schema(parameters),
+        write_result=str,
+        scope_parameter="scope",
+    )
+    return made, ended
 
 
 def test_a_rollout_keeps_what_its_calls_share_and_ends_it(counting: tuple[Tool, list[int]]) -> None:

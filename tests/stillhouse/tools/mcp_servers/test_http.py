@@ -9,7 +9,7 @@ import pytest
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.session import MAX_CONNECTS
+from stillhouse.tools.mcp_servers.server import MAX_CONNECTS
 from stillhouse.tools.mcp_servers.tools import McpTools
 
 WithTools = Callable[..., Any]

@@ -196,7 +196,7 @@ def test_a_killed_server_comes_back_with_the_next_call(open_toolbox: OpenToolbox
     async def kill_between() -> ToolResult:
         async with open_toolbox() as toolbox:
             (server,) = [
-                child for child in psutil.Process().children() if "stillhouse.tools.sandbox.worker" in child.cmdline()
+                child for child in psutil.Process().children() if "stillhouse.tools.sandbox_worker" in child.cmdline()
             ]
             server.kill()
             # A call of the same moment may still go to the old one.

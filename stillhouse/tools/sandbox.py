@@ -1,4 +1,10 @@
-"""Functions of users' files that run in a sandbox, and the calls of them."""
+"""Runs a function of a user's file in a jail: `@tool(sandbox=True)`, `@reward(sandbox=True)`. Linux only.
+
+The file is loaded once, outside the jail, by a fork server that sees PATH, LANG, HOME and the variables named in
+`tools.environment`; each call then runs in a jail of its own, as `stillhouse.sandbox` describes. It starts in an empty
+folder, its HOME, which is deleted at its end. It reaches the network and files only if the decorator names them
+(`network=True`, `files=[...]`). What a call prints is dropped. Arguments and result are passed as JSON.
+"""
 
 import asyncio
 import inspect
@@ -31,7 +37,7 @@ class SandboxedFunction:
 
 
 def sandboxed_function(
-    function: Callable[..., Any], *, sandbox: bool, network: bool = False, files: Sequence[str] = ()
+    function: Callable[..., Any], *, sandbox: bool, network: bool, files: Sequence[str]
 ) -> SandboxedFunction | None:
     """The function as a sandbox finds it; None if it runs in this process.
 
@@ -55,15 +61,11 @@ def sandboxed_function(
     if function.__qualname__ != function.__name__ or not file.is_file():
         raise ValueError("sandbox=True needs a function at the top of a Python file, not inside another one")
     file = file.absolute()
-    return SandboxedFunction(file, function.__name__, Permissions(network, _existing(file.parent, files)))
-
-
-def _existing(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
-    paths = [folder / Path(name).expanduser() for name in files]
-    for path in paths:
+    readable = [file.parent / Path(name).expanduser() for name in files]
+    for path in readable:
         if not path.exists():
             raise ValueError(f"files names {path}, which does not exist; create it, or take it out")
-    return tuple(str(path) for path in paths)
+    return SandboxedFunction(file, function.__name__, Permissions(network, tuple(map(str, readable))))
 
 
 class SandboxFailed(Exception):
@@ -86,13 +88,13 @@ class Sandbox:
         self._servers: dict[Path, SandboxServer] = {}
         self._lock = threading.Lock()
 
-    async def load(self, files: Iterable[Path]) -> None:
-        """Starts the servers of these files.
+    async def load(self, functions: Iterable[SandboxedFunction | None]) -> None:
+        """Starts the servers of the functions' files.
 
         Raises:
             ConfigError: a file cannot be loaded in its environment, or no jail can be made here.
         """
-        for file in files:
+        for file in {function.file for function in functions if function is not None}:
             await asyncio.to_thread(self._server, file)
 
     async def call(self, function: SandboxedFunction, payload: JsonObject, timeout_s: float) -> Any:
@@ -101,12 +103,12 @@ class Sandbox:
         Raises:
             SandboxFailed: it raised, took too long, crashed or reached a limit, or no jail can be made here.
         """
-        try:
-            server = self._running(function.file)
-            if server is None:
+        server = self._servers.get(function.file)
+        if server is None or not server.is_running:
+            try:
                 server = await asyncio.to_thread(self._server, function.file)
-        except ConfigError as error:
-            raise SandboxFailed("exception", str(error)) from error
+            except ConfigError as error:
+                raise SandboxFailed("exception", str(error)) from error
         request = json.dumps({"name": function.name, "payload": payload}).encode() + b"\n"
         try:
             call = server.open_call(CallLimits(timeout_s, math.ceil(timeout_s), function.permissions))
@@ -123,21 +125,18 @@ class Sandbox:
         for server in servers:
             await asyncio.to_thread(server.close)
 
-    def _running(self, file: Path) -> SandboxServer | None:
-        server = self._servers.get(file)
-        return server if server is not None and server.is_running else None
-
     def _server(self, file: Path) -> SandboxServer:
         with self._lock:
-            server = self._running(file)
-            if server is None:
-                if file in self._servers:
-                    self._servers.pop(file).close()
-                try:
-                    server = SandboxServer("stillhouse.tools.sandbox.worker", [str(file)], self._environment)
-                except ServerUnavailable as error:
-                    raise ConfigError(f"{file}: cannot be served by the sandbox: {error}") from error
-                self._servers[file] = server
+            server = self._servers.get(file)
+            if server is not None and server.is_running:
+                return server
+            if server is not None:
+                self._servers.pop(file).close()
+            try:
+                server = SandboxServer("stillhouse.tools.sandbox_worker", [str(file)], self._environment)
+            except ServerUnavailable as error:
+                raise ConfigError(f"{file}: cannot be served by the sandbox: {error}") from error
+            self._servers[file] = server
             return server
 
 
