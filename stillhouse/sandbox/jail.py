@@ -8,30 +8,58 @@ import os
 import resource
 import signal
 import socket
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 from stillhouse.sandbox.limits import MAX_PROCESSES
-from stillhouse.sandbox.root import SCRATCH, change_root
 from stillhouse.sandbox.syscalls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
     CLONE_NEWNS,
     CLONE_NEWPID,
     CLONE_NEWUSER,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_REC,
     PR_SET_NO_NEW_PRIVS,
     REMEDY,
     JailUnavailable,
+    detach,
     drop_capabilities,
+    make_read_only,
+    make_writable,
+    mount,
+    pivot_root,
     prctl,
     unshare,
 )
 
 T = TypeVar("T")
 
+SCRATCH: Final = "/tmp/scratch"
+"""The only writable folder besides /tmp itself. It is in memory and gone with the jail."""
+
+_SCRATCH_BYTES: Final = 128 << 20
+_NEW_ROOT: Final = "/tmp"
+_OLD_ROOT: Final = "/.old"
+_SYSTEM: Final = (
+    *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share/zoneinfo"),
+    *("/nix/store", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
+)
+_NETWORK: Final = (
+    *("/etc/ca-certificates", "/etc/hosts", "/etc/nsswitch.conf", "/etc/pki", "/etc/resolv.conf", "/etc/ssl"),
+    "/usr/share/ca-certificates",
+)
+_DEVICES: Final = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+_PACKAGES: Final = ("site-packages", "dist-packages")
 _NOBODY: Final = 65534
 
 
@@ -74,7 +102,66 @@ class JailEntry:
             problem = int(self._inside.recv(16) or errno.EPIPE)
         if problem != 0:
             raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
-        change_root(permissions.files, network=permissions.network)
+        _change_root(permissions)
+
+
+def _change_root(permissions: Permissions) -> None:
+    """Gives this process, privileged in a mount namespace of its own, the file system of a jail."""
+    named = [*permissions.files, *(_NETWORK if permissions.network else ())]
+    shown: list[tuple[str, str]] = []
+    for path, target in sorted({*interpreter_paths(), *_with_targets(named)}):
+        # What lies in another path is shown with it.
+        if not any(path == outer or path.startswith(f"{outer}/") for outer, _ in shown):
+            shown.append((path, target))
+    # A run's umask keeps files private; in the jail another user must reach the interpreter.
+    os.umask(0o022)
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", _NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    os.mkdir(_NEW_ROOT + _OLD_ROOT)
+    pivot_root(_NEW_ROOT, _NEW_ROOT + _OLD_ROOT)
+    os.chdir("/")
+    os.mkdir("/tmp")
+    # Empty, so that processes cannot be inspected.
+    os.mkdir("/proc")
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={_SCRATCH_BYTES},mode=1777")
+    for path, target in shown:
+        source = _OLD_ROOT + target
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.isdir(source):
+            os.makedirs(path, exist_ok=True)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        mount(source, path, None, MS_BIND | MS_REC)
+    os.mkdir(SCRATCH)
+    os.chmod(SCRATCH, 0o1777)
+    # POSIX semaphores and shared memory live there.
+    os.symlink("/tmp", "/dev/shm")
+    detach(_OLD_ROOT)
+    os.rmdir(_OLD_ROOT)
+    make_read_only("/")
+    make_writable("/tmp")
+    os.chdir(SCRATCH)
+
+
+@cache
+def interpreter_paths() -> tuple[tuple[str, str], ...]:
+    """Pairs of path and link target that every jail shows: the system's programs and libraries, and Python."""
+    trees = [path for path in sys.path if Path(path).name in _PACKAGES]
+    for prefix in (sys.prefix, sys.base_prefix):
+        if prefix != "/usr":
+            trees += [f"{prefix}/{part}" for part in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    return tuple(_with_targets([*_SYSTEM, *_DEVICES, *trees]))
+
+
+def restrict_import_path() -> None:
+    """Removes from `sys.path` what no jail shows, since the scratch folder may stand in its place."""
+    trees = tuple(path for path, _ in interpreter_paths())
+    sys.path[:] = [path for path in sys.path if any(path == tree or path.startswith(f"{tree}/") for tree in trees)]
+
+
+def _with_targets(paths: Iterable[str]) -> list[tuple[str, str]]:
+    targets = {path: os.path.realpath(path) for path in paths if os.path.exists(path)}
+    return [*targets.items(), *((target, target) for target in targets.values())]
 
 
 def drop_privileges() -> None:
@@ -100,7 +187,7 @@ def drop_privileges() -> None:
 
 
 def run_child(run: Callable[[], T], finish: Callable[[T], int]) -> int:
-    """Runs untrusted code in a child of the jail's first process, whose orphans are reaped meanwhile.
+    """Runs untrusted code in a child of the jail's first process, and reaps the jail's orphans meanwhile.
 
     Args:
         run: calls the code. Processes that the code forks return from it as well.
@@ -132,13 +219,11 @@ def _map_users(process: int) -> int:
     proc = Path("/proc", str(process))
     user, group = os.geteuid(), os.getegid()
     if user == 0:
-        try:
+        # A container's root may be neither the machine's nor allowed to map others.
+        with suppress(OSError):
             for kind in ("uid_map", "gid_map"):
                 (proc / kind).write_text(f"0 0 1\n{_NOBODY} {_NOBODY} 1\n")
             return 0
-        except OSError:
-            # A container's root who is not the machine's, nor allowed to map others.
-            pass
     try:
         (proc / "setgroups").write_text("deny")
         (proc / "uid_map").write_text(f"{_NOBODY} {user} 1")

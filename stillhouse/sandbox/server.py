@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stillhouse.errors import ConfigError
-from stillhouse.sandbox.jail import Permissions, drop_privileges
-from stillhouse.sandbox.root import interpreter_paths
+from stillhouse.sandbox.jail import Permissions, drop_privileges, interpreter_paths
 from stillhouse.sandbox.supervisor import CallLimits, JailMain, failure, supervise
 
 _TRIAL: Final = CallLimits(30.0, 30, Permissions())

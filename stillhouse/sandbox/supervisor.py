@@ -190,12 +190,7 @@ def close_other_files(*kept: int) -> None:
 
 
 def describe_exit(code: int, max_cpu_s: int) -> str:
-    """How a process without an answer ended, as the end of a sentence.
-
-    Args:
-        code: its exit code, or a signal's number below 0.
-        max_cpu_s: its limit of processor time.
-    """
+    """How a process without an answer ended, as the end of a sentence; `code` is a signal's number below 0."""
     if code == -signal.SIGXCPU:
         return f"used more than {max_cpu_s} s of processor time"
     if code < 0:

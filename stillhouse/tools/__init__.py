@@ -1,10 +1,9 @@
 """What a model may call and what scores it: functions under `@tool` and `@reward`, and what runs them."""
 
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolContext, ToolError
-from stillhouse.tools.decorator import tool
+from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.reward_set import RewardScores, RewardSet
 from stillhouse.tools.rewards import Reward, RewardArgs, reward
-from stillhouse.tools.tool import Tool
 from stillhouse.tools.toolbox import MALFORMED_TOOL_CALL, Toolbox, ToolResult
 
 __all__ = [

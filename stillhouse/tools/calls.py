@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from stillhouse.tools.arguments import ArgumentsRefused
 from stillhouse.tools.context import RolloutScope, ToolArgs, ToolError
+from stillhouse.tools.decorator import Tool
 from stillhouse.tools.running import TimeLimitReached, run_function
 from stillhouse.tools.sandbox import Sandbox, SandboxFailed
-from stillhouse.tools.tool import Tool
 from stillhouse.types import JsonObject
 
 ToolErrorKind = Literal["unknown_tool", "malformed_arguments", "invalid_arguments", "exception", "timeout", "killed"]

@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.client import ANSWER_GRACE_S, JailFailed, SandboxServer, ServerUnavailable, read_answer
-from stillhouse.sandbox.jail import Permissions
-from stillhouse.sandbox.root import SCRATCH
+from stillhouse.sandbox.jail import SCRATCH, Permissions
 from stillhouse.sandbox.supervisor import CallLimits
 from stillhouse.types import JsonObject
 

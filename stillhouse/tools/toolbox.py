@@ -17,9 +17,9 @@ from stillhouse.errors import ConfigError
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.calls import MALFORMED_TOOL_CALL, BoundToolbox, ToolErrorKind, ToolResult
 from stillhouse.tools.context import AsyncClosable, RolloutScope, ToolContext, close_all
+from stillhouse.tools.decorator import Tool
 from stillhouse.tools.running import wait_for
 from stillhouse.tools.sandbox import Sandbox
-from stillhouse.tools.tool import Tool
 from stillhouse.tools.user_file import load_decorated
 from stillhouse.types import ToolSchema
 

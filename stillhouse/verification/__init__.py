@@ -1,7 +1,7 @@
 """Whether an answer is right: right, wrong, or unverified."""
 
 from stillhouse.verification.answers import final_answer
-from stillhouse.verification.numbers import last_number
+from stillhouse.verification.numeric import last_number
 from stillhouse.verification.result import Verdict
 from stillhouse.verification.verdicts import (
     INFRASTRUCTURE_STOPS,

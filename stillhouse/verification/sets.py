@@ -10,7 +10,7 @@ import orjson
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import spoken_answer, stated_answer
-from stillhouse.verification.numbers import NUMBER, number_of, plain_number, same_number
+from stillhouse.verification.numeric import NUMBER, number_of, plain_number, same_number
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import logging
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import mcp_types
 from mcp import MCPError
@@ -14,9 +15,10 @@ from mcp import MCPError
 from stillhouse.config import McpServerConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools.calls import CallFailed
-from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.connection import Mode, check_environment
-from stillhouse.tools.mcp_servers.session import ServerUnreachable, Session, SessionLost, open_session
+from stillhouse.tools.context import RolloutScope, ToolError
+from stillhouse.tools.loop_thread import LoopThread
+from stillhouse.tools.mcp_servers.session import Mode, ServerUnreachable, Session, SessionLost, open_session
+from stillhouse.types import JsonObject
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ _RETRY_WITHIN_S: Final = 1.0
 class SessionSlot:
     """Holds the session of one rollout, or the one shared by all rollouts."""
 
+    server: "McpServer"
     session: Session | None = None
     has_state: bool = False
     """True once a call may have changed state in the session, which a new one would lack."""
@@ -37,22 +40,26 @@ class SessionSlot:
     """Tools whose schema the server has changed since `freeze`."""
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    async def close(self) -> None:
+        """Ends the session at the end of its rollout."""
+        await self.server.leave(self)
+
 
 class McpServer:
-    """A server's tools and sessions, used in a single event loop.
+    """A server's tools and sessions, in the event loop of `thread`.
 
     A session is opened by the first call of a rollout (of any rollout, if the server is declared stateless). A call
     whose session was lost is repeated once in a new session, if the old one had no state and the call was not executed
     or may be repeated (`readOnlyHint`, `idempotentHint`). Else the model gets an error.
     """
 
-    def __init__(self, config: McpServerConfig, rng: random.Random) -> None:
+    def __init__(self, config: McpServerConfig, thread: LoopThread) -> None:
         self._config = config
-        self._rng = rng
+        self._thread = thread
         self._mode: Mode = "legacy"
         self._connects = asyncio.Semaphore(MAX_CONNECTS)
         self._tools: dict[str, mcp_types.Tool] = {}
-        self._pooled = SessionSlot()
+        self._pooled = SessionSlot(self)
 
     async def freeze(self) -> list[mcp_types.Tool]:
         """The tools to offer, as the server describes them now; frozen for the run.
@@ -62,7 +69,12 @@ class McpServer:
                 has no sessions and is not declared stateless.
         """
         config = self._config
-        check_environment(config)
+        for variable in (*config.environment, *config.headers_env.values()):
+            if variable not in os.environ:
+                raise ConfigError(
+                    f"MCP server {config.name!r}: the environment variable {variable} that it needs is not set; set "
+                    "it, or take it out of the server's config"
+                )
         try:
             session, current_tools = await self._open_first()
         except ServerUnreachable as error:
@@ -82,17 +94,29 @@ class McpServer:
             await session.close()
         return list(self._tools.values())
 
-    def slot(self) -> SessionSlot:
-        """The session slot of a new rollout."""
-        return self._pooled if self._config.stateless else SessionSlot()
-
-    async def call(self, slot: SessionSlot, name: str, arguments: dict[str, Any]) -> str:
-        """A tool's answer as text.
+    async def call(self, scope: RolloutScope, name: str, arguments: JsonObject) -> str:
+        """A tool's answer as text; may be awaited in any event loop.
 
         Raises:
             ToolError: the tool failed, or could not be called; the message is for the model.
             CallFailed: it did not return in time.
         """
+        slot = self._pooled if self._config.stateless else scope.keep(self, lambda: SessionSlot(self))
+        return await self._thread.run(self._call(slot, name, arguments))
+
+    async def leave(self, slot: SessionSlot) -> None:
+        """Closes the session of a rollout at its end; may be awaited in any event loop."""
+        if slot.session is not None and self._thread.is_running:
+            await self._thread.run(self._drop(slot, slot.session))
+
+    async def close(self) -> None:
+        """Closes the shared session; later calls may come from another event loop."""
+        pooled, self._pooled = self._pooled, SessionSlot(self)
+        self._connects = asyncio.Semaphore(MAX_CONNECTS)
+        if pooled.session is not None:
+            await self._drop(pooled, pooled.session)
+
+    async def _call(self, slot: SessionSlot, name: str, arguments: JsonObject) -> str:
         try:
             result = await self._ask(slot, name, arguments)
         except SessionLost as lost:
@@ -110,19 +134,7 @@ class McpServer:
             raise ToolError(text or f"{name} failed and did not say why")
         return text
 
-    async def leave(self, slot: SessionSlot) -> None:
-        """Closes the session of a rollout at its end, unless it is shared."""
-        if slot is not self._pooled and slot.session is not None:
-            await self._drop(slot, slot.session)
-
-    async def close(self) -> None:
-        """Closes the shared session; later calls may come from another event loop."""
-        pooled, self._pooled = self._pooled, SessionSlot()
-        self._connects = asyncio.Semaphore(MAX_CONNECTS)
-        if pooled.session is not None:
-            await self._drop(pooled, pooled.session)
-
-    async def _ask(self, slot: SessionSlot, name: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
+    async def _ask(self, slot: SessionSlot, name: str, arguments: JsonObject) -> mcp_types.CallToolResult:
         session = await self._session(slot, name)
         try:
             async with asyncio.timeout(self._config.timeout_s):
@@ -193,7 +205,7 @@ class McpServer:
             except ServerUnreachable as error:
                 if error.speaks_another_revision:
                     raise
-            await asyncio.sleep(self._rng.uniform(0.0, _RETRY_WITHIN_S * attempt))
+            await asyncio.sleep(random.uniform(0.0, _RETRY_WITHIN_S * attempt))
         async with self._connects:
             return await open_session(self._config, self._mode)
 

@@ -5,26 +5,90 @@
 
 import json
 import os
+import signal
 import socket
+import struct
 from collections.abc import Mapping
-from typing import Any, BinaryIO, Final
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, BinaryIO, Final, NoReturn
 
-from stillhouse.sandbox.jail import drop_privileges
+from stillhouse.sandbox.jail import drop_privileges, restrict_import_path, run_child
 from stillhouse.sandbox.limits import MAX_MEMORY_BYTES
-from stillhouse.sandbox.root import restrict_import_path
 from stillhouse.sandbox.server import serve_calls
-from stillhouse.sandbox.supervisor import describe_exit
+from stillhouse.sandbox.supervisor import close_other_files, describe_exit
+from stillhouse.sandbox.syscalls import CLONE_NEWPID, return_to_own_processes, unshare
 from stillhouse.types import JsonObject
+from stillhouse.verification.code.answer import run_answer
 from stillhouse.verification.code.compare import same_output, same_value
 from stillhouse.verification.code.proxy import SolutionProxy
 from stillhouse.verification.code.solution import SolutionClient, TestsStopped
-from stillhouse.verification.code.starter import Starter
 from stillhouse.verification.code.suite import function_of, run_tests
 from stillhouse.verification.code.wire import ChannelClosed, Malformed, receive, send
 from stillhouse.verification.result import VerificationResult
 
 _MAX_OUTPUT_BYTES: Final = 16 << 20
 _MAX_NOTE_CHARS: Final = 500
+_STATUS: Final = struct.Struct("i")
+
+
+class Starter:
+    """Starts the processes of an answer, one at a time.
+
+    Made before anything of the question is read, it keeps a process whose memory holds none of it, and forks that. The
+    caller still has its privileges in the jail then, and drops them afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Becomes readable once the answer's process has ended."""
+        unshare(CLONE_NEWPID)
+        if os.fork() == 0:
+            _start_on_request(theirs)
+        theirs.close()
+        return_to_own_processes()
+
+    def start(self, *files: int) -> Connection:
+        """Starts `run_answer` in a new process, on these `files` as standard input and output; the channel to it."""
+        ours, theirs = Pipe()
+        with theirs:
+            socket.send_fds(self.control, [b"s"], [theirs.fileno(), *files])
+        return ours
+
+    def exit_code(self) -> int:
+        """Waits for the process to end; the number of a signal that killed it is below 0."""
+        status = self.control.recv(_STATUS.size)
+        return int(_STATUS.unpack(status)[0]) if len(status) == _STATUS.size else -signal.SIGKILL
+
+
+def _start_on_request(control: socket.socket) -> NoReturn:
+    try:
+        close_other_files(control.fileno())
+        drop_privileges()
+        # Process 1 ignores what it does not handle.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        while True:
+            _, files, _, _ = socket.recv_fds(control, 1, 3)
+            if not files:
+                break
+            code = run_child(partial(_run, control, *files), int)
+            for number in files:
+                os.close(number)
+            # What the code left running.
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            control.send(_STATUS.pack(code))
+    finally:
+        os._exit(0)
+
+
+def _run(control: socket.socket, channel: int, *streams: int) -> int:
+    control.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    return run_answer(Connection(channel))
 
 
 def judge(call: socket.socket) -> bytes:

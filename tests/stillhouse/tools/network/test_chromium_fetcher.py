@@ -16,8 +16,7 @@ import pytest
 from stillhouse.config import ToolsConfig
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.network.browse import Browse
-from stillhouse.tools.network.browser_process import system_chromium
-from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher
+from stillhouse.tools.network.chromium_fetcher import ChromiumFetcher, system_chromium
 from stillhouse.tools.network.fetching import PageUnavailable
 from stillhouse.tools.network.guard import Guard
 

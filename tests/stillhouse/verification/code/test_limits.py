@@ -12,7 +12,7 @@ import pytest
 
 from stillhouse.sandbox.limits import descendants
 from stillhouse.verification.code.cases import programs_of
-from stillhouse.verification.code.runner import CodeRunner
+from stillhouse.verification.code.check import CodeRunner
 from stillhouse.verification.result import VerificationResult
 
 Find = Callable[..., VerificationResult]
