@@ -17,30 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
+from stillhouse.sandbox import syscalls
 from stillhouse.sandbox.limits import MAX_PROCESSES
-from stillhouse.sandbox.syscalls import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUSER,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_REC,
-    PR_SET_NO_NEW_PRIVS,
-    REMEDY,
-    JailUnavailable,
-    detach,
-    drop_capabilities,
-    make_read_only,
-    make_writable,
-    mount,
-    pivot_root,
-    prctl,
-    unshare,
-)
+from stillhouse.sandbox.syscalls import JailUnavailable
 
 T = TypeVar("T")
 
@@ -96,12 +75,12 @@ class JailEntry:
         """
         self._outside.close()
         with self._inside:
-            flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC
-            unshare(flags if permissions.network else flags | CLONE_NEWNET)
+            flags = syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC
+            syscalls.unshare(flags if permissions.network else flags | syscalls.CLONE_NEWNET)
             self._inside.send(b"x")
             problem = int(self._inside.recv(16) or errno.EPIPE)
         if problem != 0:
-            raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {REMEDY}")
+            raise JailUnavailable(f"the user namespace cannot be set up: {os.strerror(problem)}. {syscalls.REMEDY}")
         _change_root(permissions)
 
 
@@ -115,15 +94,15 @@ def _change_root(permissions: Permissions) -> None:
             shown.append((path, target))
     # A run's umask keeps files private; in the jail another user must reach the interpreter.
     os.umask(0o022)
-    mount("none", "/", None, MS_REC | MS_PRIVATE)
-    mount("tmpfs", _NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("tmpfs", _NEW_ROOT, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=1m,mode=755")
     os.mkdir(_NEW_ROOT + _OLD_ROOT)
-    pivot_root(_NEW_ROOT, _NEW_ROOT + _OLD_ROOT)
+    syscalls.pivot_root(_NEW_ROOT, _NEW_ROOT + _OLD_ROOT)
     os.chdir("/")
     os.mkdir("/tmp")
     # Empty, so that processes cannot be inspected.
     os.mkdir("/proc")
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"size={_SCRATCH_BYTES},mode=1777")
+    syscalls.mount("tmpfs", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, f"size={_SCRATCH_BYTES},mode=1777")
     for path, target in shown:
         source = _OLD_ROOT + target
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -131,15 +110,15 @@ def _change_root(permissions: Permissions) -> None:
             os.makedirs(path, exist_ok=True)
         else:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-        mount(source, path, None, MS_BIND | MS_REC)
+        syscalls.mount(source, path, None, syscalls.MS_BIND | syscalls.MS_REC)
     os.mkdir(SCRATCH)
     os.chmod(SCRATCH, 0o1777)
     # POSIX semaphores and shared memory live there.
     os.symlink("/tmp", "/dev/shm")
-    detach(_OLD_ROOT)
+    syscalls.detach(_OLD_ROOT)
     os.rmdir(_OLD_ROOT)
-    make_read_only("/")
-    make_writable("/tmp")
+    syscalls.make_read_only("/")
+    syscalls.make_writable("/tmp")
     os.chdir(SCRATCH)
 
 
@@ -176,8 +155,8 @@ def drop_privileges() -> None:
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     resource.setrlimit(resource.RLIMIT_NPROC, (MAX_PROCESSES, MAX_PROCESSES))
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-    drop_capabilities()
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.drop_capabilities()
     if not os.access(os.__file__, os.R_OK):
         raise JailUnavailable(
             f"{os.__file__} can be read by its owner alone; make Python's files readable: chmod -R o+rX"

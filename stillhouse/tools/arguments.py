@@ -38,12 +38,7 @@ class ArgumentsRefused(Exception):
 
 
 def reader_of_model(model: type[BaseModel], schema: JsonObject) -> ReadArguments:
-    """Reads arguments by a pydantic model in lax mode.
-
-    Args:
-        model: one field for each argument.
-        schema: the parameters as shown to the model.
-    """
+    """Reads arguments by a pydantic model of one field each, in lax mode; `schema` is what the model was shown."""
 
     def read(raw_arguments: JsonObject) -> JsonObject:
         try:
@@ -77,13 +72,9 @@ def reader_of_schema(schema: JsonObject) -> ReadArguments:
 
 
 def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, ...] = ()) -> Any:
-    """`value` with strings parsed as the type that `schema` requires, if it takes no string.
+    """The JSON `value` with strings parsed as the type that `schema` requires, if it takes no string.
 
-    Args:
-        value: JSON as the model wrote it.
-        schema: schema of the value.
-        root: the schema that references point into.
-        path: path of the value in the arguments.
+    References of the schema point into `root`; `path` is that of the value in the arguments.
 
     Raises:
         ArgumentsRefused: an object has a key that its schema does not allow.
@@ -94,22 +85,16 @@ def converted(value: Any, schema: Any, root: JsonObject, path: tuple[str | int, 
         value = _read_as(value, types)
     elif isinstance(value, int | float) and not isinstance(value, bool) and types and types <= {"string", "null"}:
         value = json.dumps(value)
-    if isinstance(value, dict):
-        shape = _only(branches, "object")
-        return value if shape is None else _converted_object(value, shape, root, path)
     if isinstance(value, list):
         items = (_only(branches, "array") or {}).get("items")
         return [converted(item, items, root, (*path, index)) for index, item in enumerate(value)]
-    return value
-
-
-def _converted_object(
-    value: JsonObject, schema: JsonObject, root: JsonObject, path: tuple[str | int, ...]
-) -> JsonObject:
-    properties = schema.get("properties", {})
-    others = schema.get("additionalProperties", True)
+    shape = _only(branches, "object")
+    if not isinstance(value, dict) or shape is None:
+        return value
+    properties = shape.get("properties", {})
+    others = shape.get("additionalProperties", True)
     unknown = [key for key in value if key not in properties]
-    if unknown and others is False and "patternProperties" not in schema:
+    if unknown and others is False and "patternProperties" not in shape:
         expected = ", ".join(properties) or "none"
         raise ArgumentsRefused(f"{_path((*path, unknown[0]))}: there is no such argument; expected are: {expected}")
     return {key: converted(item, properties.get(key, others), root, (*path, key)) for key, item in value.items()}
@@ -127,20 +112,16 @@ def _branches(schema: Any, root: JsonObject) -> list[JsonObject]:
         if isinstance(reference, str):
             if reference not in visited:
                 visited.add(reference)
-                queue.append(_resolved(reference, root))
+                resolved: Any = root
+                for part in filter(None, reference.removeprefix("#").strip("/").split("/")):
+                    key = part.replace("~1", "/").replace("~0", "~")
+                    resolved = resolved.get(key) if isinstance(resolved, dict) else None
+                queue.append(resolved)
         elif alternatives := branch.get("anyOf") or branch.get("oneOf"):
             queue.extend(alternatives)
         else:
             branches.append(branch)
     return branches
-
-
-def _resolved(reference: str, root: JsonObject) -> Any:
-    schema: Any = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        if part:
-            schema = schema.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
-    return schema
 
 
 def _types(schema: JsonObject) -> set[str]:

@@ -34,11 +34,7 @@ def calculator(expression: str) -> str:
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression of numbers, `+ - * / // % **` and parentheses; whole results without `.0`.
-
-    Raises:
-        ValueError: it has anything else, divides by zero, or a number exceeds the bounds.
-    """
+    """The value of an expression; whole results without `.0`; raises ValueError if it is none or exceeds the bounds."""
     if len(expression) > _MAX_CHARACTERS:
         raise ValueError(f"the expression has {len(expression)} characters; at most {_MAX_CHARACTERS} are allowed")
     try:
@@ -46,13 +42,19 @@ def evaluate(expression: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{expression!r} is not arithmetic; expected for instance (2 + 3) * 4") from error
     try:
-        return _format(_value(tree.body))
+        value = _value(tree.body)
     except ZeroDivisionError as error:
         raise ValueError(f"{expression!r} divides by zero") from error
     except OverflowError as error:
         raise ValueError(f"{expression!r} has a number that is too large") from error
     except RecursionError as error:
         raise ValueError(f"{expression!r} is nested too deeply") from error
+    if isinstance(value, int):
+        return str(value)
+    if value.is_integer() and abs(value) < _EXACT_FLOAT:
+        return str(int(value))
+    # 15 digits are what a double holds exactly: 0.1 + 0.2 reads 0.3.
+    return f"{value:.15g}"
 
 
 def _value(node: ast.expr) -> Number:
@@ -87,12 +89,3 @@ def _bounded(value: Number) -> Number:
     if too_large:
         raise OverflowError
     return value
-
-
-def _format(value: Number) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if value.is_integer() and abs(value) < _EXACT_FLOAT:
-        return str(int(value))
-    # 15 digits are what a double holds exactly: 0.1 + 0.2 reads 0.3.
-    return f"{value:.15g}"

@@ -56,10 +56,7 @@ class RolloutScope:
         self._resources: dict[Hashable, Any] = {}
 
     def keep(self, owner: Hashable, make: Callable[[], C]) -> C:
-        """The rollout's resource of `owner`, made by the first call.
-
-        `make` must not block or wait: concurrent calls of one turn then share one resource.
-        """
+        """The rollout's resource of `owner`, made by the first call; concurrent calls of one turn share it."""
         if owner not in self._resources:
             self._resources[owner] = make()
         return self._resources[owner]

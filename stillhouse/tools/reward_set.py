@@ -58,7 +58,10 @@ class RewardSet:
         Raises:
             ConfigError: the file does not load, or has no function under `@reward`.
         """
-        rewards = [] if config.rewards_file is None else load_rewards(Path(config.rewards_file))
+        rewards: list[Reward] = []
+        if config.rewards_file is not None:
+            path = Path(config.rewards_file)
+            rewards = load_decorated(path, "tools.rewards_file", Reward, "reward", "scores a trajectory")
         environment = {name: os.environ[name] for name in config.environment if name in os.environ}
         return cls(rewards, timeout_s=config.timeout_s, environment=environment)
 
@@ -127,8 +130,3 @@ class RewardSet:
 
     async def __aexit__(self, *exception: object) -> None:
         await self._sandbox.close()
-
-
-def load_rewards(path: Path) -> list[Reward]:
-    """The functions under `@reward` in a Python file; see `load_decorated`."""
-    return load_decorated(path, "tools.rewards_file", Reward, "reward", "scores a trajectory")

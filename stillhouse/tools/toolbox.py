@@ -4,7 +4,6 @@ Nothing a model writes and nothing a tool does raises here: a failure is a messa
 """
 
 import copy
-import hashlib
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -73,7 +72,9 @@ class Toolbox:
             ConfigError: the file does not load, a server cannot list its tools, or two tools share a name.
         """
         environment = {name: os.environ[name] for name in config.environment if name in os.environ}
-        key = (config.model_dump_json(), _file_digest(config.file), tuple(environment.items()))
+        file = None if config.file is None else Path(config.file).expanduser()
+        content = file.read_bytes() if file is not None and file.is_file() else None
+        key = (config.model_dump_json(), content, tuple(environment.items()))
         with _CACHE_LOCK:
             if key not in _CACHE:
                 tools, resources = _configured_tools(config)
@@ -149,11 +150,6 @@ class Toolbox:
 
 _CACHE_LOCK: Final = threading.Lock()
 _CACHE: Final[dict[tuple[object, ...], Toolbox]] = {}
-
-
-def _file_digest(file: str | None) -> str | None:
-    path = None if file is None else Path(file).expanduser()
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else None
 
 
 def _configured_tools(config: ToolsConfig) -> tuple[list[Tool], list[AsyncClosable]]:

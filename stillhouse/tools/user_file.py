@@ -78,11 +78,7 @@ def describe_function(function: Callable[..., Any]) -> str:
 
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The function's resolved type hints.
-
-    Raises:
-        ValueError: one names something unknown.
-    """
+    """The function's resolved type hints; raises ValueError if one names something unknown."""
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:

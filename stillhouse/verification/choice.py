@@ -44,9 +44,8 @@ def choice(answer: str, metadata: PromptMetadata) -> VerificationResult:
         return VerificationResult(None, str(error))
     expected = _expected_letter(expected_text(metadata), options)
     if expected is None:
-        return VerificationResult(
-            None, f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text"
-        )
+        note = f"the expected answer {expected_text(metadata)[:80]!r} is no letter and no option's text"
+        return VerificationResult(None, note)
     chosen = _chosen(answer, options)
     if chosen == expected:
         return VerificationResult(True)
@@ -84,12 +83,9 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
-    matches = [match for pattern in patterns for match in pattern.finditer(text)]
-    for match in sorted(matches, key=lambda match: match.end(), reverse=True):
-        letter = _known(next(group for group in match.groups() if group), options)
-        if letter is not None:
-            return letter
-    return None
+    matches = sorted((match for pattern in patterns for match in pattern.finditer(text)), key=re.Match.end)
+    letters = (_known(next(filter(None, match.groups())), options) for match in reversed(matches))
+    return next(filter(None, letters), None)
 
 
 def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str | None:
@@ -123,11 +119,7 @@ def _expected_letter(expected: str, options: Mapping[str, str]) -> str | None:
 
 
 def _options(metadata: PromptMetadata) -> dict[str, str]:
-    """Texts of the options by letter; empty if the prompt has none.
-
-    Raises:
-        ValueError: they have another form.
-    """
+    """Texts of the options by letter, empty if the prompt has none; raises ValueError if they have another form."""
     value = next((metadata.metadata[key] for key in _OPTION_KEYS if metadata.metadata.get(key)), None)
     if isinstance(value, str):
         # A column of text holds JSON as text.

@@ -27,10 +27,11 @@ def mathematics(answer: str, metadata: PromptMetadata) -> VerificationResult:
     expected = expected_text(metadata)
     stated = stated_answer(answer)
     candidate = answer if stated is None else stated
-    if _plain(candidate) == _plain(expected) or normalised_text(bare(candidate)) == normalised_text(bare(expected)):
+    plain, plain_expected = _plain(candidate), _plain(expected)
+    if plain == plain_expected or normalised_text(bare(candidate)) == normalised_text(bare(expected)):
         return VerificationResult(True)
-    if _WHOLE.fullmatch(_plain(candidate)) and _WHOLE.fullmatch(_plain(expected)):
-        return VerificationResult(int(_plain(candidate)) == int(_plain(expected)))
+    if _WHOLE.fullmatch(plain) and _WHOLE.fullmatch(plain_expected):
+        return VerificationResult(int(plain) == int(plain_expected))
     request = {"expected": expected, "answer": answer, "stated": stated}
     try:
         verified = _WORKERS.request(request, TIMEOUT_S)["verified"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation, localcontext
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
@@ -27,19 +28,26 @@ _LATEX_SEPARATOR: Final = re.compile(r"\{,\}|\\[,;!](?=\d{3})")
 _LATEX_SPACE: Final = re.compile(r"\\[,;:! ]|\\(?:text|mathrm|rm)\s*(?=\{)|[{}$]|\\(?=%)")
 _LATEX_POWER: Final = re.compile(r"\}?\^\s*\{(-?\d+)\}")
 _LATEX_FRACTION: Final = re.compile(r"\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
+_MAX_QUANTITIES: Final = 32
+"""Most numbers examined for a unit, from the last one backwards."""
+_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
+_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
+_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
+_MAX_CHARS: Final = 80
+# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
+_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
 
 
 def last_number(text: str) -> Decimal | None:
     """The last number written in `text`: signed, with thousands separators, decimals, an exponent, or a fraction."""
     # From the end, since a long answer may have hundreds of numbers.
-    for line in reversed(plain_digits(text).splitlines()):
-        found = NUMBER.findall(line)
-        if found:
-            return number_of(found[-1])
+    for line in reversed(_plain_digits(text).splitlines()):
+        for last in NUMBER.findall(line)[-1:]:
+            return number_of(last)
     return None
 
 
-def plain_digits(text: str) -> str:
+def _plain_digits(text: str) -> str:
     r"""`text` without the LaTeX around its numbers: separators of thousands, fractions of whole numbers, `\text{}`."""
     if "\\" not in text and "{" not in text:
         return text
@@ -54,12 +62,6 @@ def number_of(match: str) -> Decimal:
     return Decimal(numerator) / below if below else Decimal(numerator)
 
 
-def plain_number(text: str) -> Decimal | None:
-    """The value of a text that is exactly one number."""
-    text = text.strip()
-    return number_of(text) if NUMBER.fullmatch(text) else None
-
-
 def same_number(
     actual: Decimal, expected: Decimal, tolerance: Decimal | None = None, relative_tolerance: Decimal | None = None
 ) -> bool:
@@ -71,25 +73,11 @@ def same_number(
         if actual == expected:
             return True
         if tolerance is None and relative_tolerance is None:
-            if _is_whole(actual) and _is_whole(expected):
+            if all(number == number.to_integral_value() for number in (actual, expected)):
                 return False
             relative_tolerance = RELATIVE_TOLERANCE
         allowed = (relative_tolerance or Decimal(0)) * max(abs(actual), abs(expected))
         return abs(actual - expected) <= max(allowed, tolerance or Decimal(0))
-
-
-def _is_whole(number: Decimal) -> bool:
-    return number == number.to_integral_value()
-
-
-_MAX_QUANTITIES: Final = 32
-"""Most numbers examined for a unit, from the last one backwards."""
-_WORD: Final = r"(?:[^\W\d_]|[%°µ])+(?:\s?(?:\*\*|\^)\s?-?\d|[²³])?"
-_UNIT: Final = re.compile(rf"\s*({_WORD}(?:(?:\s?[/*·⋅]\s?|\s){_WORD}){{0,3}})")
-_EXPONENT_OF_LENGTH: Final = re.compile(r"(?<![^\W\d])([munckµ]?m|in|ft|yd|mi)([23])\b")
-_MAX_CHARS: Final = 80
-# Words of prose that are also units: inch, year, are, attosecond, technical atmosphere, astronomical unit.
-_PROSE: Final = frozenset({"a", "are", "as", "at", "au", "in", "is", "per"})
 
 
 class _Quantity(NamedTuple):
@@ -118,9 +106,8 @@ def numeric(answer: str, metadata: PromptMetadata) -> VerificationResult:
     if actual is None:
         return VerificationResult(False, "the answer holds no number")
     if actual.unit != expected.unit:
-        return VerificationResult(
-            False, f"the answer is in {actual.unit}, which does not measure what {expected.unit} does"
-        )
+        note = f"the answer is in {actual.unit}, which does not measure what {expected.unit} does"
+        return VerificationResult(False, note)
     return VerificationResult(same_number(actual.number, expected.number, tolerance, relative))
 
 
@@ -144,7 +131,7 @@ def _answered(text: str, expected_unit: str | None) -> _Quantity | None:
 def _quantities(text: str) -> Iterator[_Quantity]:
     """The numbers of a text with their units, the last one first."""
     # With explicit powers of lengths: `cm^2` for `cm2`.
-    plain = _EXPONENT_OF_LENGTH.sub(r"\1^\2", plain_digits(text))
+    plain = _EXPONENT_OF_LENGTH.sub(r"\1^\2", _plain_digits(text))
     for number in reversed(list(NUMBER.finditer(plain))[-_MAX_QUANTITIES:]):
         yield _Quantity(number_of(number[0]), unit_after(plain, number.end()))
 
@@ -159,13 +146,11 @@ def _tolerance(metadata: PromptMetadata, key: str) -> Decimal | None:
     value = metadata.metadata.get(key)
     if value is None or value == "":
         return None
-    try:
+    with suppress(InvalidOperation):
         tolerance = Decimal(str(value))
-    except InvalidOperation:
-        tolerance = Decimal(-1)
-    if isinstance(value, bool) or not tolerance.is_finite() or tolerance < 0:
-        raise ValueError(f"expected metadata.{key} to be a number of at least 0, saw {value!r}")
-    return tolerance
+        if not isinstance(value, bool) and tolerance.is_finite() and tolerance >= 0:
+            return tolerance
+    raise ValueError(f"expected metadata.{key} to be a number of at least 0, saw {value!r}")
 
 
 def unit_after(text: str, position: int) -> str | None:

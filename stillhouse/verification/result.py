@@ -29,11 +29,7 @@ class Verdict(NamedTuple):
 
 
 def expected_text(metadata: PromptMetadata) -> str:
-    """The expected answer of a prompt.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """The expected answer of a prompt; raises ValueError if it has none."""
     if metadata.expected_answer is None:
         raise ValueError(f"prompt {metadata.prompt_id} has no expected answer")
     return metadata.expected_answer

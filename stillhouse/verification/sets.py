@@ -10,7 +10,7 @@ import orjson
 
 from stillhouse.types import PromptMetadata
 from stillhouse.verification.answers import spoken_answer, stated_answer
-from stillhouse.verification.numeric import NUMBER, number_of, plain_number, same_number
+from stillhouse.verification.numeric import NUMBER, number_of, same_number
 from stillhouse.verification.result import VerificationResult, expected_text
 from stillhouse.verification.text import normalised_text
 
@@ -120,5 +120,4 @@ def _element(value: Any) -> _Element:
     if isinstance(value, dict | list):
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     text = normalised_text(str(value).strip().strip("*_$"))
-    number = plain_number(text)
-    return text if number is None else number
+    return number_of(text) if NUMBER.fullmatch(text) else text

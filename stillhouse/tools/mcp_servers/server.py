@@ -238,10 +238,8 @@ def _may_be_repeated(tool: mcp_types.Tool) -> bool:
 
 
 def as_text(result: mcp_types.CallToolResult) -> str:
-    """The texts of a result, one per line; a placeholder for content that is not text.
-
-    Structured content is the same answer for programs; it is used only if there is no other content.
-    """
+    """The texts of a result, one per line; a placeholder for content that is not text."""
+    # The same answer for programs.
     if not result.content and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(_block(block) for block in result.content)

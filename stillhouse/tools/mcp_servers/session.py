@@ -49,15 +49,6 @@ def _redactor_of(config: McpServerConfig) -> KeyRedactor:
     return KeyRedactor(*sent, *(value.partition(" ")[2] for value in sent))
 
 
-def _process(config: McpServerConfig) -> StdioServerParameters:
-    names = (*_ALWAYS, *config.environment)
-    return StdioServerParameters(
-        command=sys.executable,
-        args=["-I", "-S", str(_SUPERVISOR), ",".join(names), *config.command],
-        env={name: os.environ[name] for name in names if name in os.environ},
-    )
-
-
 def _http_client(config: McpServerConfig, session: "Session") -> httpx2.AsyncClient:
     async def note_lost_session(response: httpx2.Response) -> None:
         # "404 Not Found ... the client MUST start a new session": the request was not carried out.
@@ -194,7 +185,13 @@ class Session:
                     client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
                 else:
                     errors = await stack.enter_async_context(_stderr(self._config.name, self))
-                    transport = stdio_client(_process(self._config), errlog=errors)
+                    names = (*_ALWAYS, *self._config.environment)
+                    process = StdioServerParameters(
+                        command=sys.executable,
+                        args=["-I", "-S", str(_SUPERVISOR), ",".join(names), *self._config.command],
+                        env={name: os.environ[name] for name in names if name in os.environ},
+                    )
+                    transport = stdio_client(process, errlog=errors)
                     client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
                     # Held open here, the pipe would outlive the server.
                     errors.close()
@@ -232,7 +229,7 @@ async def open_session(config: McpServerConfig, mode: Mode) -> tuple[Session, di
     session = Session(config, mode)
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            return session, await _listed(await session.entered())
+            return session, await _list_tools(session)
     # The transports of mcp raise any error of their libraries, in groups; each is a failed connect.
     except Exception as error:
         unreachable = ServerUnreachable(error, "\n".join(session.stderr), _redactor_of(config))
@@ -244,7 +241,8 @@ async def open_session(config: McpServerConfig, mode: Mode) -> tuple[Session, di
     raise unreachable
 
 
-async def _listed(client: Client) -> dict[str, mcp_types.Tool]:
+async def _list_tools(session: Session) -> dict[str, mcp_types.Tool]:
+    client = await session.entered()
     tools: dict[str, mcp_types.Tool] = {}
     cursor = None
     for _ in range(_MAX_PAGES):

@@ -22,11 +22,24 @@ from stillhouse.tools.network.fetching import HTML_TYPES, MAX_PAGE_CHARACTERS, P
 from stillhouse.tools.network.guard import Guard
 from stillhouse.tools.network.proxy import REASON_HEADER, GuardedProxy
 
-_SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 _log = logging.getLogger(__name__)
+
 MAX_RENDERER_BYTES: Final = 1 << 30
 """Memory of one renderer; a large page without images takes a few hundred MB."""
 _CHECK_EVERY_S: Final = 0.2
+_SETTLE_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 5.0
+_SYSTEM_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+_SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
+_ARGUMENTS: Final = (
+    # Only text is needed; images are most of a page's bytes.
+    "--blink-settings=imagesEnabled=false",
+    # WebRTC would bypass the proxy over UDP. A build of Chromium knows one of these names.
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    *("--disable-quic", "--disable-dev-shm-usage"),
+)
 
 
 def system_chromium() -> str | None:
@@ -35,11 +48,7 @@ def system_chromium() -> str | None:
 
 
 def own_chromium(driver: Any) -> str | None:
-    """Path of the browser that `playwright install` installed, if any.
-
-    Args:
-        driver: playwright, started.
-    """
+    """Path of the browser that `playwright install` installed, if any; `driver` is playwright, started."""
     path = str(driver.chromium.executable_path)
     return path if Path(path).exists() else None
 
@@ -78,23 +87,6 @@ async def limit_memory(browser: Any) -> None:
                         renderer.kill()
 
 
-MAX_PAGES_AT_ONCE: Final = 8
-PAGES_PER_BROWSER: Final = 200
-_SETTLE_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 5.0
-_STOP_TIMEOUT_S: Final = 5.0
-_SHOWN_TEXT: Final = "document.body ? document.body.innerText : document.documentElement.outerHTML"
-_ARGUMENTS: Final = (
-    # Only text is needed; images are most of a page's bytes.
-    "--blink-settings=imagesEnabled=false",
-    # WebRTC would bypass the proxy over UDP. A build of Chromium knows one of these names.
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-)
-
-
 class BrowserUnavailable(Exception):
     """Chromium does not start; the message says why and what to do."""
 
@@ -118,13 +110,7 @@ class ChromiumFetcher:
         pages_per_browser: pages after which the browser is replaced.
     """
 
-    def __init__(
-        self,
-        guard: Guard,
-        timeout_s: float,
-        max_at_once: int = MAX_PAGES_AT_ONCE,
-        pages_per_browser: int = PAGES_PER_BROWSER,
-    ) -> None:
+    def __init__(self, guard: Guard, timeout_s: float, max_at_once: int = 8, pages_per_browser: int = 200) -> None:
         self._guard = guard
         self._timeout_s = timeout_s
         self._pages_per_browser = pages_per_browser

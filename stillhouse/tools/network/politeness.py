@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-_MAX_AT_ONCE: Final = 4
-_SPACING_S: Final = 0.2
 _MAX_REMEMBERED: Final = 1000
 
 
@@ -31,8 +29,8 @@ class Politeness:
 
     def __init__(
         self,
-        max_at_once: int = _MAX_AT_ONCE,
-        spacing_s: float = _SPACING_S,
+        max_at_once: int = 4,
+        spacing_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

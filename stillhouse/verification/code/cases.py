@@ -18,11 +18,7 @@ _NAMES: Final = ("fn_name", "func_name", "entry_point")
 
 
 def programs_of(test_cases: Any, metadata: Mapping[str, Any]) -> list[JsonObject]:
-    """The programs of `test_cases`, as `judge` takes them.
-
-    Args:
-        test_cases: one of `FORMS`, or its JSON text.
-        metadata: may name the function under test as `fn_name`, `func_name` or `entry_point`.
+    """The programs of `test_cases`, one of `FORMS` or its JSON text, as `judge` takes them.
 
     Raises:
         ValueError: they have another form, or there are none.

@@ -41,12 +41,7 @@ class CodeRunner:
         atexit.register(self.close)
 
     def run(self, request: JsonObject, max_wall_s: float) -> VerificationResult:
-        """Runs an answer and compares its results.
-
-        Args:
-            request: as `judge` takes it.
-            max_wall_s: wall time of all runs of the answer.
-        """
+        """Runs an answer as `judge` takes it, within this wall time, and compares its results."""
         limits = CallLimits(max_wall_s, request["max_cpu_s"], Permissions())
         try:
             with self._slots, self._running().open_call(limits) as call:
@@ -134,10 +129,7 @@ def _time_limit(value: Any) -> int:
 def python_code(answer: str, defining: str | None) -> str | None:
     """The last fenced block of Python, or the whole answer if that is Python, else None.
 
-    Args:
-        answer: the final answer.
-        defining: a name that the code must define: the last block that does is preferred to later ones, which often
-            show its use.
+    The last block that defines the name `defining` is preferred to later ones, which often show its use.
     """
     blocks = [
         textwrap.dedent(block["code"])

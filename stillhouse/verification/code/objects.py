@@ -32,8 +32,7 @@ _PLAIN: Final[dict[type, Callable[[Any], Any]]] = {
 class SolutionObjects:
     """The answer's objects by number, and proxies of those of the tests.
 
-    Args:
-        ask: sends the tests a request, `operation, number, encoded args, encoded kwargs`, and returns their reply.
+    `ask(operation, number, encoded args, encoded kwargs)` returns the reply of the tests.
     """
 
     def __init__(self, ask: Callable[..., Any]) -> None:

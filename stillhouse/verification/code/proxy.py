@@ -20,13 +20,7 @@ _READABLE: Final = frozenset({"__name__", "__doc__", "__qualname__", "__dict__",
 
 
 class SolutionProxy:
-    """Proxy of one object of the answer.
-
-    Args:
-        answer: the answer's process, where the object is.
-        number: its number there.
-        is_class: whether calling it constructs an object for the tests.
-    """
+    """Proxy of the object with this number in the answer's process; calling an `is_class` constructs for the tests."""
 
     __slots__ = ("__weakref__", "_answer", "_is_class", "_is_constructed", "_number")
 
@@ -142,12 +136,7 @@ class SolutionErrors:
         self._classes: dict[int, type[BaseException]] = {}
 
     def kind(self, number: int, family: list[list[str]]) -> type[BaseException]:
-        """The class with this number.
-
-        Args:
-            number: its number.
-            family: module and name of the class and of its bases, nearest first.
-        """
+        """The class with this number; its family is module and name of the class and of its bases, nearest first."""
         known = [_known(*entry) for entry in family]
         if known[0] is not None:
             return known[0]

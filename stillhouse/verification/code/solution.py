@@ -8,19 +8,10 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from stillhouse.types import JsonObject
+from stillhouse.verification.code import wire
 from stillhouse.verification.code.names import TestNames, from_library
 from stillhouse.verification.code.proxy import SolutionErrors, SolutionProxy
 from stillhouse.verification.code.tests_objects import TestsObjects
-from stillhouse.verification.code.wire import (
-    MAX_DEPTH,
-    ChannelClosed,
-    Malformed,
-    NotEncodable,
-    decode,
-    is_mutable,
-    receive,
-    send,
-)
 from stillhouse.verification.result import VerificationResult
 
 
@@ -29,12 +20,7 @@ class TestsStopped(BaseException):
 
 
 class SolutionClient:
-    """Operations of the tests on an answer.
-
-    Args:
-        channel: connects to the answer's process.
-        ended: becomes readable once that process has ended.
-    """
+    """Operations of the tests on an answer, whose process `channel` connects to; `ended` as for `receive`."""
 
     def __init__(self, channel: Connection, ended: Any) -> None:
         self._channel = channel
@@ -51,11 +37,7 @@ class SolutionClient:
         """Wrong or unverified, if decided before the tests end; an empty note says that the process ended."""
 
     def load(self, code: str) -> list[str]:
-        """Has the answer imported; returns the names it defines.
-
-        Raises:
-            TestsStopped: the import failed.
-        """
+        """Has the answer imported, and returns the names it defines; raises TestsStopped if that fails."""
         return [str(name) for name in self._exchange({"code": code, "script": False})[1:]]
 
     def name(self, name: str) -> Any:
@@ -115,13 +97,13 @@ class SolutionClient:
             if isinstance(error, StopIteration) and operation != "next":
                 # As in a generator: it would end a loop of the tests early.
                 error = RuntimeError("the answer raised StopIteration")
-        except (ValueError, TypeError, LookupError, Malformed, RecursionError, MemoryError) as problem:
+        except (ValueError, TypeError, LookupError, wire.Malformed, RecursionError, MemoryError) as problem:
             self._stop(False, "the answer's process gave something that is no value", problem)
         raise error
 
     def _constructed(self, form: Any) -> Any:
         """The result of calling a class: an object that may see the operands of the tests."""
-        if isinstance(form, list) and form[0] == "derived" and is_mutable(self._decode(form[1])):
+        if isinstance(form, list) and form[0] == "derived" and wire.is_mutable(self._decode(form[1])):
             form = ["answer", form[2]]
         value = self._decode(form)
         if type(value) is SolutionProxy:
@@ -131,11 +113,11 @@ class SolutionClient:
     def _exchange(self, request: list[Any] | JsonObject) -> list[Any]:
         """The reply to a request; meanwhile the answer may print, and use objects of the tests."""
         try:
-            send(self._channel, request)
+            wire.send(self._channel, request)
             while True:
-                message = receive(self._channel, self._ended)
+                message = wire.receive(self._channel, self._ended)
                 if not isinstance(message, list) or not message:
-                    raise Malformed("a message is no list")
+                    raise wire.Malformed("a message is no list")
                 kind, *content = message
                 if kind == "failed":
                     self._stop(False, str(content[0]))
@@ -143,14 +125,14 @@ class SolutionClient:
                     if sys.stdout is not None:
                         sys.stdout.write(str(content[0]).encode(errors="replace").decode())
                 elif kind == "ask":
-                    send(self._channel, self._tests_objects.serve(*content))
+                    wire.send(self._channel, self._tests_objects.serve(*content))
                 else:
                     return message
-        except ChannelClosed as error:
+        except wire.ChannelClosed as error:
             self._stop(False, "", error)
-        except (Malformed, LookupError, TypeError) as error:
+        except (wire.Malformed, LookupError, TypeError) as error:
             self._stop(False, f"the answer's process sent no message of the right form: {error}", error)
-        except NotEncodable as error:
+        except wire.NotEncodable as error:
             self._stop(False, str(error), error)
 
     def _stop(self, verified: bool | None, note: str, cause: BaseException | None = None) -> NoReturn:
@@ -167,7 +149,7 @@ class SolutionClient:
         return value
 
     def _decode(self, form: Any) -> Any:
-        return decode(form, self._decode_object, MAX_DEPTH)
+        return wire.decode(form, self._decode_object, wire.MAX_DEPTH)
 
     def _decode_object(self, form: list[Any]) -> Any:
         kind, *rest = form
@@ -186,7 +168,7 @@ class SolutionClient:
             return self._proxy(int(rest[2])) if library is None else library
         if kind in ("answer", "module", "imported"):
             return self._proxy(int(rest[-1]))
-        raise Malformed(f"no value is of kind {kind!r}")
+        raise wire.Malformed(f"no value is of kind {kind!r}")
 
     async def _wait_for(self, coroutine: SolutionProxy) -> Any:
         return self.ask("await", coroutine)
@@ -199,13 +181,13 @@ class SolutionClient:
             return self._errors.error(kind, [self._decode(arg) for arg in args], **members)
         value = self._tests_objects[number]
         if not isinstance(value, BaseException):
-            raise Malformed("the answer raised no exception")
+            raise wire.Malformed("the answer raised no exception")
         return value
 
     def _encode(self, value: Any) -> Any:
         try:
             return self._tests_objects.encode(value)
-        except NotEncodable as error:
+        except wire.NotEncodable as error:
             self.give_up(str(error))
         except RecursionError:
             self.give_up("the tests give a value that contains itself")
@@ -223,8 +205,8 @@ def _derived(value: Any, proxy: SolutionProxy) -> Any:
 
 def _refresh(old: Any, new: Any) -> None:
     """Applies the answer's changes to a mutable argument."""
-    if not is_mutable(old):
-        raise Malformed("the answer changed what cannot be changed")
+    if not wire.is_mutable(old):
+        raise wire.Malformed("the answer changed what cannot be changed")
     if isinstance(old, dict | set):
         old.clear()
         old.update(new)

@@ -30,16 +30,9 @@ class TestFailed(Exception):
 
 
 def run_tests(client: SolutionClient, code: str, source: str, entry_point: str | None) -> VerificationResult:
-    """Whether the answer `code` passes asserts, `check(candidate)`, `test_...()` functions and TestCases.
+    """Whether the answer `code` passes the asserts, `test_...()` functions and TestCases in the text of the tests.
 
-    Args:
-        client: the answer's process.
-        code: the answer.
-        source: source text of the tests.
-        entry_point: the function that `check` is called with, if they define it.
-
-    Raises:
-        TestsStopped: as `client` does.
+    `check(candidate)`, if they define it, is called with the function `entry_point`. Raises TestsStopped as `client`.
     """
     names = client.load(code)
     try:

@@ -24,11 +24,7 @@ _ON_OBJECTS: Final = frozenset(OPERATIONS) - {
 
 
 class TestsObjects:
-    """The tests' objects by number.
-
-    Args:
-        decode: decodes a value sent by the answer.
-    """
+    """The tests' objects by number; `decode` decodes a value sent by the answer."""
 
     def __init__(self, decode: Callable[[Any], Any]) -> None:
         self._decode = decode
@@ -39,11 +35,7 @@ class TestsObjects:
         return self._objects[number]
 
     def encode(self, value: Any) -> Any:
-        """The encoded value for the answer.
-
-        Raises:
-            NotEncodable: the answer's process cannot have such a value.
-        """
+        """The encoded value; raises NotEncodable if the answer's process cannot have such a value."""
         return encode(value, self._encode_object, 2 * MAX_DEPTH)
 
     def serve(self, operation: str, number: int = 0, args: Sequence[Any] = (), kwargs: Any = None) -> list[Any]:

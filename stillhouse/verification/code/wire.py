@@ -80,15 +80,10 @@ class Malformed(Exception):
 
 
 def encode(value: Any, other: Encode, depth: int) -> Any:
-    """The encoded value, for `dumps`.
-
-    Args:
-        value: a plain value, or one that `other` encodes. A subclass of a plain type is not plain.
-        other: encodes all other objects.
-        depth: nesting limit.
+    """The encoded value; `other` encodes what is not plain, and a subclass of a plain type is not plain.
 
     Raises:
-        NotEncodable: it is nested too deeply or contains itself, or `other` refuses an object in it.
+        NotEncodable: it is nested more than `depth` times or contains itself, or `other` refuses an object in it.
     """
     kind = type(value)
     if value is None or kind in (bool, float, str):
@@ -113,12 +108,7 @@ def encode(value: Any, other: Encode, depth: int) -> Any:
 
 
 def decode(form: Any, other: Decode, depth: int) -> Any:
-    """The value of an encoded form.
-
-    Args:
-        form: from `loads`.
-        other: decodes kinds that are not plain.
-        depth: nesting limit.
+    """The value of an encoded form, nested at most `depth` times; `other` decodes kinds that are not plain.
 
     Raises:
         Malformed: the form is invalid.
@@ -178,10 +168,8 @@ def send(channel: Connection, message: Any) -> None:
 def receive(channel: Connection, ended: Any = None) -> Any:
     """The next message.
 
-    Args:
-        channel: where it comes from.
-        ended: at the tests' end, a socket that becomes readable once the answer's process has ended, since processes it
-            started may keep its end open.
+    At the tests' end, `ended` becomes readable once the answer's process has ended, since processes it started may keep
+    the channel open.
 
     Raises:
         Malformed: it is not a message.
