@@ -1,11 +1,26 @@
+import asyncio
 import json
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
+from stillhouse.config import McpServerConfig
+from stillhouse.dataset.embeddings.client import embed_batch
+from stillhouse.inference.batch import BatchClient, BatchPace
+from stillhouse.inference.budget.prices import listed_price
+from stillhouse.inference.completion import Sampling
+from stillhouse.inference.endpoint import Endpoint
+from stillhouse.inference.http_client import HttpClient
+from stillhouse.inference.model_server import ModelServer
+from stillhouse.tools.mcp_servers.tools import McpTools
+
+SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
+QUESTION: Any = [{"role": "user", "content": "hi"}]
 CANARY = "sk-canary/0123456789+ABCDEF"
 
 
@@ -57,3 +72,40 @@ def leaks(written: str | bytes) -> bool:
     # Of base64, what stands before and behind the key may be another.
     forms += [form[4:-4] for name, form in zip(SPELLINGS, forms, strict=False) if "base64" in name]
     return any(form in text for form in forms for text in texts)
+
+
+@pytest.fixture
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
+    """What sends a key to an address, and returns or raises what it makes of the answer, by name."""
+
+    async def chat(url: str, key: str, **limits: Any) -> Any:
+        async with aclosing(HttpClient(Endpoint(url, "m", "m", key), timeout_s=20, **limits)) as client:
+            return await client.complete(QUESTION, [], SAMPLING)
+
+    async def embed(url: str, key: str) -> Any:
+        endpoint = Endpoint(url, "m", "m", key)
+        async with aclosing(HttpClient(endpoint, timeout_s=10)) as client:
+            return await embed_batch(client, endpoint, ["hi"])
+
+    async def batch(url: str, key: str) -> Any:
+        pace = BatchPace(gather_s=0.01, poll_s=0.01)
+        async with aclosing(BatchClient(Endpoint(url, "m", "m", key), tmp_path, pace=pace)) as client:
+            # What never says that the batch has ended is asked for as long as a batch may take.
+            return await asyncio.wait_for(client.complete(QUESTION, [], SAMPLING), 2)
+
+    def score(url: str, key: str, **limits: Any) -> Any:
+        with closing(ModelServer(url, key, 20, **limits)) as server:
+            return server.post("/v1/chat/completions", {"messages": QUESTION})
+
+    def offer_tools(url: str, key: str) -> Any:
+        monkeypatch.setenv("SHOP_KEY", f"Bearer {key}")
+        return McpTools([McpServerConfig(name="shop", url=url, headers_env={"Authorization": "SHOP_KEY"})])
+
+    return {
+        "chat": lambda *args, **limits: asyncio.run(chat(*args, **limits)),
+        "score": score,
+        "embed": lambda *args: asyncio.run(embed(*args)),
+        "price": lambda url, key: asyncio.run(listed_price(Endpoint(url, "m", "m", key))),
+        "batch": lambda *args: asyncio.run(batch(*args)),
+        "mcp": offer_tools,
+    }
