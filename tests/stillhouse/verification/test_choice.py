@@ -10,44 +10,26 @@ Find = Callable[..., VerificationResult]
 CITIES = ["Rome", "Paris", "Athens", "A cat"]
 
 
+COMMITTED: dict[str | None, tuple[str, ...]] = {
+    "A": ("A", "A."),
+    "B": (
+        *("B", "b", "(B)", "**B**", "B)", "B.", "B) Paris", "B. Paris is the capital.", "The answer is (B)."),
+        *("The correct answer is **B**", "The answer is B) Paris", "The answer is B because it is", "Answer: B"),
+        *("**Answer:** (B)", "Final answer: B - Paris", "\\boxed{B}", "\\boxed{\\text{(B)}}", "<answer>B</answer>"),
+        *("A) is wrong, since ...\nB) is right.\n\nSo I choose option B.", "I would pick B", "Thinking...\n\nB"),
+        *("First I thought (A), but it must be (B).", "Option A is out. Option B is correct.", "Answer: A\nAnswer: B"),
+        *("B) is correct. Option A is incorrect, and (C) is not even close.", "B, because A has no capital."),
+    ),
+    "C": ("It holds that C is correct here",),
+    None: (
+        *("A cat is an animal.", "I think so.", "Vitamin C and plan B are things", "The answer is a matter of taste"),
+        "I don't know",
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("answer", "chosen"),
-    [
-        ("B", "B"),
-        ("b", "B"),
-        ("(B)", "B"),
-        ("**B**", "B"),
-        ("B)", "B"),
-        ("B.", "B"),
-        ("B) Paris", "B"),
-        ("B. Paris is the capital.", "B"),
-        ("The answer is (B).", "B"),
-        ("The correct answer is **B**", "B"),
-        ("The answer is B) Paris", "B"),
-        ("The answer is B because it is", "B"),
-        ("Answer: B", "B"),
-        ("**Answer:** (B)", "B"),
-        ("Final answer: B - Paris", "B"),
-        ("\\boxed{B}", "B"),
-        ("\\boxed{\\text{(B)}}", "B"),
-        ("<answer>B</answer>", "B"),
-        ("A) is wrong, since ...\nB) is right.\n\nSo I choose option B.", "B"),
-        ("First I thought (A), but it must be (B).", "B"),
-        ("Option A is out. Option B is correct.", "B"),
-        ("I would pick B", "B"),
-        ("B) is correct. Option A is incorrect, and (C) is not even close.", "B"),
-        ("B, because A has no capital.", "B"),
-        ("It holds that C is correct here", "C"),
-        ("Thinking...\n\nB", "B"),
-        ("Answer: A\nWait.\nAnswer: B", "B"),
-        ("A", "A"),
-        ("A.", "A"),
-        ("A cat is an animal.", None),
-        ("I think so.", None),
-        ("Vitamin C and plan B are things", None),
-        ("The answer is a matter of taste", None),
-        ("I don't know", None),
-    ],
+    ("answer", "chosen"), [(answer, letter) for letter, answers in COMMITTED.items() for answer in answers]
 )
 def test_the_letter_an_answer_commits_itself_to_is_found(find: Find, answer: str, chosen: str | None) -> None:
     for letter in "ABC":
@@ -63,15 +45,9 @@ def test_expected_option_is_a_letter_a_text_or_an_index(find: Find, expected: st
 @pytest.mark.parametrize(
     ("answer", "chosen"),
     [
-        ("Paris", "B"),
-        ("Answer: Paris.", "B"),
-        ("The answer is Paris", "B"),
-        ("It is Paris, without any doubt.", "B"),
-        ("Neither Rome nor Athens", None),
-        ("A cat", "D"),
-        ("Answer: A cat", "D"),
-        ("Answer: D", "D"),
-        ("Answer: E", None),
+        *((answer, "B") for answer in ("Paris", "Answer: Paris.", "The answer is Paris", "It is Paris, I think.")),
+        *((answer, "D") for answer in ("A cat", "Answer: A cat", "Answer: D")),
+        *((answer, None) for answer in ("Neither Rome nor Athens", "Answer: E")),
     ],
 )
 def test_options_are_known_by_their_texts(find: Find, answer: str, chosen: str | None) -> None:

@@ -35,18 +35,25 @@ def read(site: Any) -> Read:
     return browse
 
 
-def test_a_page_is_read_as_markdown_with_absolute_links(site: Any, read: Read) -> None:
-    site.html("/shop/", "<h1>Shop</h1><p>See <a href='list?page=1'>the <b>list</b></a>.</p><script>1</script>")
-    assert read(site.url("/shop/")) == f"# Shop\nSee [the **list**]({site.url('/shop/list?page=1')})."
-
-
-def test_the_title_stands_above_a_page_that_does_not_show_it(site: Any, read: Read) -> None:
-    site.pages["/"] = (
-        200,
-        {"Content-Type": "text/html"},
-        "<html><head><title>Shop</title></head><body>Open</body></html>",
-    )
-    assert read(site.url("/")) == "# Shop\n\nOpen"
+@pytest.mark.parametrize(
+    ("content_type", "body", "text"),
+    [
+        (
+            "text/html; charset=utf-8",
+            "<html><body><h1>Shop</h1><p>See <a href='list?page=1'>the <b>list</b></a>.</p><script>1</script>",
+            "# Shop\nSee [the **list**](URL/shop/list?page=1).",
+        ),
+        ("text/html", "<html><head><title>Shop</title></head><body>Open</body></html>", "# Shop\n\nOpen"),
+        ("text/html", '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"), "caf\xe9"),
+        ("text/html", "<html><body><script>build()</script></body></html>", "(the page has no text)"),
+        ("application/json", '{"a": "<b>"}', '{"a": "<b>"}'),
+    ],
+)
+def test_a_page_is_read_as_markdown_and_other_text_as_it_is(
+    site: Any, read: Read, content_type: str, body: str | bytes, text: str
+) -> None:
+    site.pages["/shop/"] = (200, {"Content-Type": content_type}, body)
+    assert read(site.url("/shop/")) == text.replace("URL", site.url(""))
 
 
 def test_a_long_page_is_cut_and_says_so(site: Any, read: Read) -> None:
@@ -58,21 +65,6 @@ def test_a_long_page_is_cut_and_says_so(site: Any, read: Read) -> None:
     assert note.startswith("[cut here: these are the first 100 of ")
 
 
-def test_text_that_is_no_html_is_read_as_it_is(site: Any, read: Read) -> None:
-    site.pages["/a.json"] = (200, {"Content-Type": "application/json"}, '{"a": "<b>"}')
-    assert read(site.url("/a.json")) == '{"a": "<b>"}'
-
-
-def test_a_page_in_another_charset_is_read(site: Any, read: Read) -> None:
-    site.pages["/"] = (200, {"Content-Type": "text/html"}, '<meta charset="latin-1"><p>caf\xe9</p>'.encode("latin-1"))
-    assert read(site.url("/")) == "caf\xe9"
-
-
-def test_a_page_without_text_says_so(site: Any, read: Read) -> None:
-    site.html("/", "<script>build()</script>")
-    assert read(site.url("/")) == "(the page has no text)"
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -80,6 +72,7 @@ def test_a_page_without_text_says_so(site: Any, read: Read) -> None:
         ("/image", "is not text but image/png"),
         ("/loop", "redirects without end"),
         ("/inside", "localhost is not on the public internet"),
+        ("https://nowhere.invalid/", r"there is no host 'nowhere\.invalid'"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, message: str) -> None:
@@ -87,7 +80,7 @@ def test_what_cannot_be_read_is_told_in_words(site: Any, read: Read, path: str, 
     site.redirect("/loop", site.url("/loop"))
     site.redirect("/inside", site.url("/secret", "localhost"))
     with pytest.raises(ToolError, match=message):
-        read(site.url(path))
+        read(path if path.startswith("https") else site.url(path))
 
 
 def test_a_page_that_takes_too_long_is_given_up(site: Any, read: Read) -> None:
@@ -96,44 +89,26 @@ def test_a_page_that_takes_too_long_is_given_up(site: Any, read: Read) -> None:
         read(site.url("/"), timeout_s=0.2)
 
 
-def test_a_host_that_does_not_exist_is_told(read: Read) -> None:
-    with pytest.raises(ToolError, match=r"there is no host 'nowhere\.invalid'"):
-        read("https://nowhere.invalid/")
-
-
 def test_private_hosts_are_refused_unless_the_config_names_them(site: Any, read: Read) -> None:
     with pytest.raises(ToolError, match="not on the public internet"):
         read(site.url("/"), allowed_hosts=())
     assert site.seen == []
 
 
-def test_a_toolbox_offers_browse_and_counts_what_it_refuses(site: Any) -> None:
+def test_a_toolbox_with_browse_counts_what_it_refuses_and_serves_again_after_it_was_closed(site: Any) -> None:
     site.html("/", "hello")
-    config = ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,))
+    toolbox = Toolbox.from_config(ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,)))
 
     async def use() -> list[Any]:
-        async with Toolbox.from_config(config) as toolbox:
-            return [await toolbox.call("browse", f'{{"url": "{url}"}}') for url in (site.url("/"), "http://10.0.0.1/")]
-
-    found, refused = asyncio.run(use())
-    assert (found.content, found.error_kind) == ("hello", None)
-    assert refused.error_kind == "exception"
-    assert "10.0.0.1 is not on the public internet" in refused.content
-
-
-def test_the_same_toolbox_serves_again_after_it_was_closed(site: Any) -> None:
-    site.html("/", "hello")
-    toolbox = Toolbox.from_config(
-        ToolsConfig(builtin=("browse",), browse_with="http", allowed_hosts=(site.host,), browse_max_characters=500)
-    )
-
-    async def use() -> list[str]:
         async with toolbox:
-            calls = (toolbox.call("browse", f'{{"url": "{site.url("/")}"}}') for _ in range(12))
-            return [result.content for result in await asyncio.gather(*calls)]
+            urls = [site.url("/")] * 12 + ["http://10.0.0.1/"]
+            return await asyncio.gather(*(toolbox.call("browse", f'{{"url": "{url}"}}') for url in urls))
 
-    assert asyncio.run(use()) == ["hello"] * 12
-    assert asyncio.run(use()) == ["hello"] * 12
+    for _ in range(2):
+        *pages, refused = asyncio.run(use())
+        assert [(page.content, page.error_kind) for page in pages] == [("hello", None)] * 12
+        assert refused.error_kind == "exception"
+        assert "10.0.0.1 is not on the public internet" in refused.content
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
