@@ -191,27 +191,34 @@ class Rollouts:
         self._tools = {tool.name: tool for tool in tools.tools}
         self._scopes: dict[str, RolloutScope] = {}
 
-    async def call(self, name: str, arguments: dict[str, Any] | None = None, *, rollout: str = "first") -> str:
-        scope = self._scopes.setdefault(rollout, RolloutScope(ToolContext(rollout)))
-        return await self._tools[name].function(arguments or {}, scope)
+    def call(self, name: str, *, rollout: str = "first", **arguments: Any) -> str:
+        return asyncio.run(self.start(name, rollout=rollout, **arguments))
 
-    async def end(self, rollout: str = "first") -> None:
-        await self._scopes.pop(rollout).close()
+    async def start(self, name: str, *, rollout: str = "first", **arguments: Any) -> str:
+        scope = self._scopes.setdefault(rollout, RolloutScope(ToolContext(rollout)))
+        return await self._tools[name].function(arguments, scope)
+
+    def together(self, name: str, *calls: dict[str, Any]) -> list[str]:
+        """The answers of calls that are started at the same time."""
+
+        async def run() -> list[str]:
+            return await asyncio.gather(*(self.start(name, **call) for call in calls))
+
+        return asyncio.run(run())
+
+    def end(self, rollout: str = "first") -> None:
+        asyncio.run(self._scopes.pop(rollout).close())
 
 
 @pytest.fixture
-def with_tools() -> Callable[..., Any]:
-    """Offers the tools of servers, runs `work(rollouts)`, and closes everything."""
+def offer() -> Iterator[Callable[..., Rollouts]]:
+    """Offers the tools of a server to rollouts until the test ends."""
+    offered: list[McpTools] = []
 
-    def run(work: Callable[[Rollouts], Any], *servers: McpServerConfig) -> Any:
-        tools = McpTools(servers)
+    def offer_tools(server: McpServerConfig) -> Rollouts:
+        offered.append(McpTools([server]))
+        return Rollouts(offered[-1])
 
-        async def use() -> Any:
-            try:
-                return await work(Rollouts(tools))
-            finally:
-                await tools.close()
-
-        return asyncio.run(use())
-
-    return run
+    yield offer_tools
+    for tools in offered:
+        asyncio.run(tools.close())

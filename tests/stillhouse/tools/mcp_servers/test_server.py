@@ -1,41 +1,28 @@
 import mcp_types
+import pytest
+from mcp_types import AudioContent, BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 from stillhouse.tools.mcp_servers.server import as_text
 
-
-def result(*content: mcp_types.ContentBlock, structured: object = None) -> mcp_types.CallToolResult:
-    return mcp_types.CallToolResult(content=list(content), structured_content=structured)
-
-
-def test_texts_stand_one_below_the_other() -> None:
-    assert as_text(result(mcp_types.TextContent(text="a"), mcp_types.TextContent(text="b\nc"))) == "a\nb\nc"
+NOTE = mcp_types.TextResourceContents(uri="shop://note", text="the note")
+MAP = BlobResourceContents(uri="shop://map", mime_type="image/webp", blob="eA==")
 
 
-def test_what_is_no_text_is_named() -> None:
-    text = as_text(
-        result(
-            mcp_types.ImageContent(data="eA==", mime_type="image/png"),
-            mcp_types.AudioContent(data="eA==", mime_type="audio/wav"),
-            mcp_types.ResourceLink(name="report", uri="file:///report.pdf"),
-            mcp_types.EmbeddedResource(
-                resource=mcp_types.BlobResourceContents(uri="shop://map", mime_type="image/webp", blob="eA==")
-            ),
-        )
-    )
-    assert text.splitlines() == [
-        "[image (image/png) that cannot be shown here]",
-        "[audio (audio/wav) that cannot be shown here]",
-        "[resource report: file:///report.pdf]",
-        "[resource shop://map (image/webp) that cannot be shown here]",
-    ]
-
-
-def test_an_embedded_text_is_shown() -> None:
-    resource = mcp_types.TextResourceContents(uri="shop://note", text="the note")
-    assert as_text(result(mcp_types.EmbeddedResource(resource=resource))) == "the note"
-
-
-def test_structured_content_is_written_out_where_nothing_else_came() -> None:
-    assert as_text(result(structured={"price": 3})) == '{"price": 3}'
-    assert as_text(result(mcp_types.TextContent(text="three"), structured={"price": 3})) == "three"
-    assert as_text(result()) == ""
+@pytest.mark.parametrize(
+    ("content", "structured", "text"),
+    [
+        ([TextContent(text="a"), TextContent(text="b\nc")], None, "a\nb\nc"),
+        ([ImageContent(data="eA==", mime_type="image/png")], None, "[image (image/png) that cannot be shown here]"),
+        ([AudioContent(data="eA==", mime_type="audio/wav")], None, "[audio (audio/wav) that cannot be shown here]"),
+        ([ResourceLink(name="report", uri="file:///report.pdf")], None, "[resource report: file:///report.pdf]"),
+        ([EmbeddedResource(resource=MAP)], None, "[resource shop://map (image/webp) that cannot be shown here]"),
+        ([EmbeddedResource(resource=NOTE)], None, "the note"),
+        ([], {"price": 3}, '{"price": 3}'),
+        ([TextContent(text="three")], {"price": 3}, "three"),
+        ([], None, ""),
+    ],
+)
+def test_a_result_is_written_as_text(
+    content: list[mcp_types.ContentBlock], structured: dict[str, int] | None, text: str
+) -> None:
+    assert as_text(mcp_types.CallToolResult(content=content, structured_content=structured)) == text

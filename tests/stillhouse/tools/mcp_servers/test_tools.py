@@ -14,7 +14,6 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.mcp_servers.tools import McpTools
 
 Stdio = Callable[..., McpServerConfig]
-WithTools = Callable[..., Any]
 
 
 def test_tools_are_offered_as_the_server_describes_them(stdio: Stdio) -> None:
@@ -28,100 +27,74 @@ def test_tools_are_offered_as_the_server_describes_them(stdio: Stdio) -> None:
 
 
 def test_answers_errors_and_pictures_reach_the_model_as_text(
-    stdio: Stdio, with_tools: WithTools, monkeypatch: pytest.MonkeyPatch
+    stdio: Stdio, offer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP", "open")
     monkeypatch.setenv("SECRET", "key")
-
-    async def work(rollouts: Any) -> None:
-        assert await rollouts.call("add", {"left": 2, "right": 3}) == "5"
-        assert await rollouts.call("picture") == "[image (image/png) that cannot be shown here]\nword"
-        with pytest.raises(ToolError, match="sold out"):
-            await rollouts.call("fail", {"why": "sold out"})
-        with pytest.raises(ToolError):
-            await rollouts.call("add", {"left": "no number"})
-        seen = json.loads(await rollouts.call("environment"))
-        assert seen["SHOP"] == "open"
-        assert set(seen) - {"LC_CTYPE"} == {"PATH", "HOME", "SHOP"}
-
-    with_tools(work, stdio(environment=("SHOP",)))
+    rollouts = offer(stdio(environment=("SHOP",)))
+    assert rollouts.call("add", left=2, right=3) == "5"
+    assert rollouts.call("picture") == "[image (image/png) that cannot be shown here]\nword"
+    with pytest.raises(ToolError, match="sold out"):
+        rollouts.call("fail", why="sold out")
+    with pytest.raises(ToolError):
+        rollouts.call("add", left="no number")
+    seen = json.loads(rollouts.call("environment"))
+    assert seen["SHOP"] == "open"
+    assert set(seen) - {"LC_CTYPE"} == {"PATH", "HOME", "SHOP"}
 
 
-def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio: Stdio, with_tools: WithTools) -> None:
-    async def work(rollouts: Any) -> None:
-        first = await asyncio.gather(*(rollouts.call("count_up") for _ in range(3)))
-        assert sorted(first) == ["1", "2", "3"]
-        assert await rollouts.call("count_up", rollout="second") == "1"
-        await rollouts.end()
-        assert await rollouts.call("count_up") == "1"
-
-    with_tools(work, stdio())
+def test_each_rollout_has_a_session_of_its_own_that_ends_with_it(stdio: Stdio, offer: Any) -> None:
+    rollouts = offer(stdio())
+    assert sorted(rollouts.together("count_up", {}, {}, {})) == ["1", "2", "3"]
+    assert rollouts.call("count_up", rollout="second") == "1"
+    rollouts.end()
+    assert rollouts.call("count_up") == "1"
 
 
-def test_rollouts_share_the_session_of_a_stateless_server(stdio: Stdio, with_tools: WithTools) -> None:
-    async def work(rollouts: Any) -> None:
-        assert await rollouts.call("count_up") == "1"
-        await rollouts.end()
-        assert await rollouts.call("count_up", rollout="second") == "2"
-
-    with_tools(work, stdio(stateless=True))
+def test_rollouts_share_the_session_of_a_stateless_server(stdio: Stdio, offer: Any) -> None:
+    rollouts = offer(stdio(stateless=True))
+    assert rollouts.call("count_up") == "1"
+    rollouts.end()
+    assert rollouts.call("count_up", rollout="second") == "2"
 
 
-def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio: Stdio, with_tools: WithTools) -> None:
-    async def work(rollouts: Any) -> None:
-        assert await rollouts.call("count_up") == "1"
-        with pytest.raises(CallFailed, match=r"hang did not return within 0\.2 s"):
-            await rollouts.call("hang")
-        assert await rollouts.call("count_up") == "2"
-
-    with_tools(work, stdio(timeout_s=0.2))
+def test_a_call_that_hangs_is_given_up_and_the_session_goes_on(stdio: Stdio, offer: Any) -> None:
+    rollouts = offer(stdio(timeout_s=0.2))
+    assert rollouts.call("count_up") == "1"
+    with pytest.raises(CallFailed, match=r"hang did not return within 0\.2 s"):
+        rollouts.call("hang")
+    assert rollouts.call("count_up") == "2"
 
 
-def test_a_call_that_may_be_repeated_is_repeated_when_the_server_dies(
-    stdio: Stdio, with_tools: WithTools, tmp_path: Path
+def test_a_call_is_repeated_when_the_server_dies_unless_it_may_have_been_carried_out(
+    stdio: Stdio, offer: Any, tmp_path: Path
 ) -> None:
-    async def work(rollouts: Any) -> None:
-        assert await rollouts.call("read_and_die") == "second time"
-
-    with_tools(work, stdio())
+    rollouts = offer(stdio())
+    assert rollouts.call("read_and_die") == "second time"
     assert (tmp_path / "read").read_text() == "called called "
+    with pytest.raises(ToolError, match="may or may not have been carried out"):
+        rollouts.call("write_and_die", rollout="second")
+    assert (tmp_path / "written").read_text() == "called "
+    assert rollouts.call("add", rollout="second", left=1) == "2"
 
 
-def test_a_call_that_may_have_been_carried_out_is_not_repeated(
-    stdio: Stdio, with_tools: WithTools, tmp_path: Path
-) -> None:
-    async def work(rollouts: Any) -> None:
-        with pytest.raises(ToolError, match="may or may not have been carried out"):
-            await rollouts.call("write_and_die")
-        assert (tmp_path / "written").read_text() == "called "
-        assert await rollouts.call("add", {"left": 1}) == "2"
-
-    with_tools(work, stdio())
-
-
-def test_the_model_is_told_that_the_state_of_its_session_is_lost(
-    stdio: Stdio, with_tools: WithTools, tmp_path: Path
-) -> None:
-    async def work(rollouts: Any) -> None:
-        assert await rollouts.call("count_up") == "1"
-        with pytest.raises(ToolError, match="what earlier calls left in it is gone"):
-            await rollouts.call("read_and_die")
-        assert await rollouts.call("count_up") == "1"
-
-    with_tools(work, stdio())
+def test_the_model_is_told_that_the_state_of_its_session_is_lost(stdio: Stdio, offer: Any, tmp_path: Path) -> None:
+    rollouts = offer(stdio())
+    assert rollouts.call("count_up") == "1"
+    with pytest.raises(ToolError, match="what earlier calls left in it is gone"):
+        rollouts.call("read_and_die")
+    assert rollouts.call("count_up") == "1"
     assert (tmp_path / "read").read_text() == "called "
 
 
 def test_a_tool_that_was_changed_during_the_run_is_not_called(
-    stdio: Stdio, with_tools: WithTools, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stdio: Stdio, offer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(rollouts: Any) -> None:
-        (tmp_path / "changed").touch()
-        with pytest.raises(ToolError, match="has changed add"):
-            await rollouts.call("add", {"left": 1})
-        assert await rollouts.call("count_up") == "1"
-
-    with_tools(work, stdio())
+    rollouts = offer(stdio())
+    (tmp_path / "changed").touch()
+    with pytest.raises(ToolError, match="has changed add"):
+        rollouts.call("add", left=1)
+    assert rollouts.call("count_up") == "1"
     assert "tool add is no longer what it was" in caplog.text
 
 
