@@ -117,8 +117,8 @@ def _change_root(permissions: Permissions) -> None:
     os.symlink("/tmp", "/dev/shm")
     syscalls.detach(_OLD_ROOT)
     os.rmdir(_OLD_ROOT)
-    syscalls.make_read_only("/")
-    syscalls.make_writable("/tmp")
+    syscalls.set_writable("/", writable=False)
+    syscalls.set_writable("/tmp", writable=True)
     os.chdir(SCRATCH)
 
 

@@ -76,24 +76,26 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
     _check(f"mount(2) on {target}", result)
 
 
-def make_read_only(path: str) -> None:
-    """Makes the mount at `path` and all mounts below it read-only and nosuid."""
-    _set_attributes(path, _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID))
-
-
-def make_writable(path: str) -> None:
-    """Makes the mount at `path`, and none below it, writable."""
-    _set_attributes(path, 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY))
+def set_writable(path: str, *, writable: bool) -> None:
+    """Makes the mount at `path` writable; or it and all mounts below it read-only and nosuid."""
+    if writable:
+        flags, attributes = 0, _MountAttributes(attr_clr=_MOUNT_ATTR_RDONLY)
+    else:
+        flags, attributes = _AT_RECURSIVE, _MountAttributes(attr_set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID)
+    result = _LIBC.syscall(
+        *(ctypes.c_long(_SYS_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), os.fsencode(path), ctypes.c_uint(flags)),
+        *(ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes))),
+    )
+    _check(f"mount_setattr(2) on {path}", result)
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """Makes the mount `new_root` the root of this process."""
-    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
-    if number is None:
-        raise JailUnavailable(
-            f"expected one of the machines {', '.join(_SYS_PIVOT_ROOT)}; this is {os.uname().machine}"
-        )
-    result = _LIBC.syscall(ctypes.c_long(number), os.fsencode(new_root), os.fsencode(put_old))
+    machine = os.uname().machine
+    if machine not in _SYS_PIVOT_ROOT:
+        raise JailUnavailable(f"expected one of the machines {', '.join(_SYS_PIVOT_ROOT)}; this is {machine}")
+    number = ctypes.c_long(_SYS_PIVOT_ROOT[machine])
+    result = _LIBC.syscall(number, os.fsencode(new_root), os.fsencode(put_old))
     _check("pivot_root(2)", result)
 
 
@@ -113,18 +115,6 @@ def drop_capabilities() -> None:
     # Effective, permitted and inheritable; the lower 32 of each, then the upper ones.
     none = (ctypes.c_uint32 * 6)()
     _check("capset(2)", _LIBC.capset(ctypes.byref(header), ctypes.byref(none)))
-
-
-def _set_attributes(path: str, flags: int, attributes: _MountAttributes) -> None:
-    result = _LIBC.syscall(
-        ctypes.c_long(_SYS_MOUNT_SETATTR),
-        ctypes.c_int(_AT_FDCWD),
-        os.fsencode(path),
-        ctypes.c_uint(flags),
-        ctypes.byref(attributes),
-        ctypes.c_size_t(ctypes.sizeof(attributes)),
-    )
-    _check(f"mount_setattr(2) on {path}", result)
 
 
 def _check(step: str, result: int) -> None:

@@ -1,8 +1,7 @@
 """Runs a user's function in this process, plain or async, under a time limit.
 
-A plain function runs in a daemon thread of its own: the threads of an executor are joined when the interpreter exits,
-so one hanging tool would keep the process alive for ever. A thread cannot be killed; one that hangs stays until the
-process ends.
+A plain function runs in a daemon thread of its own, which cannot be killed and stays if it hangs; the threads of an
+executor are joined when the interpreter exits, and one hanging tool would keep the process alive for ever.
 """
 
 import asyncio

@@ -38,13 +38,7 @@ class SandboxedFunction:
 def sandboxed_function(
     function: Callable[..., Any], *, sandbox: bool, network: bool, files: Sequence[str]
 ) -> SandboxedFunction | None:
-    """The function as a sandbox finds it; None if it runs in this process.
-
-    Args:
-        function: the decorated function.
-        sandbox: whether its calls run in a jail.
-        network: see `Permissions`.
-        files: what its calls may read; relative paths start at the folder of its Python file.
+    """The function as a sandbox finds it, with the options of its decorator; None if it runs in this process.
 
     Raises:
         ValueError: it is not at the top level of a Python file, a file is missing, network or files are given without a

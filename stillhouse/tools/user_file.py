@@ -86,17 +86,14 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def scorer_hints(function: Callable[..., Any], args: type) -> dict[str, Any]:
-    """The type hints of a user's function of a finished trajectory, `(args: ARGS, messages)`.
+    """The type hints of a user's function `(args: ARGS, messages)` of a finished trajectory.
 
     Raises:
         ValueError: its parameters are others, or a hint names something unknown.
     """
     hints = type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())
-    if (
-        len(parameters) != 2
-        or any(parameter.kind is not parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
-        or hints.get(parameters[0].name) is not args
-    ):
+    are_positional = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    if len(parameters) != 2 or not are_positional or hints.get(parameters[0].name) is not args:
         raise ValueError(f"expected the parameters (args: {args.__name__}, messages: list[Message])")
     return hints

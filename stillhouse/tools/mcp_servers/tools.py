@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import mcp_types
 
@@ -20,6 +20,9 @@ from stillhouse.types import JsonObject
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # For connecting, beyond the time limit of the call.
 _CONNECT_ALLOWANCE_S: Final = 120.0
+
+
+T = TypeVar("T")
 
 
 class McpTools:
@@ -41,7 +44,7 @@ class McpTools:
         self._servers = [McpServer(server, self._thread) for server in servers]
         self.tools: list[Tool] = []
         try:
-            listed = self._thread.run_blocking(self._freeze())
+            listed = self._thread.run_blocking(_all(server.freeze() for server in self._servers))
             owners: dict[str, str] = {}
             for config, server, tools in zip(servers, self._servers, listed, strict=True):
                 for tool in tools:
@@ -54,14 +57,12 @@ class McpTools:
     async def close(self) -> None:
         """Ends all sessions, and the servers that were started for them."""
         if self._thread.is_running:
-            await self._thread.run(self._close_servers())
+            await self._thread.run(_all(server.close() for server in self._servers))
             await asyncio.to_thread(self._thread.close)
 
-    async def _freeze(self) -> list[list[mcp_types.Tool]]:
-        return await asyncio.gather(*(server.freeze() for server in self._servers))
 
-    async def _close_servers(self) -> None:
-        await asyncio.gather(*(server.close() for server in self._servers))
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    return await asyncio.gather(*work)
 
 
 def _make_tool(config: McpServerConfig, server: McpServer, tool: mcp_types.Tool) -> Tool:

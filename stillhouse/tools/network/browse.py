@@ -20,25 +20,20 @@ from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
 from stillhouse.tools.loop_thread import LoopThread
 from stillhouse.tools.network.chromium_fetcher import BrowserUnavailable, ChromiumFetcher, is_installed
-from stillhouse.tools.network.fetching import HttpFetcher, PageUnavailable, WebPage
+from stillhouse.tools.network.fetching import HTML_TYPES, HttpFetcher, PageUnavailable, WebPage
 from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
 from stillhouse.tools.network.politeness import Politeness
 
+_log = logging.getLogger(__name__)
+
+_LOAD_TIMEOUT_S: Final = 30.0
+_MAX_CALLS_AT_ONCE: Final = 32
 _OPTIONS: Final = {"body_width": 0, "ignore_images": True, "single_line_break": True, "mark_code": True}
-
-
-def require_crawl4ai() -> None:
-    """Raises ConfigError if crawl4ai is not installed."""
-    if importlib.util.find_spec("crawl4ai") is None:
-        raise ConfigError(
-            "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take browse "
-            "out of tools.builtin"
-        )
 
 
 def to_markdown(page: WebPage) -> str:
     """The page as markdown with absolute links, without images, scripts and styles; takes a second per megabyte."""
-    if not page.is_html:
+    if page.content_type not in HTML_TYPES:
         return page.text
     scrape, generate = _crawl4ai()
     scraped = scrape(page.url, page.text)
@@ -58,12 +53,6 @@ def _crawl4ai() -> tuple[Any, Any]:
     return LXMLWebScrapingStrategy().scrap, DefaultMarkdownGenerator(options=_OPTIONS).generate_markdown
 
 
-_log = logging.getLogger(__name__)
-
-_LOAD_TIMEOUT_S: Final = 30.0
-_MAX_CALLS_AT_ONCE: Final = 32
-
-
 class Browse:
     """The tool `browse` and the resources of its calls, which are started by the first one.
 
@@ -72,7 +61,11 @@ class Browse:
     """
 
     def __init__(self, config: ToolsConfig) -> None:
-        require_crawl4ai()
+        if importlib.util.find_spec("crawl4ai") is None:
+            raise ConfigError(
+                "tools.builtin names browse, which needs crawl4ai: run `pip install 'crawl4ai>=0.9,<1'`, or take "
+                "browse out of tools.builtin"
+            )
         self._max_characters = config.browse_max_characters
         self._timeout_s = min(_LOAD_TIMEOUT_S, config.timeout_s)
         self._guard = Guard(config.allowed_hosts)

@@ -9,8 +9,7 @@ from typing import Final
 import httpx
 
 from stillhouse.http.bodies import BodyRefused, adecoded
-from stillhouse.tools.network.guard import Guard
-from stillhouse.tools.network.pinned import REQUEST_FAILED, guarded_client
+from stillhouse.tools.network.guard import REQUEST_FAILED, Guard, guarded_client
 
 MAX_PAGE_CHARACTERS: Final = 5_000_000
 """Longest page that is converted; the rest is dropped."""
@@ -33,11 +32,6 @@ class WebPage:
     """Without parameters, in lower case; empty if there is none."""
     text: str
     """HTML, or the body of another text type."""
-
-    @property
-    def is_html(self) -> bool:
-        """True if `text` is HTML."""
-        return self.content_type in HTML_TYPES
 
 
 class PageUnavailable(Exception):

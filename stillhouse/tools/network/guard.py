@@ -6,18 +6,28 @@ of clouds. The addresses a name resolves to are checked, and the connection goes
 name, so that a second DNS answer cannot swap it (rebinding). Spellings such as `0x7f.1` or `2130706433` need no case of
 their own: the resolver turns them into the address that is checked.
 
-A proxy configured for the machine (`HTTPS_PROXY`) is not used, as nothing could be checked behind it.
+A proxy configured for the machine (`HTTPS_PROXY`) is not used, as nothing could be checked behind it. The client of
+httpx made here connects to a checked address for every request, redirects included.
 """
 
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
+
+from stillhouse.http.bodies import ACCEPT_ENCODING
+
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name, as text; raises OSError if there are none."""
+
+REQUEST_FAILED: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+"""Errors of requests; UnicodeError if a redirect sets a cookie that no header can carry."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 # Ranges that `ipaddress` of some Python counts as global, and that are not reached over the internet. The registries:
@@ -140,3 +150,59 @@ def _normal(name: str) -> str:
 async def _system_resolve(host: str, port: int) -> list[str]:
     entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+class PinnedTransport(httpx.AsyncBaseTransport):
+    """Sends a request to a checked address of its host; TLS and the Host header still name the host.
+
+    Connections are not reused: httpx would find them by address, which hosts with different certificates may share.
+
+    Raises, from requests:
+        AddressRefused, HostUnknown: as `Guard.addresses`.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._inner = httpx.AsyncHTTPTransport(
+            verify=certificates(), limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The response of the first checked address that accepts the connection."""
+        host, port = host_and_port(str(request.url))
+        failure: httpx.TransportError | None = None
+        for address in await self._guard.addresses(host, port):
+            pinned = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return await self._inner.handle_async_request(pinned)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure or httpx.ConnectError(f"{host} has no address")
+
+    async def aclose(self) -> None:
+        """Closes the open connections."""
+        await self._inner.aclose()
+
+
+def guarded_client(guard: Guard, timeout_s: float) -> httpx.AsyncClient:
+    """A client whose connections pass the guard; proxies of the environment are not used."""
+    return httpx.AsyncClient(
+        transport=PinnedTransport(guard),
+        headers={"Accept-Encoding": ACCEPT_ENCODING},
+        timeout=timeout_s,
+        follow_redirects=True,
+        max_redirects=10,
+        trust_env=False,
+    )
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """The trusted certificates; cached, as reading them takes 20 ms and every call makes a client."""
+    return httpx.create_ssl_context()

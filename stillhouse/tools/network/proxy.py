@@ -1,9 +1,8 @@
 """The guard for a browser: a forward proxy on loopback through which it makes every connection.
 
 A browser resolves names itself, follows redirects that no route handler sees, and opens WebSockets. Behind a proxy it
-does none of this on its own: it hands over host and port, and the proxy connects to an address that was checked. So
-every request of a page (subresources, redirects, fetches, WebSockets) is guarded and pinned in one place. What is
-inside TLS is not seen, and need not be: the connection ends at the checked address.
+hands over host and port of every request (subresources, redirects, WebSockets), and the proxy connects to an address
+that was checked. What is inside TLS is not seen, and need not be.
 
 It cannot stop a browser that bypasses its proxy. `chromium_fetcher.py` closes the ways Chromium offers (the bypass for
 loopback, WebRTC over UDP, file: as the first address); a page that takes over the browser's process is left to

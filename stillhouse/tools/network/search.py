@@ -14,8 +14,14 @@ from stillhouse.errors import ConfigError
 from stillhouse.http.bodies import BodyRefused, adecoded, aread_within
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.decorator import Tool, tool
-from stillhouse.tools.network.guard import AddressRefused, Guard, HostUnknown, host_and_port
-from stillhouse.tools.network.pinned import REQUEST_FAILED, guarded_client
+from stillhouse.tools.network.guard import (
+    REQUEST_FAILED,
+    AddressRefused,
+    Guard,
+    HostUnknown,
+    guarded_client,
+    host_and_port,
+)
 
 _NUM_RESULTS: Final = 8
 _SNIPPET_CHARACTERS: Final = 300

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from stillhouse.tools.network.guard import AddressRefused, Guard
-from stillhouse.tools.network.pinned import certificates, guarded_client
+from stillhouse.tools.network.guard import AddressRefused, Guard, certificates, guarded_client
 
 
 def get(guard: Guard, url: str) -> httpx.Response:
