@@ -1,6 +1,6 @@
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -101,32 +101,32 @@ def test_the_injected_argument_is_not_in_the_schema() -> None:
     assert lookup.args_parameter == "args"
 
 
-def test_limits_that_let_nothing_run_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"timeout_s=0\).*above 0"):
-        tool(timeout_s=0)
-    with pytest.raises(ConfigError, match=r"max_concurrency=0\).*1 or more"):
-        tool(max_concurrency=0)
+def documented() -> str:
+    """Documented."""
+    return ""
 
 
-def test_a_sandbox_needs_a_function_that_can_be_found_again() -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout_s": 0}, r"timeout_s=0\).*above 0"),
+        ({"max_concurrency": 0}, r"max_concurrency=0\).*1 or more"),
+        ({"network": True}, r"documented .*write sandbox=True beside them"),
+        ({"sandbox": True, "files": ["nothing.txt"]}, r"documented .*files names .*nothing.txt, which does not exist"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tool(**options)(documented)
+
+
+def test_a_sandbox_needs_a_function_and_files_that_can_be_found_again() -> None:
     def inner() -> str:
         """Documented."""
         return ""
 
     with pytest.raises(ConfigError, match=r"inner .*at the top of a Python file"):
         tool(sandbox=True)(inner)
-
-
-def documented() -> str:
-    """Documented."""
-    return ""
-
-
-def test_what_a_sandbox_lets_through_is_checked_when_the_file_is_loaded() -> None:
-    with pytest.raises(ConfigError, match=r"documented .*write sandbox=True beside them"):
-        tool(network=True)(documented)
-    with pytest.raises(ConfigError, match=r"documented .*files names .*nothing_here.txt, which does not exist"):
-        tool(sandbox=True, files=["nothing_here.txt"])(documented)
     source = tool(sandbox=True, files=["test_decorator.py"])(documented).sandboxed
     assert source is not None
     assert source.permissions == Permissions(network=False, files=(str(Path(__file__).absolute()),))

@@ -8,6 +8,10 @@ from stillhouse.types import ErrorRecord, Message, PromptMetadata, StopReason, T
 from stillhouse.verification import Verdict, examine, verify, verify_ending, verify_trajectory
 from stillhouse.verification.verdicts import JUDGE, VERIFIERS
 
+STOPPED, END = "the trajectory stopped", "it came to an answer"
+NO_ANSWER = "the last message holds no answer"
+OBJECT = {"type": "object"}
+
 
 def prompt(expected: str | None, verifier: str = "numeric", **metadata: object) -> PromptMetadata:
     return PromptMetadata("p", expected, None, verifier, metadata)
@@ -57,24 +61,9 @@ def test_answer_in_the_prompt_itself_is_not_the_models(make_trajectory: Callable
         (said("5"), StopReason.ANSWERED, prompt(None), Verdict(None, "numeric", "no answer is expected")),
         (said("5"), StopReason.LENGTH, prompt("5", "judge"), Verdict(None, "judge", "left to the judge")),
         (said("5"), StopReason.ERROR, prompt("5"), Verdict(None, "numeric", "the trajectory stopped for error")),
-        (
-            said("5"),
-            StopReason.LENGTH,
-            prompt("5"),
-            Verdict(False, "numeric", "the trajectory stopped for length before it came to an answer"),
-        ),
-        (
-            said("<think>5"),
-            StopReason.ANSWERED,
-            prompt("5"),
-            Verdict(False, "numeric", "the last message holds no answer"),
-        ),
-        (
-            said("{}"),
-            StopReason.ANSWERED,
-            prompt(None, "json", answer_schema={"type": "object"}),
-            Verdict(True, "json"),
-        ),
+        (said("5"), StopReason.LENGTH, prompt("5"), Verdict(False, "numeric", f"{STOPPED} for length before {END}")),
+        (said("<think>5"), StopReason.ANSWERED, prompt("5"), Verdict(False, "numeric", NO_ANSWER)),
+        (said("{}"), StopReason.ANSWERED, prompt(None, "json", answer_schema=OBJECT), Verdict(True, "json")),
     ],
 )
 def test_verdict_names_its_verifier_and_says_why(

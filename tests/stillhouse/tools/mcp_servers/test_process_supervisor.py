@@ -4,7 +4,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 from stillhouse.tools.mcp_servers import process_supervisor
 
@@ -22,12 +23,7 @@ def start(names: str, code: str, **options: object) -> subprocess.Popen[str]:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # One that is dead and not reaped yet still takes signals.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def until(condition: Callable[[], bool]) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import psutil
@@ -25,6 +25,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 Read = Callable[[str], str]
+Work = Callable[[ChromiumFetcher], Awaitable[Any]]
+
+
+def with_fetcher(work: Work, timeout_s: float = 10.0, **limits: int) -> Any:
+    """What the work gives with a fetcher of its own, which may reach 127.0.0.1."""
+
+    async def use() -> Any:
+        fetcher = ChromiumFetcher(Guard(["127.0.0.1"]), timeout_s, **limits)
+        try:
+            return await work(fetcher)
+        finally:
+            await fetcher.close()
+
+    return asyncio.run(use())
 
 
 @pytest.fixture(scope="module")
@@ -74,25 +88,19 @@ peer.createDataChannel('x')
 peer.createOffer().then(offer => peer.setLocalDescription(offer))</script>"""
 
 
-@pytest.mark.parametrize("scheme", ["stun", "turn"])
-def test_a_pages_webrtc_sends_no_datagram_to_loopback(site: Any, read: Read, scheme: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as inside:
+@pytest.mark.parametrize("address", ["stun:127.0.0.1:{}", "turn:127.0.0.1:{}", "turn:localhost:{}?transport=tcp"])
+def test_a_pages_webrtc_reaches_nothing_on_loopback(site: Any, read: Read, address: str) -> None:
+    kind = socket.SOCK_STREAM if "tcp" in address else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as inside:
         inside.bind(("127.0.0.1", 0))
         inside.settimeout(1.0)
-        site.html("/", GATHERS.format(server=f"{scheme}:127.0.0.1:{inside.getsockname()[1]}"))
-        # Without this there would be no datagram whatever the browser was told.
+        if kind is socket.SOCK_STREAM:
+            inside.listen()
+        site.html("/", GATHERS.format(server=address.format(inside.getsockname()[1])))
+        # Without this nothing would arrive whatever the browser was told.
         assert "gathering" in read(site.url("/"))
         with pytest.raises(TimeoutError):
-            inside.recvfrom(2048)
-
-
-def test_a_pages_webrtc_opens_no_connection_to_a_private_host(site: Any, read: Read) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as inside:
-        inside.settimeout(1.0)
-        site.html("/", GATHERS.format(server=f"turn:localhost:{inside.getsockname()[1]}?transport=tcp"))
-        assert "gathering" in read(site.url("/"))
-        with pytest.raises(TimeoutError):
-            inside.accept()
+            inside.accept() if kind is socket.SOCK_STREAM else inside.recvfrom(2048)
 
 
 @pytest.mark.slow
@@ -170,19 +178,15 @@ def test_pages_are_released_and_the_browser_is_replaced(site: Any) -> None:
     here = psutil.Process()
     before = {process.pid for process in browsers(here)}
 
-    async def use() -> tuple[list[set[int]], int]:
-        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0, max_at_once=2, pages_per_browser=2)
+    async def work(fetcher: ChromiumFetcher) -> tuple[list[set[int]], int]:
         seen = []
-        try:
-            for _ in range(3):
-                await asyncio.gather(*(pages.get(site.url("/")) for _ in range(2)))
-                seen.append({process.pid for process in browsers(here)} - before)
-            assert pages._current is not None
-            return seen, len(pages._current.handle.contexts)
-        finally:
-            await pages.close()
+        for _ in range(3):
+            await asyncio.gather(*(fetcher.get(site.url("/")) for _ in range(2)))
+            seen.append({process.pid for process in browsers(here)} - before)
+        assert fetcher._current is not None
+        return seen, len(fetcher._current.handle.contexts)
 
-    seen, num_contexts = asyncio.run(use())
+    seen, num_contexts = with_fetcher(work, max_at_once=2, pages_per_browser=2)
     assert [len(pids) for pids in seen] == [1, 1, 1]
     assert len(set.union(*seen)) == 3
     assert num_contexts == 0
@@ -195,37 +199,29 @@ def test_a_browser_that_was_killed_is_replaced(site: Any) -> None:
     here = psutil.Process()
     before = {process.pid for process in browsers(here)}
 
-    async def use() -> str:
-        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0)
-        try:
-            await pages.get(site.url("/"))
-            for process in browsers(here):
-                if process.pid not in before:
-                    process.kill()
-            await asyncio.sleep(0.5)
-            return (await pages.get(site.url("/"))).text
-        finally:
-            await pages.close()
+    async def work(fetcher: ChromiumFetcher) -> str:
+        await fetcher.get(site.url("/"))
+        for process in browsers(here):
+            if process.pid not in before:
+                process.kill()
+        await asyncio.sleep(0.5)
+        return (await fetcher.get(site.url("/"))).text
 
-    assert "hello" in asyncio.run(use())
+    assert "hello" in with_fetcher(work)
 
 
 @pytest.mark.slow
 def test_a_page_that_never_answers_is_given_up_and_its_place_is_free_again(site: Any) -> None:
-    async def use() -> None:
-        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 10.0, max_at_once=1)
-        try:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(2.5):
-                    await pages.get(site.url("/slow"))
-            site.delay_s = 0.0
-            site.html("/quick", "hello")
-            assert "hello" in (await pages.get(site.url("/quick"))).text
-        finally:
-            await pages.close()
+    async def work(fetcher: ChromiumFetcher) -> str:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.5):
+                await fetcher.get(site.url("/slow"))
+        site.delay_s = 0.0
+        return (await fetcher.get(site.url("/quick"))).text
 
+    site.html("/quick", "hello")
     site.delay_s = 5.0
-    asyncio.run(use())
+    assert "hello" in with_fetcher(work, max_at_once=1)
 
 
 @pytest.mark.slow
@@ -253,15 +249,11 @@ def test_scripts_that_never_return_cost_their_own_page_alone(site: Any) -> None:
     site.html("/late", "<script>onload = () => { while (true) {} }</script>")
     site.html("/", "hello")
 
-    async def use() -> None:
-        pages = ChromiumFetcher(Guard(["127.0.0.1"]), 2.0, max_at_once=1)
-        try:
-            with pytest.raises(PageUnavailable, match="did not load within 2 s"):
-                await pages.get(site.url("/early"))
-            with pytest.raises(PageUnavailable, match="do not come to rest"):
-                await pages.get(site.url("/late"))
-            assert "hello" in (await pages.get(site.url("/"))).text
-        finally:
-            await pages.close()
+    async def work(fetcher: ChromiumFetcher) -> str:
+        with pytest.raises(PageUnavailable, match="did not load within 2 s"):
+            await fetcher.get(site.url("/early"))
+        with pytest.raises(PageUnavailable, match="do not come to rest"):
+            await fetcher.get(site.url("/late"))
+        return (await fetcher.get(site.url("/"))).text
 
-    asyncio.run(use())
+    assert "hello" in with_fetcher(work, timeout_s=2.0, max_at_once=1)
