@@ -26,30 +26,7 @@ ENDLESS: Final[dict[str, str]] = CORPUS["endless"]
 SECRET: Final = 90210
 """What the function `f` has to give for 7: no answer here knows it."""
 
-FORMS: Final[dict[str, dict[str, Any]]] = {
-    "calls": {"test_cases": {"fn_name": "f", "inputs": [[7]], "outputs": [SECRET]}},
-    "asserts": {"test_cases": [f"assert f(7) == {SECRET}"]},
-    "close": {"test_cases": f"import math\nassert abs(f(7) - {SECRET}) < 1e-6 or math.isclose(f(7), {SECRET})"},
-    "check": {"test_cases": f"def check(candidate):\n    assert candidate(7) == {SECRET}\n", "entry_point": "f"},
-    "pytest": {
-        "test_cases": f"import solution\nfrom solution import f\ndef test_f():\n    assert f(7) in [{SECRET}]\n"
-        f"def test_again():\n    expected = {SECRET}\n    result = solution.f(7)\n    assert result == expected, result"
-    },
-    "unittest": {
-        "test_cases": "import unittest\nclass TestF(unittest.TestCase):\n"
-        f"    def test_f(self):\n        self.assertEqual(f(7), {SECRET})\n"
-    },
-    "all": {"test_cases": f"assert all(map(lambda x: f(x) == {SECRET}, [7]))"},
-    "sloppy": {
-        "test_cases": f"assert math.isclose(f(7), {SECRET}) or abs(f(7) - {SECRET}) < 1e-6 or isclose(f(7), {SECRET})"
-    },
-    "star": {"test_cases": f"from solution import *\nassert abs(f(7) - {SECRET}) < 1e-6"},
-    "class": {"test_cases": f"s = Solution()\ns.seen = 1\nassert abs(s.f(7) - {SECRET}) < 1e-6 or f(7) == {SECRET}"},
-    "raises": {
-        "test_cases": "try:\n    f(7)\nexcept ValueError as error:\n"
-        f"    assert error.args == ({SECRET},)\nelse:\n    assert f(7) == {SECRET}\n"
-    },
-}
+FORMS: Final[dict[str, dict[str, Any]]] = CORPUS["forms"]
 
 
 def verify_code(code: str, **metadata: Any) -> VerificationResult:
@@ -92,52 +69,15 @@ def test_the_tests_that_forgeries_fail_can_be_passed() -> None:
         assert (form, verify_code(right, **metadata)) == (form, VerificationResult(True))
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os\nos._exit(0)",
-        "import sys\nsys.stdin = None\nprint('OK')",
-        "import os\nos.write(1, b'90211')",
-        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'90211')\n    except OSError: pass",
-        "import stillhouse.verification.code.compare as c\nc.same_output = lambda *a: True",
-        "print(*range(300), sep='\\n')",
-        "import os\nos.lseek(0, 0, 0)\nos.ftruncate(0, 0)\nos.write(0, b'90210')",
-        "print('nan')",
-        "print(float('inf'))",
-        f"print({SECRET})\nraise SystemExit(1)",
-        f"print({SECRET})\nimport os\nos.abort()",
-    ],
-)
+@pytest.mark.parametrize("code", CORPUS["scripts"]["codes"])
 def test_no_script_is_verified_without_printing_what_is_expected(code: str) -> None:
     assert verify_code(code, test_cases=[{"input": "7\n", "output": str(SECRET)}]).verified is False
 
 
-CLASS_TESTS: Final = (
-    "def test_stack():\n    s = Stack()\n    s.push(5)\n    assert len(s) == 1\n    assert s.pop() == 5\n"
-    "    assert s.items() == []\n    assert abs(s.mean() - 90210) < 1e-6\n"
-)
-EVIL: Final = """
-    class E:
-        def __eq__(self, other): return True
-        def __sub__(self, other): return 0
-        __rsub__ = __sub__
-    """
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        "def pop(self): return E()",
-        "def pop(self): return self\n    __eq__ = lambda self, other: True",
-        "def pop(self): return 5\n    def items(self): return self\n    __eq__ = lambda self, other: True",
-        "def pop(self): return 5\n    def items(self): return []\n    def mean(self): return E()",
-        "def pop(self): return 5\n    def items(self): return []\n    def mean(self): return self\n"
-        "    def __sub__(self, other): return 0",
-    ],
-)
+@pytest.mark.parametrize("members", CORPUS["classes"]["members"])
 def test_objects_of_a_tested_class_equal_no_value_of_the_tests(members: str) -> None:
-    stack = f"class Stack:\n    def push(self, x): pass\n    def __len__(self): return 1\n    {members}"
-    assert verify_code(textwrap.dedent(EVIL) + stack, test_cases=CLASS_TESTS).verified is False
+    answer = CORPUS["classes"]["before"] + members
+    assert verify_code(answer, test_cases=CORPUS["classes"]["tests"]).verified is False
 
 
 def test_the_tests_import_nothing_that_the_answer_wrote() -> None:
