@@ -16,7 +16,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from stillhouse.errors import ConfigError
 from stillhouse.tools.arguments import ReadArguments, reader_of_model
 from stillhouse.tools.context import ToolArgs
-from stillhouse.tools.limits import ConcurrencyLimit, validate_limits
+from stillhouse.tools.running import ConcurrencyLimit, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.user_file import describe_function, type_hints
 from stillhouse.types import JsonObject, ToolSchema

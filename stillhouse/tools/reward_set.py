@@ -35,12 +35,9 @@ class RewardScores:
 
 
 class RewardSet:
-    """The rewards of a run. As an async context manager it ends its sandbox with the block.
+    """The rewards of a run, in this order but preconditions first; leaving the async block ends their sandbox.
 
-    Args:
-        rewards: run in this order, preconditions first.
-        timeout_s: time limit in seconds of rewards that set none.
-        environment: the environment variables that rewards see.
+    `timeout_s` is the time limit of rewards that set none; they see the variables of `environment`.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
 from stillhouse.errors import ConfigError
-from stillhouse.tools.limits import ConcurrencyLimit, validate_limits
+from stillhouse.tools.running import ConcurrencyLimit, validate_limits
 from stillhouse.tools.sandbox import SandboxedFunction, sandboxed_function
 from stillhouse.tools.user_file import describe_function, scorer_hints
 from stillhouse.types import JsonObject, Message, StopReason
@@ -78,13 +78,8 @@ def reward(
 ) -> Reward | Callable[[Callable[..., Any]], Reward]:
     """Makes a reward of a function `(args: RewardArgs, messages: list[Message]) -> float` that returns 0 to 1.
 
-    Args:
-        function: plain or `async`; given when the decorator is written without parentheses.
-        precondition: if it returns 0, the trajectory's total is 0 and the other rewards are not run.
-        timeout_s: time limit in seconds; None takes `tools.timeout_s` of the config.
-        sandbox: runs in a jail, as `stillhouse.tools.sandbox` describes; else it can do what this process can.
-        network: a sandboxed reward may use this machine's network, including local services.
-        files: files and folders a sandboxed reward may read; relative paths start at the folder of its file.
+    If a `precondition` returns 0, the trajectory's total is 0 and the other rewards are not run. The other options are
+    those of `tool`.
 
     Raises:
         ConfigError: the signature is another one, the timeout is not positive, or a file in `files` does not exist; the

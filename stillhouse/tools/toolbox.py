@@ -26,20 +26,14 @@ __all__ = ["MALFORMED_TOOL_CALL", "BoundToolbox", "ToolErrorKind", "ToolResult",
 
 
 class Toolbox:
-    """Tools by name.
+    """Tools by name, in the order the model is shown them.
 
     Use as an async context manager around the calls of a collection: what the tools share (a browser, a sandbox, the
-    sessions of an MCP server) is closed when the last block is left. Entering raises ConfigError if a sandbox cannot
-    load its file.
+    sessions of an MCP server; `resources`) is closed when the last block is left. Entering raises ConfigError if a
+    sandbox cannot load its file.
 
-    Args:
-        tools: the tools, in the order the model is shown them.
-        timeout_s: longest run of one call in seconds, for tools that set none of their own.
-        environment: the environment variables that `ToolArgs` and sandboxed tools see.
-        resources: closed when the last `async with` block is left.
-
-    Raises:
-        ConfigError: two different tools share a name.
+    `timeout_s` is the longest run of one call of tools that set none; `ToolArgs` and sandboxed tools see the variables
+    of `environment`. Raises ConfigError if two different tools share a name.
     """
 
     def __init__(

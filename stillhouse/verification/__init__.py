@@ -1,7 +1,6 @@
 """Whether an answer is right: right, wrong, or unverified."""
 
 from stillhouse.verification.answers import final_answer
-from stillhouse.verification.numeric import last_number
 from stillhouse.verification.result import Verdict
 from stillhouse.verification.verdicts import (
     INFRASTRUCTURE_STOPS,
@@ -16,7 +15,6 @@ __all__ = [
     "Verdict",
     "examine",
     "final_answer",
-    "last_number",
     "verify",
     "verify_ending",
     "verify_trajectory",

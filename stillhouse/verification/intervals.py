@@ -19,7 +19,7 @@ def wilson_interval(share: float, num_trials: float, confidence: float) -> Confi
         (p + z^2/2n  +-  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n),   z = the normal quantile of (1 + confidence) / 2
 
     Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22; recommended for small
-    n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "ConfidenceInterval estimation for a binomial proportion".
+    n and shares near 0 or 1 by Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion".
 
     Args:
         share: p, the share seen.

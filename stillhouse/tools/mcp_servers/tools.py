@@ -31,9 +31,6 @@ class McpTools:
     Names, descriptions and input schemas are frozen for the run, as they are part of every prompt. Calls to a tool that
     a server has since removed or changed are refused.
 
-    Args:
-        servers: the config's servers, in the order their tools are offered.
-
     Raises:
         ConfigError: a server cannot be used, lacks an allowed tool, or has one whose name cannot be offered; two
             servers offer tools of one name.

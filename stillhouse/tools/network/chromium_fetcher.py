@@ -101,14 +101,7 @@ class _Browser:
 
 
 class ChromiumFetcher:
-    """Renders pages in a shared Chromium, which is started by the first one.
-
-    Args:
-        guard: checks every connection of the browser.
-        timeout_s: time limit for a page to load.
-        max_at_once: most pages open at the same time.
-        pages_per_browser: pages after which the browser is replaced.
-    """
+    """Renders pages in a shared Chromium, which is started by the first one and replaced after `pages_per_browser`."""
 
     def __init__(self, guard: Guard, timeout_s: float, max_at_once: int = 8, pages_per_browser: int = 200) -> None:
         self._guard = guard

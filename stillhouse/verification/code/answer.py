@@ -12,8 +12,7 @@ from typing import Any
 
 from stillhouse.types import JsonObject
 from stillhouse.verification.code.objects import FILE, SOLUTION, SolutionObjects, reason_of
-from stillhouse.verification.code.operations import OPERATIONS
-from stillhouse.verification.code.wire import ChannelClosed, NotEncodable, is_mutable, receive, send
+from stillhouse.verification.code.wire import OPERATIONS, ChannelClosed, NotEncodable, is_mutable, receive, send
 
 
 def run_answer(channel: Connection) -> int:

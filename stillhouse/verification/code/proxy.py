@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from stillhouse.verification.code.operations import BINARY, COMPARISONS, UNARY
+from stillhouse.verification.code.wire import BINARY, COMPARISONS, UNARY
 
 if TYPE_CHECKING:
     from stillhouse.verification.code.solution import SolutionClient
@@ -30,9 +30,9 @@ class SolutionProxy:
     _is_constructed: bool
 
     def __init__(self, answer: "SolutionClient", number: int, *, is_class: bool = False) -> None:
-        for name, value in (("_answer", answer), ("_number", number), ("_is_class", is_class)):
+        fields = {"_answer": answer, "_number": number, "_is_class": is_class, "_is_constructed": False}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_is_constructed", False)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._answer.call(self, args, kwargs)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unittest.mock import CallableMixin
 
-from stillhouse.verification.code.operations import OPERATIONS
 from stillhouse.verification.code.proxy import SolutionProxy
-from stillhouse.verification.code.wire import MAX_DEPTH, NotEncodable, encode
+from stillhouse.verification.code.wire import MAX_DEPTH, OPERATIONS, NotEncodable, encode
 
 TESTS: Final = "tests"
 """Name of the module that the tests run as."""

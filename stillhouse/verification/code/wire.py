@@ -1,13 +1,19 @@
-"""Messages between tests and answer, as JSON: plain values of exact types, and numbers for other objects.
+"""Messages between tests and answer, as JSON, and what either side may do to an object of the other's.
 
-An encoded value is null, a boolean, an integer, a float, a string, or a list `[kind, ...]`. The answer's process can
-claim any value, but decoding makes only objects of builtin and standard types.
+Plain values of exact types are encoded, as null, a boolean, an integer, a float, a string, or a list `[kind, ...]`;
+other objects stay where they are and have numbers. The answer's process can claim any value, but decoding makes only
+objects of builtin and standard types.
 """
 
+import asyncio
+import builtins
 import datetime
 import decimal
 import fractions
+import importlib
 import json
+import operator
+import random
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -192,3 +198,33 @@ def loads(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError, MemoryError) as error:
         raise Malformed(f"a message is no JSON: {type(error).__name__}") from error
+
+
+BINARY: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift",
+                 "rshift")  # fmt: skip
+"""Operators that have a reflected form."""
+COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+UNARY: Final = ("neg", "pos", "invert", "abs", "len", "bool", "str", "repr", "hash", "int", "float", "round")
+"""What takes an object alone and gives a plain value, or another object."""
+
+
+async def _wait(waiting: Any) -> Any:
+    return await waiting
+
+
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
+    **{name: getattr(operator, name) for name in (*BINARY, *COMPARISONS, "neg", "pos", "invert", "index")},
+    **{name: getattr(operator, name) for name in ("contains", "getitem", "setitem", "delitem", "call")},
+    **{name: getattr(builtins, name) for name in UNARY if hasattr(builtins, name)},
+    **{name: getattr(builtins, name) for name in ("divmod", "iter", "reversed", "next", "format", "dir")},
+    "isinstance": isinstance,
+    "issubclass": issubclass,
+    "get": getattr,
+    "set": setattr,
+    "delete": delattr,
+    "enter": lambda manager: type(manager).__enter__(manager),
+    "leave": lambda manager, *error: type(manager).__exit__(manager, *error),
+    "seed": random.seed,
+    "seed_numpy": lambda seed: importlib.import_module("numpy").random.seed(seed),
+    "await": lambda waiting: asyncio.run(_wait(waiting)),
+}

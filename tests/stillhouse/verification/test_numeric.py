@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stillhouse.verification import last_number
-from stillhouse.verification.numeric import known_unit, unit_after
+from stillhouse.verification.numeric import known_unit, last_number, unit_after
 from stillhouse.verification.result import VerificationResult
 
 Find = Callable[..., VerificationResult]

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stillhouse.tools.limits import ConcurrencyLimit
+from stillhouse.tools.running import ConcurrencyLimit
 
 
 class Gauge:
