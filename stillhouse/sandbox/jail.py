@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stillhouse.sandbox import syscalls
-from stillhouse.sandbox.limits import MAX_PROCESSES
 from stillhouse.sandbox.syscalls import JailUnavailable
 
 T = TypeVar("T")
 
+MAX_PROCESSES: Final = 64
+"""Simultaneous processes of a jail."""
 SCRATCH: Final = "/tmp/scratch"
 """The only writable folder besides /tmp itself. It is in memory and gone with the jail."""
 

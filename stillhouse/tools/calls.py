@@ -94,7 +94,7 @@ class BoundToolbox:
     async def _run(self, tool: Tool, raw_arguments: JsonObject, arguments: JsonObject, timeout_s: float) -> str:
         context = self.scope.context
         tool_args = ToolArgs(
-            context.metadata, self.environment, context.rollout_key, context.prompt_id, context.sample_index
+            context.rollout_key, context.prompt_id, context.sample_index, context.metadata, self.environment
         )
         if tool.sandboxed is not None:
             payload = {"arguments": raw_arguments, "tool_args": asdict(tool_args)}

@@ -36,16 +36,11 @@ class ToolContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolArgs:
+class ToolArgs(ToolContext):
     """What a parameter annotated `ToolArgs` gets; the model never sees it."""
 
-    metadata: JsonObject = field(default_factory=dict)
-    """The metadata of the prompt's row, verbatim."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The environment variables named in `tools.environment` that are set."""
-    rollout_key: str = ""
-    prompt_id: str = ""
-    sample_index: int = 0
 
 
 class RolloutScope:

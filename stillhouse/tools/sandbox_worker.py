@@ -10,9 +10,8 @@ from typing import Any
 
 from stillhouse.errors import ConfigError
 from stillhouse.sandbox.jail import drop_privileges, run_child
-from stillhouse.sandbox.limits import MAX_MEMORY_BYTES, MAX_RESULT_BYTES
 from stillhouse.sandbox.server import problem_with_jail, serve_calls
-from stillhouse.sandbox.supervisor import JailMain, describe_exit, failure
+from stillhouse.sandbox.supervisor import MAX_MEMORY_BYTES, MAX_RESULT_BYTES, JailMain, describe_exit, failure
 from stillhouse.tools.context import ToolError
 from stillhouse.tools.user_file import load_module
 from stillhouse.types import JsonObject

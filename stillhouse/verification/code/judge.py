@@ -15,9 +15,8 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, BinaryIO, Final, NoReturn
 
 from stillhouse.sandbox.jail import drop_privileges, restrict_import_path, run_child
-from stillhouse.sandbox.limits import MAX_MEMORY_BYTES
 from stillhouse.sandbox.server import serve_calls
-from stillhouse.sandbox.supervisor import close_other_files, describe_exit
+from stillhouse.sandbox.supervisor import MAX_MEMORY_BYTES, close_other_files, describe_exit
 from stillhouse.sandbox.syscalls import CLONE_NEWPID, return_to_own_processes, unshare
 from stillhouse.types import JsonObject
 from stillhouse.verification.code.answer import run_answer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stillhouse.sandbox.limits import descendants
+from stillhouse.sandbox.supervisor import descendants
 from stillhouse.verification.code.cases import programs_of
 from stillhouse.verification.code.check import CodeRunner
 from stillhouse.verification.result import VerificationResult

@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 
-from stillhouse.sandbox.limits import MAX_FILE_BYTES, descendants
+from stillhouse.sandbox.supervisor import MAX_FILE_BYTES, descendants
 
-LIMITED = "from stillhouse.sandbox.limits import limit_this_process\nlimit_this_process(1)\n"
+LIMITED = "from stillhouse.sandbox.supervisor import limit_this_process\nlimit_this_process(1)\n"
 
 
 def test_processor_time_is_limited_by_a_signal_of_its_own() -> None:
