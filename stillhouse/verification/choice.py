@@ -83,8 +83,9 @@ def _leading_letter(text: str, options: Mapping[str, str]) -> str | None:
 
 
 def _last_letter(text: str, patterns: Iterable[re.Pattern[str]], options: Mapping[str, str]) -> str | None:
-    matches = sorted((match for pattern in patterns for match in pattern.finditer(text)), key=re.Match.end)
-    letters = (_known(next(filter(None, match.groups())), options) for match in reversed(matches))
+    matches = [match for pattern in patterns for match in pattern.finditer(text)]
+    last_first = sorted(matches, key=re.Match.end, reverse=True)
+    letters = (_known(next(filter(None, match.groups())), options) for match in last_first)
     return next(filter(None, letters), None)
 
 
@@ -93,8 +94,8 @@ def _option_named(text: str, options: Mapping[str, str], *, exact: bool) -> str 
     normalised = normalised_text(text)
     matching = []
     for letter, option in options.items():
-        wanted = normalised_text(option)
-        if wanted == normalised if exact else re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", normalised):
+        wanted = re.escape(normalised_text(option))
+        if re.search(rf"\A{wanted}\Z" if exact else rf"(?<!\w){wanted}(?!\w)", normalised):
             matching.append(letter)
     return matching[0] if len(matching) == 1 else None
 
