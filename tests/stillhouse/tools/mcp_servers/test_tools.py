@@ -4,16 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mcp_types
 import pytest
+from mcp_types import AudioContent, BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 from stillhouse.config import McpServerConfig, ToolsConfig
 from stillhouse.errors import ConfigError
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calls import CallFailed
 from stillhouse.tools.context import ToolError
-from stillhouse.tools.mcp_servers.tools import McpTools
+from stillhouse.tools.mcp_servers.tools import McpTools, as_text
 
 Stdio = Callable[..., McpServerConfig]
+NOTE = mcp_types.TextResourceContents(uri="shop://note", text="the note")
+MAP = BlobResourceContents(uri="shop://map", mime_type="image/webp", blob="eA==")
 
 
 def test_tools_are_offered_as_the_server_describes_them(stdio: Stdio) -> None:
@@ -131,3 +135,23 @@ def test_a_toolbox_closes_the_sessions_of_its_servers_and_serves_again(stdio: St
 
     for _ in range(2):
         assert sorted(map(int, asyncio.run(use()))) == list(range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "text"),
+    [
+        ([TextContent(text="a"), TextContent(text="b\nc")], None, "a\nb\nc"),
+        ([ImageContent(data="eA==", mime_type="image/png")], None, "[image (image/png) that cannot be shown here]"),
+        ([AudioContent(data="eA==", mime_type="audio/wav")], None, "[audio (audio/wav) that cannot be shown here]"),
+        ([ResourceLink(name="report", uri="file:///report.pdf")], None, "[resource report: file:///report.pdf]"),
+        ([EmbeddedResource(resource=MAP)], None, "[resource shop://map (image/webp) that cannot be shown here]"),
+        ([EmbeddedResource(resource=NOTE)], None, "the note"),
+        ([], {"price": 3}, '{"price": 3}'),
+        ([TextContent(text="three")], {"price": 3}, "three"),
+        ([], None, ""),
+    ],
+)
+def test_a_result_is_written_as_text(
+    content: list[mcp_types.ContentBlock], structured: dict[str, int] | None, text: str
+) -> None:
+    assert as_text(mcp_types.CallToolResult(content=content, structured_content=structured)) == text
