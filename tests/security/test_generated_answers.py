@@ -27,6 +27,9 @@ from stillhouse.types import Message, Prompt
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 MANY = settings(FEW, max_examples=300)
+FEW_OR_MANY = pytest.mark.parametrize(
+    "examples", [pytest.param(FEW, id="some"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+)
 NAMES = (
     *("content-type", "content-encoding", "location", "x-request-id", "retry-after", "retry-after-ms", "set-cookie"),
     *("x-ratelimit-limit-requests", "x-ratelimit-remaining-tokens", "x-ratelimit-reset", "content-disposition"),
@@ -128,18 +131,14 @@ def _page_is_read_or_refused(browse: Browse, stranger: Any, answer: tuple[int, d
         assert isinstance(asyncio.run(browse.tool.function(stranger.url("/v1"))), str)
 
 
-@pytest.mark.parametrize(
-    "examples", [pytest.param(FEW, id="some"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
-)
+@FEW_OR_MANY
 def test_no_answer_crashes_a_run_or_brings_a_key_along(
     stranger: Any, canary: Any, examples: Any, tmp_path: Path
 ) -> None:
     examples(given(_answers(canary))(lambda answer: _answer_ends_no_run(stranger, canary, tmp_path, answer)))()
 
 
-@pytest.mark.parametrize(
-    "examples", [pytest.param(FEW, id="some"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
-)
+@FEW_OR_MANY
 def test_no_page_crashes_its_reader(stranger: Any, canary: Any, examples: Any) -> None:
     browse = Browse(ToolsConfig(browse_with="http", allowed_hosts=("127.0.0.1",)))
     try:

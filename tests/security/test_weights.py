@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,7 @@ def _as_pickle(folder: Path, name: str) -> None:
     weights.unlink()
 
 
-@pytest.fixture
-def adapter(tmp_path: Path) -> Path:
+def _adapter(tmp_path: Path) -> Path:
     model = get_peft_model(load_model("embedded:student", device="cpu"), LoraConfig(r=2, target_modules=["q_proj"]))
     model.peft_config["default"].base_model_name_or_path = "embedded:student"
     model.save_pretrained(tmp_path / "adapter")
@@ -36,21 +36,14 @@ def adapter(tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
-def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
-    model = _of_a_stranger(tmp_path)
-    _as_pickle(model, "model")
+@pytest.mark.parametrize(("make", "name"), [(_of_a_stranger, "model"), (_adapter, "adapter_model")])
+def test_weights_in_a_pickle_are_refused(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+    model = make(tmp_path)
+    _as_pickle(model, name)
     with pytest.raises(ConfigError, match="safetensors"):
         load_model(str(model), device="cpu")
     with pytest.raises(ConfigError, match="safetensors"):
         load_student(str(model), StudentConfig(model=str(model), parameters="full"), torch.device("cpu"), 0)
-
-
-def test_an_adapter_in_a_pickle_is_refused(adapter: Path) -> None:
-    _as_pickle(adapter, "adapter_model")
-    with pytest.raises(ConfigError, match="safetensors"):
-        load_model(str(adapter), device="cpu")
-    with pytest.raises(ConfigError, match="safetensors"):
-        load_student(str(adapter), StudentConfig(model=str(adapter), parameters="full"), torch.device("cpu"), 0)
 
 
 def test_code_that_comes_with_a_model_is_not_run_and_nobody_is_asked_to_run_it(tmp_path: Path) -> None:
