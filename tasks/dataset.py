@@ -49,19 +49,29 @@ def build_dataset(rollouts: Rollouts, prompts: PromptSets, config: DistillConfig
     """
     dataset = config.dataset
     labels = label(rollouts, config, run)
-    render = dataset.labels.render
+    judgements = judge(rollouts, config, run)
+    difficulty = measure_difficulty(rollouts, config, run)
+    embeddings = embed(rollouts, config, run)
+    duplicates: Artifact = call_stage(
+        DUPLICATES,
+        duplicates_task,
+        run,
+        labels=labels,
+        duplicates=dataset.duplicates,
+        earlier=[_fingerprint(Path(name)) for name in dataset.duplicates.earlier],
+    )
     artifact: Artifact = call_stage(
         DATASET,
         dataset_task,
         run,
         labels=labels,
-        judge=judge(rollouts, config, run),
-        difficulty=measure_difficulty(rollouts, config, run),
-        embeddings=embed(rollouts, config, run),
-        duplicates=_find_duplicates(labels, dataset.duplicates, run),
+        judge=judgements,
+        difficulty=difficulty,
+        embeddings=embeddings,
+        duplicates=duplicates,
         dataset=dataset,
         max_tokens=max_row_tokens(dataset, config.student.max_length),
-        student=model_identity(config.student.model) if render else None,
+        student=model_identity(config.student.model) if dataset.labels.render else None,
         price=_price(config.teacher),
         lineage={
             "prompts": prompts.train.fingerprint,
@@ -80,20 +90,8 @@ def _price(teacher: TeacherConfig) -> JsonObject | None:
     return None if price is None else asdict(price)
 
 
-def _find_duplicates(labels: list[Artifact], config: DuplicatesConfig, run: Run) -> Artifact:
-    artifact: Artifact = call_stage(
-        DUPLICATES,
-        duplicates_task,
-        run,
-        labels=labels,
-        duplicates=config,
-        earlier=[_fingerprint(Path(name)) for name in config.earlier],
-    )
-    return artifact
-
-
 def _fingerprint(path: Path) -> JsonObject:
-    """SHA-256 by file of an earlier dataset; a missing one raises when it is read."""
+    """SHA-256 of each file of an earlier dataset; a missing one raises when it is read."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     return {file.name: file_sha256(file) for file in files if file.is_file()}
 

@@ -1,8 +1,6 @@
-"""Embeddings: prompts as vectors. A task run is a shard of trajectories; shards share an event loop and a limit."""
+"""Embeddings: prompts as vectors."""
 
-import time
 from pathlib import Path
-from typing import Any
 
 from prefect import task
 
@@ -15,13 +13,12 @@ from stillhouse.store import digest
 from stillhouse.store.records import read_trajectories
 from stillhouse.types import Artifact, Model
 from tasks.cache.journal import journal_of
-from tasks.cache.shards import map_shards, record_shards
+from tasks.cache.shards import measure_shards
 from tasks.cache.stage import CACHED_STAGE, Stage
 from tasks.models import endpoint_of, teacher_model
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, RunContext
-from tasks.run.interruption import run_until_done
-from tasks.run.progress import PartProgress, rollout_stage
+from tasks.run.progress import PartProgress
 from tasks.sampling import TRAJECTORIES_FILE
 
 EMBEDDINGS = Stage("embeddings", version=1)
@@ -37,25 +34,16 @@ def embed(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     section = config.dataset.embeddings
     if section.base_url is None:
         return None
-    started = time.monotonic()
-    inputs: dict[str, Any] = {"model": teacher_model(_as_teacher(section)), "embeddings": section}
-
-    def on_result(artifact: Artifact, cached: bool) -> None:
-        if cached:
-            PartProgress("embeddings", artifact.uri, artifact.num_rows).skip()
-
-    with rollout_stage("embeddings", sum(shard.num_rows for shard in rollouts.shards)):
-        work = map_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, on_result=on_result, **inputs)
-        results = run_until_done(work)
-    return record_shards(EMBEDDINGS, results, run, seconds=time.monotonic() - started)
+    model = teacher_model(_as_teacher(section))
+    return measure_shards(EMBEDDINGS, embeddings_task, run, rollouts.shards, model=model, embeddings=section)
 
 
 @task(name="embeddings", **CACHED_STAGE)
 async def embeddings_task(
     shard: Artifact, model: Model, embeddings: EmbeddingsConfig, key: str, context: RunContext
 ) -> Artifact:
-    """Embeds what one shard's trajectories were asked. What is paid for is in the journal, whatever happens here."""
-    texts = [prompt_text(one) for one in read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)]
+    """Embeds the prompts of one shard's trajectories. Vectors already paid for are in the journal."""
+    texts = [prompt_text(trajectory) for trajectory in read_trajectories(Path(shard.uri) / TRAJECTORIES_FILE)]
     async with (
         endpoint_of(model, _as_teacher(embeddings), context.runtime, ModelRole.EMBEDDINGS) as endpoint,
         journal_of(context) as journal,
@@ -80,7 +68,7 @@ async def embeddings_task(
 
 
 def _as_teacher(section: EmbeddingsConfig) -> TeacherConfig:
-    """The endpoint in the terms of those that sample: where it is, and what it costs. It completes nothing."""
+    """Endpoint and price of the embeddings in the form of models that sample."""
     price = section.usd_per_million_tokens
     return TeacherConfig(
         model=section.model,

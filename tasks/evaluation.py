@@ -1,7 +1,4 @@
-"""Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts.
-
-A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
-"""
+"""Evaluation: one model on the held-out prompts, through the same rollout engine as the teacher's rollouts."""
 
 from itertools import islice
 from pathlib import Path
@@ -20,20 +17,21 @@ from stillhouse.tools.reward_set import RewardSet
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.types import Artifact, Model
 from tasks.cache.stage import CACHED_STAGE, Stage
-from tasks.models import endpoint_of, scoring_teacher
+from tasks.models import scoring_teacher
 from tasks.prompts import PromptSets, metadata_file, prompts_file
 from tasks.remote.flow_run_stage import call_stage_on
 from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
-from tasks.run.progress import PartProgress
 from tasks.run.summary import EVALUATION_OF
-from tasks.sampling import TRAJECTORIES_FILE, Sampled, check_failures, sample
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
 
 EVALUATION = Stage("evaluation", version=3)
 
 
 def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
     """Samples `model` on the held-out prompts; the facts are the metrics of `stillhouse.evaluation.measure`.
+
+    A student is evaluated where it is trained: on `runtime.training_deployment`, if that is set.
 
     Raises:
         InputError: no prompt was held out.
@@ -67,14 +65,13 @@ def evaluate(model: Model, prompts: PromptSets, config: DistillConfig, run: Run)
 
 
 def rewards_digest(tools: ToolsConfig) -> str | None:
-    """SHA-256 of the rewards file; None if there is none.
+    """SHA-256 of the rewards file, which is loaded to fail before anything is sampled; None if there is none.
 
     Raises:
         ConfigError: the file does not load.
     """
     if tools.rewards_file is None:
         return None
-    # Fails before anything is sampled if the file does not load.
     RewardSet.from_config(tools)
     return file_sha256(Path(tools.rewards_file))
 
@@ -107,23 +104,17 @@ def evaluation_task(
         seed=evaluation.seed,
         record_tokens=scorer is not None,
     )
-    part = PartProgress(f"evaluate {model.name}", key, len(rows) * config.num_samples)
-
-    async def sample_model() -> Sampled:
-        async with endpoint_of(model, teacher, context.runtime) as endpoint:
-            return await sample(rows, endpoint, config, tools, context, part, part=key, teacher=teacher)
-
-    sampled = run_until_done(sample_model())
+    stage = f"evaluate {model.name}"
+    sampled = run_until_done(sample(rows, model, config, tools, context, stage=stage, part=key, teacher=teacher))
     check_failures(sampled, evaluation.failure_budget)
     prompt_metadata = read_metadata(metadata_file(metadata))
     facts = {**sampled.facts, **measure(sampled.trajectories, prompt_metadata, confidence=evaluation.confidence)}
     if tools.rewards_file is not None:
         facts |= run_until_done(mean_rewards(sampled.trajectories, prompt_metadata, RewardSet.from_config(tools)))
-    facts["teacher_kl"] = (
-        None
-        if scorer is None
-        else teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=evaluation.temperature)
-    )
+    facts["teacher_kl"] = None
+    if scorer is not None:
+        temperature = evaluation.temperature
+        facts["teacher_kl"] = teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=temperature)
     return context.store.write(
         "evaluation",
         digest(key),

@@ -2,12 +2,14 @@
 
 Each shard of prompts has a quota of rows, and sampling it stops once so many pass the filters. Filters over the whole
 set (duplicates, a judge, selection) may still leave the dataset short; then quotas rise by the missing rows, and
-sampling continues with the earlier answers from the journal.
+sampling continues with the earlier completions from the journal.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from prefect import get_run_logger
+from prefect.events import emit_event
 
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.acceptance import Acceptance
@@ -17,17 +19,15 @@ from stillhouse.errors import NothingKept
 from stillhouse.types import Artifact
 from tasks.dataset import build_dataset
 from tasks.prompts import PromptSets
-from tasks.rollout_shard import ShardTarget
-from tasks.rollouts import sample_teacher
+from tasks.rollouts import Rollouts, ShardTarget, sample_teacher
 from tasks.run.context import Run
 from tasks.run.flow_run_page import show_dataset
-from tasks.run.prefect_api import DATASET_CREATED, emit
-from tasks.shard_quotas import ShardQuotas
+from tasks.run.prefect_api import DATASET_CREATED
 from tasks.trajectory_import import import_trajectories
 
 
 def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
-    """The training rows of a run, from its teacher's rollouts or from those of `rollouts.trajectories_file`.
+    """Builds the dataset of a run from its teacher's rollouts or from those of `rollouts.trajectories_file`.
 
     Raises:
         NothingKept: no row is kept; the message holds the funnel.
@@ -35,22 +35,18 @@ def generate_dataset(prompts: PromptSets, config: DistillConfig, run: Run) -> Ar
     """
     dataset = _generate(prompts, config, run)
     show_dataset(dataset, run)
-    _emit_dataset_created(run)
-    return dataset
-
-
-def _emit_dataset_created(run: Run) -> None:
-    """Emits an event if this run made the dataset, rather than reused it."""
-    for outcome in run.stages:
-        if outcome.name == "dataset" and not outcome.cached:
-            dataset = outcome.result
-            payload = {
+    if any(outcome.name == "dataset" and not outcome.cached for outcome in run.stages):
+        emit_event(
+            DATASET_CREATED,
+            resource={"prefect.resource.id": f"stillhouse.dataset.{dataset.fingerprint}"},
+            payload={
                 "uri": dataset.uri,
                 "fingerprint": dataset.fingerprint,
                 "num_rows": dataset.num_rows,
                 "config": run.config.model_dump(mode="json"),
-            }
-            emit(DATASET_CREATED, f"stillhouse.dataset.{dataset.fingerprint}", payload)
+            },
+        )
+    return dataset
 
 
 def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
@@ -83,7 +79,7 @@ def _generate(prompts: PromptSets, config: DistillConfig, run: Run) -> Artifact:
         return dataset
 
 
-def _shard_targets(quotas: ShardQuotas, shards: Sequence[Artifact], config: DistillConfig) -> list[ShardTarget]:
+def _shard_targets(quotas: "ShardQuotas", shards: Sequence[Artifact], config: DistillConfig) -> list[ShardTarget]:
     quotas.share([shard.num_rows for shard in shards])
     acceptance = Acceptance(
         # Whether a trajectory passes does not depend on who sampled it.
@@ -96,3 +92,71 @@ def _shard_targets(quotas: ShardQuotas, shards: Sequence[Artifact], config: Dist
         ShardTarget(rows=quota.rows, max_candidates=quota.max_candidates, per_prompt=per_prompt, acceptance=acceptance)
         for quota in quotas.shards
     ]
+
+
+@dataclass(slots=True)
+class ShardQuota:
+    """Accepted rows that one shard of prompts should contribute, and most rollouts for them."""
+
+    num_prompts: int
+    rows: int
+    max_candidates: int | None
+
+
+class ShardQuotas:
+    """The quotas of all shards.
+
+    Args:
+        target: accepted rows.
+        max_candidates: most rollouts in all; None sets no limit.
+    """
+
+    def __init__(self, target: int, max_candidates: int | None) -> None:
+        self.shards: list[ShardQuota] = []
+        self._target = target
+        self._max_candidates = max_candidates
+
+    def share(self, sizes: Sequence[int]) -> None:
+        """Divides the target among the shards by their number of prompts; later calls change nothing."""
+        if not self.shards:
+            rows = _parts(self._target, sizes)
+            most = [None] * len(sizes) if self._max_candidates is None else _parts(self._max_candidates, sizes)
+            self.shards = [ShardQuota(*quota) for quota in zip(sizes, rows, most, strict=True)]
+
+    def raise_by(self, missing: int, rollouts: Rollouts) -> bool:
+        """Adds the missing rows to the quotas of shards that can sample more; False if none can.
+
+        A shard that missed its quota without reaching its `max_candidates` has no candidates left.
+        """
+        counts = [(shard.facts["accepted"], shard.facts["trajectories"]) for shard in rollouts.shards]
+        able = [
+            quota
+            for quota, (accepted, candidates) in zip(self.shards, counts, strict=True)
+            if accepted >= quota.rows or candidates == quota.max_candidates
+        ]
+        spare = None
+        if self._max_candidates is not None:
+            spare = self._max_candidates - sum(candidates for _, candidates in counts)
+            for quota, (_, candidates) in zip(self.shards, counts, strict=True):
+                quota.max_candidates = candidates
+        if not able or spare == 0:
+            return False
+        sizes = [quota.num_prompts for quota in able]
+        for quota, rows in zip(able, _parts(missing, sizes), strict=True):
+            quota.rows += rows
+        if spare is not None:
+            for quota, candidates in zip(able, _parts(spare, sizes), strict=True):
+                quota.max_candidates = (quota.max_candidates or 0) + candidates
+        return True
+
+
+def _parts(total: int, sizes: Sequence[int]) -> list[int]:
+    """`total` in whole parts nearly proportional to `sizes`, at least 1 for each while that does not pass `total`."""
+    parts = []
+    left, weight = total, sum(sizes)
+    for size in sizes:
+        part = min(left, max(1, round(left * size / weight))) if weight else 0
+        parts.append(part)
+        left -= part
+        weight -= size
+    return parts

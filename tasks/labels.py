@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -40,13 +40,20 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
     labelling = Labelling.of(
         config.dataset, tools=config.tools, student=config.student.model, sampling=rollouts.sampling
     )
-    with _workers(run.context.runtime, rollouts.shards) as (run_task, max_concurrent):
+    num_rows, num_labelled = sum(shard.num_rows for shard in rollouts.shards), 0
+
+    def show(shard: Artifact, cached: bool) -> None:
+        nonlocal num_labelled
+        num_labelled += shard.num_rows
+        progress().update(LABELS.name, num_labelled, num_rows)
+
+    with _workers(run.context.runtime, len(rollouts.shards), num_rows) as (run_task, max_concurrent):
         work = map_shards(
             LABELS,
             label_task,
             run,
             rollouts.shards,
-            on_result=_LabelProgress(_num_rows(rollouts.shards)),
+            on_result=show,
             shard_inputs=rollouts.metadata_of,
             max_concurrent=max_concurrent,
             run_task=run_task,
@@ -57,18 +64,16 @@ def label(rollouts: Rollouts, config: DistillConfig, run: Run) -> list[Artifact]
 
 
 @contextmanager
-def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tuple[RunTask, int]]:
+def _workers(runtime: RuntimeConfig, num_shards: int, num_rows: int) -> Iterator[tuple[RunTask, int]]:
     """Yields what runs the tasks (a cluster, this process or its workers), and the number of concurrent shards."""
+    num_cores = os.cpu_count() or 1
     if runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
-        num_workers = runtime.label_processes or os.cpu_count() or 1
-        with ray_workers(runtime, num_workers=num_workers) as run_task:
-            yield run_task, max(1, len(shards))
+        with ray_workers(runtime, num_workers=runtime.label_processes or num_cores) as run_task:
+            yield run_task, max(1, num_shards)
         return
-    num_processes = runtime.label_processes
-    if num_processes is None:
-        num_processes = (os.cpu_count() or 1) if _num_rows(shards) >= _WORTH_PROCESSES else 1
+    num_processes = runtime.label_processes or (num_cores if num_rows >= _WORTH_PROCESSES else 1)
     if num_processes == 1:
         yield run_in_process, 1
         return
@@ -76,30 +81,14 @@ def _workers(runtime: RuntimeConfig, shards: Sequence[Artifact]) -> Iterator[tup
         yield run_in_process, num_processes + 1
 
 
-def _num_rows(shards: Sequence[Artifact]) -> int:
-    return sum(shard.num_rows for shard in shards)
-
-
-class _LabelProgress:
-    """Counts labelled trajectories of `total`, a shard at a time."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-
-    def __call__(self, shard: Artifact, cached: bool) -> None:
-        self._done += shard.num_rows
-        progress().update(LABELS.name, self._done, self._total)
-
-
 @task(name="labels", **CACHED_STAGE)
 async def label_task(
     shard: Artifact, metadata: Artifact, labelling: Labelling, key: str, context: RunContext
 ) -> Artifact:
     """Labels the trajectories of one shard."""
-    arguments = (Path(shard.uri) / TRAJECTORIES_FILE, metadata_file(metadata), labelling)
 
     def fill(folder: Path) -> tuple[int, JsonObject]:
-        return label_file(*arguments, folder), {}
+        trajectories = Path(shard.uri) / TRAJECTORIES_FILE
+        return label_file(trajectories, metadata_file(metadata), labelling, folder), {}
 
     return await asyncio.to_thread(context.store.write, LABELS.name, digest(key), fill)

@@ -1,4 +1,4 @@
-"""Which model plays which part in a run, and where it is served."""
+"""The models of a run, and the endpoints that serve them."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ def base_student(config: StudentConfig) -> Model:
 
 
 def trained_student(name: str, artifact: Artifact) -> Model:
-    """A student that a training stage made; known by its weights, beside which lie records of how long they took."""
+    """The student of a training stage, identified by its weights alone and not by the records beside them."""
     return Model(name=name, ref=artifact.uri, fingerprint=model_identity(artifact.uri))
 
 
@@ -33,7 +33,7 @@ def teacher_model(config: TeacherConfig) -> Model:
 
 
 def scoring_teacher(config: DistillConfig) -> Model | None:
-    """The local model that students are measured against; None where all teachers are behind servers."""
+    """The local teacher that scores students; None where all teachers are behind servers."""
     ref = config.scoring_teacher
     return None if ref is None else Model(name="teacher", ref=ref, fingerprint=model_identity(ref))
 
@@ -42,10 +42,10 @@ def scoring_teacher(config: DistillConfig) -> Model | None:
 async def endpoint_of(
     model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig, role: ModelRole = ModelRole.TEACHER
 ) -> AsyncIterator[Endpoint]:
-    """Where to ask `model`: at the endpoint of its section, else at a local server that lives as long as this.
+    """Yields the endpoint of the model's section, else that of a local server, which runs until the block ends.
 
     Args:
-        model: who is asked.
+        model: to sample from.
         teacher: its section; None for a student.
         runtime: names the key's variable, device and threads.
         role: whose section `teacher` is.

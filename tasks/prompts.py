@@ -22,7 +22,7 @@ PROMPTS = Stage("prompts", version=2)
 
 
 class PromptSets(BaseModel):
-    """Both splits. Metadata lies apart from prompts, so that a changed expected answer leaves rollouts at hand."""
+    """Both splits. Metadata is kept apart from prompts, so that a changed expected answer keeps the rollouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,16 +34,15 @@ class PromptSets(BaseModel):
 
 
 def load_prompts(config: PromptsConfig, run: Run) -> PromptSets:
-    """The prompts of a run, split by content."""
-    sets: PromptSets = call_stage(
-        PROMPTS, prompts_task, run, prompts=config, source_fingerprint=source_fingerprint(config)
-    )
-    return sets
+    """Loads the prompts of a run, split by content."""
+    fingerprint = source_fingerprint(config)
+    prompts: PromptSets = call_stage(PROMPTS, prompts_task, run, prompts=config, source_fingerprint=fingerprint)
+    return prompts
 
 
 @task(name="prompts", **CACHED_STAGE)
 def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, context: RunContext) -> PromptSets:
-    """Reads, checks and splits; each artifact is named by its content, so that equal prompts stay equal inputs."""
+    """Reads, checks and splits; each artifact is named by its content, so that equal prompts are equal inputs."""
     parsed = parse_prompts(prompts)
     for problem in [*parsed.report.malformed, *parsed.report.conflicts]:
         _logger.warning("row left out: %s", problem)
@@ -66,13 +65,13 @@ def prompts_task(prompts: PromptsConfig, source_fingerprint: str, key: str, cont
 
 
 def write_prompts(store: ArtifactStore, prompts: Sequence[Prompt], stage: str = "prompts") -> Artifact:
-    """An artifact named by its prompts, under `stage`."""
+    """Writes an artifact of `stage`, named by its prompts."""
     key = digest([prompt.id for prompt in prompts])
     return store.write(stage, key, lambda folder: (write_jsonl(folder / "prompts.jsonl", prompts), {}))
 
 
 def write_metadata(store: ArtifactStore, rows: Sequence[PromptMetadata]) -> Artifact:
-    """An artifact named by its rows."""
+    """Writes an artifact named by its rows."""
     key = digest([[row.prompt_id, row.expected_answer, row.tag, row.verifier, row.metadata] for row in rows])
     return store.write("metadata", key, lambda folder: (write_jsonl(folder / "metadata.jsonl", rows), {}))
 

@@ -1,6 +1,6 @@
 """The end of a run: the report page, its figures in MLflow and on the flow run's page, the table to print."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.report.page import REPORT_FILE
 from stillhouse.errors import StillhouseError
-from stillhouse.evaluation.comparison import MetricComparison
 from stillhouse.inference.budget import forget_budgets
 from stillhouse.report import Command, ReportData, SampleTrajectory, StageSummary, write_report
 from stillhouse.store.private import private_umask
@@ -26,7 +25,7 @@ from stillhouse.types import Artifact, JsonObject
 from stillhouse.verification import verify_trajectory
 from tasks.cache.results import artifacts_in
 from tasks.governance.comparison import COMPARISON, read_lines
-from tasks.governance.registry import register
+from tasks.governance.promotion import register
 from tasks.prompts import metadata_file
 from tasks.rollouts import Rollouts
 from tasks.run.context import Run, StageOutcome, start_flow
@@ -48,60 +47,59 @@ class Published(BaseModel):
     students: dict[str, Artifact]
     """Trained students by stage."""
     evaluations: dict[str, JsonObject]
-    """Figures by model, from base to teacher."""
+    """Metrics by model, from base to teacher."""
     promotion: str | None
-    """Who is the champion, and why; None where that was not asked."""
+    """The promotion decision and its reason; None where promotion is off."""
     summary: list[list[str]]
     """Rows of the closing table, under `tasks.run.summary.SUMMARY_COLUMNS`."""
     cached: dict[str, bool]
     """By stage, whether an earlier run's result was used."""
     pages: dict[str, str]
-    """What to open or to type to see more, by purpose."""
+    """Pages to open and commands to type, by purpose."""
 
 
 @contextmanager
 def tracked(config: DistillConfig, name: str) -> Iterator[Run]:
-    """A run whose MLflow parent run ends as the block does: FINISHED, FAILED, or KILLED on a signal.
+    """Yields a run whose MLflow parent run ends as the block does: FINISHED, FAILED, or KILLED on a signal.
 
-    One that fails leaves a report of how far it came and why it ended. One that is suspended goes on later, and its
-    MLflow run with it.
+    A failed run leaves a report of the stages so far and the reason. A suspended one is continued later, and its MLflow
+    run with it.
     """
-    with private_umask(), _tracked(start_flow(config, name)) as run:
-        yield run
-
-
-@contextmanager
-def _tracked(run: Run) -> Iterator[Run]:
-    run.on_stage = partial(_keep_record, run)
-    with run.record:
-        run.on_stage()
-        show_tracking(run)
-        try:
-            yield run
-        except Pause:
-            run.record.suspend()
-            raise
-        except StillhouseError as error:
-            # What ended the run may end the report too, a full disk for one; the first error is the one to tell.
-            with suppress(StillhouseError):
-                report = _write_report(run, links_of(run), failure=str(error))
-                run.record.log_artifact(report, "report")
-                get_run_logger().error("%s The report is in %s", error, report)
-                run.context.store.share_folder(report.parent)
-            raise
-        finally:
-            forget_budgets(run.context.run_id)
+    with private_umask():
+        run = start_flow(config, name)
+        run.on_stage = partial(_keep_record, run)
+        with run.record:
+            run.on_stage()
+            show_tracking(run)
+            try:
+                yield run
+            except Pause:
+                run.record.suspend()
+                raise
+            except StillhouseError as error:
+                # The report may fail for the same reason, such as a full disk; the first error is the one to raise.
+                with suppress(StillhouseError):
+                    report = _write_report(run, links_of(run), _sample_trajectories(run), failure=str(error))
+                    run.record.log_artifact(report, "report")
+                    get_run_logger().error("%s The report is in %s", error, report)
+                    run.context.store.share_folder(report.parent)
+                raise
+            finally:
+                forget_budgets(run.context.run_id)
 
 
 def publish(run: Run) -> Published:
-    """Writes the report and hands the run's figures to MLflow and Prefect."""
-    results = _results(run)
+    """Writes the report and publishes the run's metrics in MLflow and Prefect."""
+    results = run.results
     evaluations = _evaluations(run)
     students = {name: results[name] for name in _TRAINING if name in results}
     if run.decision is None:
         register(run, students, evaluations)
-    pages = {**links_of(run), **{name: run.pages[name] for name in ("model",) if name in run.pages}}
-    report = _write_report(run, pages)
+    pages = links_of(run)
+    if "model" in run.pages:
+        pages["model"] = run.pages["model"]
+    trajectories = _sample_trajectories(run)
+    report = _write_report(run, pages, trajectories)
     run.context.store.share_folder(report.parent)
     published = Published(
         report=str(report),
@@ -111,35 +109,37 @@ def publish(run: Run) -> Published:
         promotion=None if run.decision is None else run.decision.verdict,
         summary=summary_rows(run.stages, evaluations),
         cached={outcome.name: outcome.cached for outcome in run.stages},
-        pages={"report": relative_path(report), **_dataset_page(results), **pages},
+        pages={"report": relative_path(report), **_dataset_page(run), **pages},
     )
-    _to_mlflow(run, published, results)
+    _log_to_mlflow(run, published, trajectories)
     show_result(run, published.summary, published.pages)
     return published
 
 
-def _dataset_page(results: dict[str, Any]) -> dict[str, str]:
-    return {"dataset": relative_path(Path(results["dataset"].uri) / REPORT_FILE)} if "dataset" in results else {}
+def _dataset_page(run: Run) -> dict[str, str]:
+    dataset = run.results.get("dataset")
+    return {} if dataset is None else {"dataset": relative_path(Path(dataset.uri) / REPORT_FILE)}
 
 
-def _compared(results: dict[str, Any]) -> list[MetricComparison]:
-    return read_lines(results[COMPARISON.name]) if COMPARISON.name in results else []
-
-
-def _results(run: Run) -> dict[str, Any]:
-    return {outcome.name: outcome.result for outcome in run.stages}
+def _comparison_rows(run: Run) -> list[JsonObject]:
+    comparison = run.results.get(COMPARISON.name)
+    return [] if comparison is None else [line.row() for line in read_lines(comparison)]
 
 
 def _evaluations(run: Run) -> dict[str, JsonObject]:
+    """Metrics by evaluated model."""
     return {
         name.removeprefix(EVALUATION_OF): result.facts
-        for name, result in _results(run).items()
+        for name, result in run.results.items()
         if name.startswith(EVALUATION_OF)
     }
 
 
-def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -> Path:
-    results = _results(run)
+def _write_report(
+    run: Run, pages: dict[str, str], trajectories: Sequence[SampleTrajectory], failure: str | None = None
+) -> Path:
+    results = run.results
+    links = {**_dataset_page(run), **pages}
     return write_report(
         _folder(run),
         ReportData(
@@ -149,95 +149,99 @@ def _write_report(run: Run, pages: dict[str, str], failure: str | None = None) -
             config=run.config.model_dump(mode="json"),
             stages=[_stage_summary(outcome) for outcome in run.stages],
             evaluations=[{"name": name, **facts} for name, facts in _evaluations(run).items()],
-            comparison=[line.row() for line in _compared(results)],
+            comparison=_comparison_rows(run),
             reference=results[COMPARISON.name].facts["reference"] if COMPARISON.name in results else None,
             decision=None if run.decision is None else run.decision.verdict,
-            training={name: _metrics(results[name]) for name in _TRAINING if name in results},
+            training={name: _training_metrics(results[name]) for name in _TRAINING if name in results},
             dataset=results["dataset"].facts if "dataset" in results else {},
-            trajectories=list(_samples(run, results)),
+            trajectories=list(trajectories),
             mlflow_url=run.record.pages.run,
             prefect_url=flow_run.ui_url,
-            commands=[
-                Command(purpose=purpose, line=line) for purpose, line in {**_dataset_page(results), **pages}.items()
-            ],
+            commands=[Command(purpose=purpose, line=line) for purpose, line in links.items()],
         ),
     )
 
 
 def _folder(run: Run) -> Path:
-    """Of the run's record and report; two runs that start in one second have two."""
+    """Folder of the run's record and report, different for two runs that start in one second."""
     return run.context.store.root / "reports" / f"{run.started_at:%Y%m%d-%H%M%S}-{run.name}-{run.context.run_id[:4]}"
 
 
 def _keep_record(run: Run) -> None:
-    """Writes by what `stillhouse view` finds the run and its trajectories again, also after it was killed."""
+    """Writes the record by which `stillhouse view` finds the run and its trajectories, also after it was killed."""
+    artifacts = {}
+    for outcome in run.stages:
+        result = outcome.result
+        # The metadata in rollouts is an output of the prompts.
+        outputs = result.shards if isinstance(result, Rollouts) else artifacts_in(result)
+        artifacts[outcome.name] = [artifact.uri for artifact in outputs]
     record = RunRecord(
         flow=run.name,
         created_at=run.started_at.isoformat(),
         mlflow_run_id=run.record.run_id,
         prefect_flow_run_id=flow_run.id,
         prefect_flow_run_name=flow_run.name,
-        artifacts={outcome.name: [a.uri for a in _outputs(outcome.result)] for outcome in run.stages},
+        artifacts=artifacts,
     )
     write_run_record(_folder(run), record)
 
 
-def _outputs(result: Any) -> Iterable[Artifact]:
-    """What a stage made; the metadata that rollouts carry along are the prompts'."""
-    return result.shards if isinstance(result, Rollouts) else artifacts_in(result)
-
-
 def _stage_summary(outcome: StageOutcome) -> StageSummary:
-    result = outcome.result
-    first = next(artifacts_in(result))
+    facts = outcome.result.facts
+    first = next(artifacts_in(outcome.result))
     return StageSummary(
         name=outcome.name,
         uri=first.uri,
         fingerprint=first.fingerprint,
         cached=outcome.cached,
         seconds=outcome.seconds,
-        prompt_tokens=result.facts.get("prompt_tokens"),
-        completion_tokens=result.facts.get("completion_tokens", result.facts.get("sampled_tokens")),
-        cost_usd=result.facts.get("cost_usd"),
+        prompt_tokens=facts.get("prompt_tokens"),
+        completion_tokens=facts.get("completion_tokens", facts.get("sampled_tokens")),
+        cost_usd=facts.get("cost_usd"),
     )
 
 
-def _metrics(student: Artifact) -> list[JsonObject]:
+def _training_metrics(student: Artifact) -> list[JsonObject]:
     return [{"step": row["step"], **row["metrics"]} for row in read_jsonl(Path(student.uri) / "metrics.jsonl")]
 
 
-def _samples(run: Run, results: dict[str, Any]) -> Iterator[SampleTrajectory]:
+def _sample_trajectories(run: Run) -> list[SampleTrajectory]:
     """A few trajectories of each model on the same held-out prompts, so that they can be compared."""
-    shown = [name for name in results if name.startswith(EVALUATION_OF)]
-    if not shown:
-        return
-    metadata = read_metadata(metadata_file(results["prompts"].held_out_metadata))
-    share = -(-run.config.tracking.num_sample_trajectories // len(shown))
-    for name in shown:
-        rows = read_trajectories(Path(results[name].uri) / TRAJECTORIES_FILE)
-        for trajectory in islice(rows, share):
-            yield SampleTrajectory(
-                messages=trajectory.messages,
-                stop_reason=trajectory.stop_reason,
-                verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
-                stage=name.removeprefix(EVALUATION_OF),
-            )
-
-
-def _to_mlflow(run: Run, published: Published, results: dict[str, Any]) -> None:
-    record = run.record
-    for name, facts in published.evaluations.items():
-        record.log_metrics({f"{name}/{key}": value for key, value in facts.items() if isinstance(value, int | float)})
-    record.log_table([line.row() for line in _compared(results)], "comparison.json")
-    for name, result in results.items():
-        if isinstance(result, Artifact) and name in {"dataset", COMPARISON.name, *_TRAINING}:
-            # Those of the comparison stand beside the model's own, by its name.
-            prefix = "" if name == COMPARISON.name else f"{name}/"
-            figures = {f"{prefix}{key}": value for key, value in result.facts.items() if isinstance(value, int | float)}
-            record.log_metrics(figures)
-    samples = [
-        {"model": s.stage, "stop_reason": s.stop_reason, "verified": s.verified, "messages": list(s.messages)}
-        for s in _samples(run, results)
+    evaluations = {name: result for name, result in run.results.items() if name.startswith(EVALUATION_OF)}
+    if not evaluations:
+        return []
+    metadata = read_metadata(metadata_file(run.results["prompts"].held_out_metadata))
+    num_each = -(-run.config.tracking.num_sample_trajectories // len(evaluations))
+    return [
+        SampleTrajectory(
+            messages=trajectory.messages,
+            stop_reason=trajectory.stop_reason,
+            verified=verify_trajectory(trajectory, metadata[trajectory.prompt_id]),
+            stage=name.removeprefix(EVALUATION_OF),
+        )
+        for name, evaluation in evaluations.items()
+        for trajectory in islice(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE), num_each)
     ]
-    record.log_table(samples, "trajectories.json")
+
+
+def _log_to_mlflow(run: Run, published: Published, trajectories: Sequence[SampleTrajectory]) -> None:
+    record = run.record
+    for model, facts in published.evaluations.items():
+        record.log_metrics(_numbers(facts, f"{model}/"))
+    record.log_table(_comparison_rows(run), "comparison.json")
+    for name, result in run.results.items():
+        if name in ("dataset", *_TRAINING):
+            record.log_metrics(_numbers(result.facts, f"{name}/"))
+        elif name == COMPARISON.name:
+            # Its facts already start with the names of models.
+            record.log_metrics(_numbers(result.facts, ""))
+    rows = [
+        {"model": row.stage, "stop_reason": row.stop_reason, "verified": row.verified, "messages": list(row.messages)}
+        for row in trajectories
+    ]
+    record.log_table(rows, "trajectories.json")
     record.log_artifact(Path(published.report), "report")
+
+
+def _numbers(facts: JsonObject, prefix: str) -> dict[str, Any]:
+    return {f"{prefix}{name}": value for name, value in facts.items() if isinstance(value, int | float)}

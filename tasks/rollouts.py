@@ -1,30 +1,39 @@
-"""Rollouts: the teacher's trajectories for all training prompts, a shard at a time."""
+"""Rollouts: the teacher's trajectories for all training prompts, a shard at a time.
+
+A shard is one task run. Shards in one process share an event loop and the rate limits.
+"""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from prefect import task
 from pydantic import BaseModel, ConfigDict
 
-from stillhouse.config import DistillConfig
+from stillhouse.config import DistillConfig, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.dataset.acceptance import Acceptance, TrajectoryFilter
 from stillhouse.inference.batch import MAX_REQUESTS, require_batchable
+from stillhouse.rollouts.context import rollout_keys
+from stillhouse.rollouts.plan import UntilAccepted
 from stillhouse.rollouts.summary import add_up
 from stillhouse.store import digest
-from stillhouse.store.records import read_metadata_rows, read_prompts
+from stillhouse.store.records import read_metadata, read_metadata_rows, read_prompts, write_jsonl
 from stillhouse.tools import Toolbox
-from stillhouse.types import Artifact, JsonObject
+from stillhouse.types import Artifact, JsonObject, Model, Prompt, PromptMetadata
 from tasks.cache.shards import map_shards
-from tasks.cache.stage import find_cached, run_in_process
+from tasks.cache.stage import CACHED_STAGE, Stage, find_cached, run_in_process
 from tasks.models import teacher_model
 from tasks.prompts import PromptSets, metadata_file, prompts_file, write_metadata, write_prompts
 from tasks.remote.rollout_workers import rollout_workers
-from tasks.rollout_shard import ROLLOUTS, ShardTarget, keys_of_shard, rollouts_task
-from tasks.run.context import Run
+from tasks.run.context import Run, RunContext
 from tasks.run.interruption import run_until_done
 from tasks.run.progress import PartProgress, rollout_stage
 from tasks.run.progress_artifact import ProgressArtifact
+from tasks.sampling import TRAJECTORIES_FILE, check_failures, sample
+
+ROLLOUTS = Stage("rollouts", version=1)
 
 
 class Rollouts(BaseModel):
@@ -48,6 +57,20 @@ class Rollouts(BaseModel):
         return {shard.uri: metadata for shard, metadata in zip(self.shards, self.metadata, strict=True)}
 
 
+class ShardTarget(BaseModel):
+    """Number of accepted trajectories to sample in one shard, where the dataset has a target."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int
+    """Accepted trajectories."""
+    max_candidates: int | None
+    """Most rollouts; None leaves it to `rollouts.num_samples`."""
+    per_prompt: int | None
+    """Most accepted trajectories of one prompt."""
+    acceptance: Acceptance
+
+
 def sample_teacher(
     prompts: PromptSets,
     config: DistillConfig,
@@ -55,11 +78,11 @@ def sample_teacher(
     *,
     wanted: Callable[[list[Artifact]], list[ShardTarget]] | None = None,
 ) -> Rollouts:
-    """The teacher's trajectories for the training prompts.
+    """Samples the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
 
     Args:
         prompts: of the run.
-        config: its sections `teacher`, `rollouts` and `tools` are used.
+        config: of the run.
         run: the flow run.
         wanted: returns the target of each shard of prompts; None samples everything.
 
@@ -68,16 +91,19 @@ def sample_teacher(
         FailureBudgetExceeded: more rollouts of a shard failed than the config allows; finished ones are kept.
         EndpointError: the endpoint cannot be used.
     """
-    teacher, rollouts, tools = config.teacher, config.rollouts, config.tools
-    require_batchable(teacher, rollouts, tools)
+    require_batchable(config.teacher, config.rollouts, config.tools)
     started = time.monotonic()
-    toolbox = Toolbox.from_config(tools)
-    inputs = _inputs(config, toolbox)
-    # A batch takes hours whatever its size.
-    shard_size = max(1, MAX_REQUESTS // rollouts.num_samples) if teacher.batch else run.context.runtime.shard_size
-    shard_pairs = _write_shards(prompts, rollouts.max_prompts, shard_size, run)
-    shards, metadata = [shard for shard, _ in shard_pairs], [rows for _, rows in shard_pairs]
-    total = rollouts.num_samples * sum(shard.num_rows for shard in shards)
+    toolbox = Toolbox.from_config(config.tools)
+    inputs = {
+        "model": teacher_model(config.teacher),
+        "teacher": config.teacher,
+        # A shard does not depend on the number of shards.
+        "rollouts": config.rollouts.model_copy(update={"max_prompts": None}),
+        # Rewards score trajectories; sampling does not depend on them.
+        "tools": config.tools.model_copy(update={"rewards_file": None}),
+        "tool_schemas": digest(toolbox.schemas()),
+    }
+    shards, metadata = _write_shards(prompts, config, run)
     targets = [None] * len(shards) if wanted is None else wanted(shards)
     # A changed expected answer makes new rollouts only if a tool or a filter reads it.
     sampling_metadata = metadata if toolbox.takes_context or wanted else [None] * len(shards)
@@ -85,6 +111,7 @@ def sample_teacher(
         shard.fingerprint: {"wanted": target, "metadata": rows}
         for shard, target, rows in zip(shards, targets, sampling_metadata, strict=True)
     }
+    total = config.rollouts.num_samples * sum(shard.num_rows for shard in shards)
     with ProgressArtifact(run.record) as page, rollout_stage("rollouts", total, page):
         results = _sample_shards(shards, shard_inputs, inputs, run)
     collected = Rollouts(
@@ -96,6 +123,30 @@ def sample_teacher(
     cached = all(cached for _, cached in results)
     run.record_stage("rollouts", collected, cached=cached, seconds=time.monotonic() - started)
     return collected
+
+
+def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple[list[Artifact], list[Artifact]]:
+    """Writes shards of nearly equal size, each named by its prompts, and the metadata of each shard's prompts."""
+    rollouts = config.rollouts
+    num_prompts = min(prompts.train.num_rows, rollouts.max_prompts or prompts.train.num_rows)
+    shard_size = run.context.runtime.shard_size
+    if config.teacher.batch:
+        # A batch takes hours whatever its size.
+        shard_size = max(1, MAX_REQUESTS // rollouts.num_samples)
+    num_shards = -(-num_prompts // shard_size)
+    # Both files have a row for each prompt, in the same order.
+    rows = zip(
+        read_prompts(prompts_file(prompts.train)),
+        read_metadata_rows(metadata_file(prompts.train_metadata)),
+        strict=True,
+    )
+    shards, metadata = [], []
+    for index in range(num_shards):
+        size = num_prompts * (index + 1) // num_shards - num_prompts * index // num_shards
+        part = list(islice(rows, size))
+        shards.append(write_prompts(run.context.store, [prompt for prompt, _ in part], "shards"))
+        metadata.append(write_metadata(run.context.store, [row for _, row in part]))
+    return shards, metadata
 
 
 def _sample_shards(
@@ -118,12 +169,20 @@ def _sample_shards(
     is_served_here = inputs["teacher"].base_url is None
     gpus = 1 if is_served_here and runtime.device == "cuda" else 0
     with rollout_workers(ROLLOUTS, run, uncached, keys_of_shard, gpus=gpus) as run_task:
+
+        def show(shard: Artifact, cached: bool) -> None:
+            if cached:
+                PartProgress("rollouts", shard.uri, shard.num_rows).skip()
+            elif run_task is not run_in_process:
+                # Other processes do not report before their shard is finished.
+                PartProgress("rollouts", shard.uri, shard.num_rows).finish(shard.facts.get("usd") or 0.0)
+
         work = map_shards(
             ROLLOUTS,
             rollouts_task,
             run,
             shards,
-            on_result=_show_cached if run_task is run_in_process else _show_finished,
+            on_result=show,
             shard_inputs=lambda shard: shard_inputs[shard.fingerprint],
             max_concurrent=runtime.rollout_shards,
             run_task=run_task,
@@ -132,56 +191,68 @@ def _sample_shards(
         return run_until_done(work)
 
 
-def _inputs(config: DistillConfig, toolbox: Toolbox) -> dict[str, Any]:
-    """What every shard depends on."""
-    return {
-        "model": teacher_model(config.teacher),
-        "teacher": config.teacher,
-        # A shard does not depend on the number of shards.
-        "rollouts": config.rollouts.model_copy(update={"max_prompts": None}),
-        # Rewards score trajectories; sampling does not depend on them.
-        "tools": config.tools.model_copy(update={"rewards_file": None}),
-        "tool_schemas": digest(toolbox.schemas()),
-    }
-
-
-def _write_shards(
-    prompts: PromptSets, max_prompts: int | None, shard_size: int, run: Run
-) -> list[tuple[Artifact, Artifact]]:
-    """Shards of nearly equal size, each an artifact named by its prompts, with the metadata of those prompts."""
-    store = run.context.store
-    num_prompts = min(prompts.train.num_rows, max_prompts or prompts.train.num_rows)
-    num_shards = -(-num_prompts // shard_size)
-    # Both files have a row for each prompt, in the same order.
-    rows = zip(
-        read_prompts(prompts_file(prompts.train)),
-        read_metadata_rows(metadata_file(prompts.train_metadata)),
-        strict=True,
-    )
-    shards = []
-    for index in range(num_shards):
-        size = num_prompts * (index + 1) // num_shards - num_prompts * index // num_shards
-        part = list(islice(rows, size))
-        shard = write_prompts(store, [prompt for prompt, _ in part], "shards")
-        shards.append((shard, write_metadata(store, [metadata for _, metadata in part])))
-    return shards
-
-
 def _sampling_digest(inputs: Mapping[str, Any]) -> str:
     """Equal for rollouts of the same teacher, sampling and tools, whatever their number."""
     amounts = {"num_samples", "trajectories_file", "failure_budget"}
-    rollouts = {
-        name: value for name, value in inputs["rollouts"].model_dump(mode="json").items() if name not in amounts
-    }
+    rollouts = inputs["rollouts"].model_dump(mode="json", exclude=amounts)
     return digest([inputs["model"].fingerprint, rollouts, inputs["tool_schemas"]])
 
 
-def _show_cached(shard: Artifact, cached: bool) -> None:
-    if cached:
-        PartProgress("rollouts", shard.uri, shard.num_rows).skip()
+@task(name="rollouts", **CACHED_STAGE)
+async def rollouts_task(
+    shard: Artifact,
+    model: Model,
+    teacher: TeacherConfig,
+    rollouts: RolloutsConfig,
+    tools: ToolsConfig,
+    tool_schemas: str,
+    metadata: Artifact | None,
+    wanted: ShardTarget | None,
+    key: str,
+    context: RunContext,
+) -> Artifact:
+    """Samples the teacher for one shard. Every completion goes to the journal, so a failure loses none."""
+    prompts = list(read_prompts(prompts_file(shard)))
+    prompt_metadata = _metadata_of(prompts, metadata)
+    plan = None
+    if wanted is not None:
+        plan = UntilAccepted(
+            prompts,
+            rollouts.num_samples,
+            target=wanted.rows,
+            per_prompt=wanted.per_prompt,
+            max_candidates=wanted.max_candidates,
+            accepts=TrajectoryFilter(wanted.acceptance, prompt_metadata).accepts,
+        )
+    sampled = await sample(
+        prompts,
+        model,
+        rollouts,
+        tools,
+        context,
+        stage="rollouts",
+        part=key,
+        teacher=teacher,
+        metadata={prompt: row.metadata for prompt, row in prompt_metadata.items()},
+        plan=plan,
+    )
+    check_failures(sampled, rollouts.failure_budget)
+    facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
+    return context.store.write(
+        "rollouts",
+        digest(key),
+        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
+    )
 
 
-def _show_finished(shard: Artifact, cached: bool) -> None:
-    """Rollouts of other processes are shown once their shard is finished."""
-    part = PartProgress("rollouts", shard.uri, shard.num_rows)
-    part.skip() if cached else part.finish(shard.facts.get("usd") or 0.0)
+def keys_of_shard(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the keys of a shard's rollouts, given the arguments of its task."""
+    prompts = list(read_prompts(prompts_file(arguments["shard"])))
+    toolbox = Toolbox.from_config(arguments["tools"])
+    metadata = {prompt: row.metadata for prompt, row in _metadata_of(prompts, arguments["metadata"]).items()}
+    return rollout_keys(prompts, arguments["rollouts"], toolbox, arguments["model"].fingerprint, metadata)
+
+
+def _metadata_of(prompts: Sequence[Prompt], metadata: Artifact | None) -> dict[str, PromptMetadata]:
+    rows = {} if metadata is None else read_metadata(metadata_file(metadata))
+    return {prompt.id: rows[prompt.id] for prompt in prompts if prompt.id in rows}

@@ -25,7 +25,7 @@ from tasks.cache.results import artifacts_in, with_local_paths
 from tasks.cache.stage import Stage, load_or_run, load_or_run_async
 from tasks.evaluation import EVALUATION, evaluation_task
 from tasks.remote.flow_run_stage import StageCall
-from tasks.rollout_shard import ROLLOUTS, rollouts_task
+from tasks.rollouts import ROLLOUTS, rollouts_task
 from tasks.run.context import Run
 from tasks.run.interruption import run_until_done
 from tasks.training import ON_POLICY, SFT, on_policy_task, sft_task
@@ -102,13 +102,9 @@ def _obtain(artifact: Artifact, stage_call: StageCall) -> None:
 def _cancelled_with_parent() -> Iterator[None]:
     """Cancels this flow run as soon as its parent has ended or is being cancelled."""
     parent, done = flow_run.parent_flow_run_id, threading.Event()
-    if parent is None:
-        yield
-        return
-    watch = threading.Thread(
-        target=_watch, args=(UUID(parent), UUID(flow_run.id), done), name="watch-parent", daemon=True
-    )
-    watch.start()
+    if parent is not None:
+        arguments = (UUID(parent), UUID(flow_run.id), done)
+        threading.Thread(target=_watch, args=arguments, name="watch-parent", daemon=True).start()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Asking a model for trajectories: what the rollouts stage and evaluation have in common."""
+"""Sampling trajectories from a model: what rollouts, evaluation, difficulty and judging have in common."""
 
 import time
 from collections import Counter
@@ -8,73 +8,82 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from stillhouse.config import RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import FailureBudgetExceeded
 from stillhouse.inference.batch import BatchClient, batch_controller
 from stillhouse.inference.budget import require_prices, shared_budget
-from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.journal.parts import used
-from stillhouse.progress.state import RolloutWatcher
 from stillhouse.rollouts.collector import RolloutCollector
 from stillhouse.rollouts.plan import EverySample, Plan
 from stillhouse.rollouts.summary import summarise
 from stillhouse.tools import Toolbox
-from stillhouse.types import JsonObject, Prompt, StopReason, Trajectory
+from stillhouse.types import JsonObject, Model, Prompt, StopReason, Trajectory
 from tasks.cache.journal import journal_of
+from tasks.models import endpoint_of
 from tasks.run.context import RunContext
+from tasks.run.progress import PartProgress
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What came of a set of prompts."""
+    """The trajectories of a set of prompts, in the order of prompts and samples, and their summary."""
 
     trajectories: list[Trajectory]
-    """In the order of the prompts, then of the samples, whatever order they finished in."""
     facts: JsonObject
 
 
 async def sample(
     prompts: list[Prompt],
-    endpoint: Endpoint,
+    model: Model,
     config: RolloutsConfig,
     tools: ToolsConfig,
     context: RunContext,
-    watcher: RolloutWatcher,
     *,
+    stage: str,
     part: str,
     teacher: TeacherConfig | None = None,
+    role: ModelRole = ModelRole.TEACHER,
     metadata: Mapping[str, JsonObject] = MappingProxyType({}),
     plan: Plan | None = None,
 ) -> Sampled:
-    """All trajectories of `prompts`, failed ones included; what the journal of the store holds is not asked again.
+    """Samples all trajectories of `prompts`, failed ones included; completions in the journal are not requested again.
 
     Args:
         prompts: of one shard, or of an evaluation.
-        endpoint: who is asked.
+        model: sampled at the endpoint of its section, else at a local server.
         config: what is sampled.
-        tools: what may be called.
+        tools: what the model may call.
         context: of the run.
-        watcher: told how things stand.
-        part: names this collection among those of the run; the same when it runs again.
-        teacher: its section where `endpoint` is the teacher's, so that the run's budget holds; students cost nothing.
+        stage: name under which the progress is shown.
+        part: identifies this collection in the run; the same when it runs again.
+        teacher: the section of the model, which spends from the run's budget; None for a student, which costs nothing.
+        role: whose section `teacher` is.
         metadata: of prompts, by their ids.
-        plan: what is started; None starts `config.num_samples` rollouts of each prompt.
+        plan: which rollouts to start; None starts `config.num_samples` of each prompt.
+
+    Raises:
+        ConfigError: the budget needs a price that is unknown.
+        EndpointError, AuthenticationError: the endpoint cannot be used.
+        BudgetReached: the run's budget is spent.
     """
-    started = time.monotonic()
-    budget = None
-    if teacher is not None:
-        require_prices(endpoint, context.budget, config)
-        budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
+    # Created first, since a model that has to be loaded takes a while.
+    watcher = PartProgress(stage, part, len(prompts) * config.num_samples)
     async with AsyncExitStack() as opened:
+        endpoint = await opened.enter_async_context(endpoint_of(model, teacher, context.runtime, role))
+        started = time.monotonic()
+        budget = None
+        if teacher is not None:
+            require_prices(endpoint, context.budget, config)
+            budget = shared_budget(context.run_id, part, context.budget, endpoint.price)
         runtime = context.runtime
         if context.journal_part is not None:
             await opened.enter_async_context(used(Path(context.journal_part)))
         client: BatchClient | None = None
         if teacher is not None and teacher.batch:
             client = BatchClient(endpoint, context.store.root / "batches")
-            # After the journal has its answers: only then may it forget which batch holds them.
+            # After the journal has its completions: only then may it forget which batch holds them.
             opened.push_async_callback(client.aclose)
             runtime = runtime.model_copy(update={"hedge": False})
         collector = RolloutCollector(
@@ -92,20 +101,24 @@ async def sample(
         )
         async with aclosing(collector):
             trajectories = [trajectory async for trajectory in collector]
-    place = {prompt.id: index for index, prompt in enumerate(prompts)}
-    trajectories.sort(key=lambda trajectory: (place[trajectory.prompt_id], trajectory.sample_index))
-    asked = {name: value for name, value in collector.stats.as_facts().items() if name in {"requests", "rate_limited"}}
-    return Sampled(trajectories, {**summarise(trajectories), **asked, "seconds": time.monotonic() - started})
+        seconds = time.monotonic() - started
+    position = {prompt.id: index for index, prompt in enumerate(prompts)}
+    trajectories.sort(key=lambda trajectory: (position[trajectory.prompt_id], trajectory.sample_index))
+    stats = collector.stats.as_facts()
+    requests = {name: stats[name] for name in ("requests", "rate_limited") if name in stats}
+    return Sampled(trajectories, {**summarise(trajectories), **requests, "seconds": seconds})
 
 
 def check_failures(sampled: Sampled, budget: float) -> None:
-    """Lets a set of trajectories pass if few enough of them failed.
+    """Checks that at most the share `budget` of the trajectories failed.
+
+    Call it before an artifact is written: without one, the next run samples the failed rollouts again and takes the
+    others from the journal.
 
     Raises:
-        FailureBudgetExceeded: too many did. Call this before an artifact is written: without one, the next run owes
-            the failed rollouts and takes the others from the journal.
+        FailureBudgetExceeded: more failed.
     """
-    # An answer that misses its schema is the model's and no failure to get one; the dataset drops it.
+    # An answer that misses its schema is the model's own failure; the dataset drops it.
     failed = [trajectory for trajectory in sampled.trajectories if trajectory.stop_reason is StopReason.ERROR]
     errors = [trajectory.error for trajectory in failed if trajectory.error is not None]
     if len(errors) <= budget * len(sampled.trajectories):

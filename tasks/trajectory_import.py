@@ -25,7 +25,7 @@ _logger = logging.getLogger("stillhouse.imports")
 
 
 def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, run: Run) -> Rollouts:
-    """The trajectories of `path` whose prompts are among the training prompts.
+    """Imports the trajectories of the file `path` whose prompts are among the training prompts.
 
     Raises:
         InputError: the file is missing, more of its rows than `failure_budget` are malformed, or none belongs to a
@@ -33,12 +33,12 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        seen = "is a folder" if file.is_dir() else "is missing"
+        problem = "is a folder" if file.is_dir() else "is missing"
         raise InputError(
-            f"rollouts.trajectories_file: {file} {seen}; expected a file of trajectories, as `stillhouse convert` "
+            f"rollouts.trajectories_file: {file} {problem}; expected a file of trajectories, as `stillhouse convert` "
             "writes it"
         )
-    imported: Rollouts = call_stage(
+    rollouts: Rollouts = call_stage(
         IMPORTS,
         import_task,
         run,
@@ -49,7 +49,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
         failure_budget=failure_budget,
         shard_rows=run.context.runtime.shard_size,
     )
-    return imported
+    return rollouts
 
 
 @task(name="import", **CACHED_STAGE)
@@ -62,25 +62,25 @@ def import_task(
     key: str,
     context: RunContext,
 ) -> Rollouts:
-    """Reads, checks and splits into shards; a row left out is told of with its line."""
-    known = read_metadata(metadata_file(metadata))
-    source = TrajectoryFile(Path(path), known)
+    """Reads and checks the file and writes it in shards; rows that are left out are logged with their lines."""
+    prompt_metadata = read_metadata(metadata_file(metadata))
+    source = TrajectoryFile(Path(path), prompt_metadata)
     trajectories = iter(source)
     shards: list[Artifact] = []
-    about: list[Artifact] = []
+    shard_metadata: list[Artifact] = []
     while rows := list(islice(trajectories, shard_rows)):
         shards.append(_write_shard(rows, digest([key, len(shards)]), context))
-        prompt_ids = dict.fromkeys(one.prompt_id for one in rows)
-        about.append(write_metadata(context.store, [known[prompt_id] for prompt_id in prompt_ids]))
+        prompt_ids = dict.fromkeys(trajectory.prompt_id for trajectory in rows)
+        shard_metadata.append(write_metadata(context.store, [prompt_metadata[prompt_id] for prompt_id in prompt_ids]))
     for problem in source.problems:
         _logger.warning("row left out: %s", problem)
     source.check(failure_budget)
     if source.num_unmatched:
-        told = "%d rows of %s left out: their prompts are held out or not among those of prompts.source"
-        _logger.warning(told, source.num_unmatched, path)
+        message = "%d rows of %s left out: their prompts are held out or not among those of prompts.source"
+        _logger.warning(message, source.num_unmatched, path)
     left_out = {"malformed": len(source.problems), "of_other_prompts": source.num_unmatched}
     facts = {**add_up([shard.facts for shard in shards]), **left_out}
-    return Rollouts(shards=tuple(shards), metadata=tuple(about), sampling=None, facts=facts)
+    return Rollouts(shards=tuple(shards), metadata=tuple(shard_metadata), sampling=None, facts=facts)
 
 
 def _write_shard(rows: list[Trajectory], key: str, context: RunContext) -> Artifact:

@@ -1,6 +1,7 @@
 """Stages that run once for each shard, several shards at once, each with a cache entry of its own."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,9 +12,13 @@ from stillhouse.rollouts.summary import add_up
 from stillhouse.types import Artifact, JsonObject
 from tasks.cache.stage import RunTask, Stage, find_cached, load_or_run_async, run_in_process
 from tasks.run.context import Run
+from tasks.run.interruption import run_until_done
+from tasks.run.progress import PartProgress, rollout_stage
 
 MAX_CONCURRENT_SHARDS: Final = 4
-"""Shards that ask a remote endpoint at the same time; they share its limits."""
+"""Shards that use a remote endpoint at the same time; they share its limits."""
+
+ShardInputs = Callable[[Artifact], Mapping[str, Any]]
 
 
 class Shards(BaseModel):
@@ -32,7 +37,7 @@ async def map_shards(
     shards: Sequence[Artifact],
     *,
     on_result: Callable[[Artifact, bool], None],
-    shard_inputs: Callable[[Artifact], Mapping[str, Any]] = lambda shard: {},
+    shard_inputs: ShardInputs = lambda shard: {},
     max_concurrent: int = MAX_CONCURRENT_SHARDS,
     run_task: RunTask = run_in_process,
     **inputs: Any,
@@ -54,7 +59,7 @@ async def map_shards(
 
     async def run_shard(shard: Artifact) -> tuple[Artifact, bool]:
         all_inputs = {"shard": shard, **shard_inputs(shard), **inputs}
-        artifact, cached = await _find_cached(stage, run, all_inputs), True
+        artifact, cached = await asyncio.to_thread(find_cached, stage, run, all_inputs), True
         if artifact is None:
             async with semaphore:
                 artifact, cached = await load_or_run_async(stage, task, run, all_inputs, run_task)
@@ -70,24 +75,43 @@ async def map_shards(
     return collected
 
 
-async def _find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | None:
-    """As `find_cached`, in a thread where it waits for a network."""
-    if run.context.store.remote is None:
-        return find_cached(stage, run, inputs)
-    return await asyncio.to_thread(find_cached, stage, run, inputs)
+def measure_shards(
+    stage: Stage,
+    task: Task[..., Any],
+    run: Run,
+    shards: Sequence[Artifact],
+    *,
+    num_steps: int = 1,
+    shard_inputs: ShardInputs = lambda shard: {},
+    **inputs: Any,
+) -> list[Artifact]:
+    """Runs a stage that measures trajectories, a shard at a time, with its progress shown; returns its artifacts.
+
+    Args:
+        stage: names the cache entries.
+        task: a coroutine function, as for `map_shards`.
+        run: the flow run this belongs to.
+        shards: of trajectories.
+        num_steps: what the progress counts for each trajectory.
+        shard_inputs: what a shard's result depends on besides `inputs`.
+        inputs: what all results depend on.
+    """
+    started = time.monotonic()
+
+    def show_cached(artifact: Artifact, cached: bool) -> None:
+        if cached:
+            PartProgress(stage.name, artifact.uri, artifact.num_rows * num_steps).skip()
+
+    with rollout_stage(stage.name, num_steps * sum(shard.num_rows for shard in shards)):
+        work = map_shards(stage, task, run, shards, on_result=show_cached, shard_inputs=shard_inputs, **inputs)
+        results = run_until_done(work)
+    return record_shards(stage, results, run, seconds=time.monotonic() - started)
 
 
 def record_shards(
     stage: Stage, results: Sequence[tuple[Artifact, bool]], run: Run, *, seconds: float
 ) -> list[Artifact]:
-    """Records a stage of shards in the run and returns its artifacts.
-
-    Args:
-        stage: that made them.
-        results: of `map_shards`.
-        run: the flow run this belongs to.
-        seconds: wall time that the run spent on it.
-    """
+    """Records the `results` of `map_shards` and the wall time spent on them in the run; returns the artifacts."""
     shards = tuple(artifact for artifact, _ in results)
     num_rows = sum(shard.num_rows for shard in shards)
     collected = Shards(shards=shards, facts={**add_up([shard.facts for shard in shards]), "rows": num_rows})

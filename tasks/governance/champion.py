@@ -1,4 +1,4 @@
-"""Students of MLflow's registry as models to train from and to measure: the champion, and candidates named by refs."""
+"""Students of MLflow's registry as models to train from and to evaluate: the champion and the candidates."""
 
 import json
 import logging
@@ -22,30 +22,30 @@ from tasks.run.context import Run
 CHAMPION: Final = "champion"
 """The champion's part in a run."""
 PARTS: Final = ("base", CHAMPION, "teacher")
-"""Names by which reports call models that are no candidates."""
+"""Names of the models in reports that are no candidates."""
 
 _REGISTERED: Final = re.compile(r"models:/(?P<model>[^/@]+)(?:/(?P<version>\d+)|@(?P<alias>[\w-]+))")
 _UNUSUAL: Final = re.compile(r"[^\w.-]+")
-"""What MLflow refuses in the names of metrics."""
+"""Characters that MLflow refuses in the names of metrics."""
 _logger = logging.getLogger("stillhouse.champion")
 
 
 class _NoAnswer(StoreError):
-    """MLflow cannot be asked now; nothing is known to be wrong with what it holds."""
+    """MLflow cannot be reached now, which says nothing about the versions that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A version of the registry whose files are here."""
+    """A version of the registry whose files are on this machine."""
 
     model: Model
     version: str
 
 
 def find_champion(run: Run) -> Registered | None:
-    """The student that is in use now; None where there is none yet, or where the config has no use for it.
+    """Returns the champion; None if there is none yet, or if the config has no use for it.
 
-    While MLflow does not answer, it is the one that this store knew last: a night's training is worth more than the
+    While MLflow does not answer, it is the last champion known to this store: a night's training is worth more than the
     certainty that nobody promoted another since.
     """
     promotion = run.config.promotion
@@ -53,21 +53,21 @@ def find_champion(run: Run) -> Registered | None:
         return None
     name = run.config.tracking.register_as
     assert name is not None
-    note = run.context.store.root / "registered" / f"{name}@{promotion.alias}.json"
+    known_file = run.context.store.root / "registered" / f"{name}@{promotion.alias}.json"
     try:
-        found = _look_up(name, promotion.alias, run)
-        model = None if found is None else _model(CHAMPION, found, run)
+        student = _look_up(name, promotion.alias, run)
+        if student is None:
+            _logger.info("%s has no version called %s yet", name, promotion.alias)
+            return None
+        model = _load(CHAMPION, student, run)
     except _NoAnswer:
-        return _last_known(note, run)
-    if found is None or model is None:
-        _logger.info("%s has no version called %s yet", name, promotion.alias)
-        return None
-    write_atomic(note, canonical_json({"folder": model.ref, "version": found.version}))
-    return Registered(model, found.version)
+        return _last_known(known_file, run)
+    write_atomic(known_file, canonical_json({"folder": model.ref, "version": student.version}))
+    return Registered(model, student.version)
 
 
 def start_of_training(base: Model, champion: Registered | None, run: Run) -> Model:
-    """The champion where the config says to start from it and there is one, else the base.
+    """Returns the champion if the config starts from it and there is one, else the base.
 
     Raises:
         ConfigError: an adapter is to be trained on a champion that is a whole model.
@@ -87,17 +87,17 @@ def start_of_training(base: Model, champion: Registered | None, run: Run) -> Mod
 
 
 def candidates(run: Run) -> list[Model]:
-    """The models that `promotion.candidates` names; with none, the registered version under `tracking.alias`.
+    """Returns the models of `promotion.candidates`; without any, the registered version under `tracking.alias`.
 
     Raises:
         ConfigError: a ref names no model, or the registry has no such version.
-        StoreError: a version's files cannot be fetched.
+        StoreError: a version's files cannot be downloaded.
     """
     promotion, tracking = run.config.promotion, run.config.tracking
     if not promotion.candidates and promotion.enabled:
         newest = _look_up(str(tracking.register_as), tracking.alias, run)
-        return [] if newest is None else [_model(f"version {newest.version}", newest, run)]
-    models = [_named(ref, run) for ref in promotion.candidates]
+        return [] if newest is None else [_load(f"version {newest.version}", newest, run)]
+    models = [_candidate(ref, run) for ref in promotion.candidates]
     for name, count in Counter(model.name for model in models).items():
         if count > 1 or name in PARTS:
             raise ConfigError(
@@ -107,21 +107,22 @@ def candidates(run: Run) -> list[Model]:
     return models
 
 
-def _named(ref: str, run: Run) -> Model:
-    found = _REGISTERED.fullmatch(ref)
-    if found is None:
+def _candidate(ref: str, run: Run) -> Model:
+    parts = _REGISTERED.fullmatch(ref)
+    if parts is None:
         return Model(name=_UNUSUAL.sub("-", Path(ref).name), ref=ref, fingerprint=model_identity(ref))
-    version = _look_up(found["model"], found["version"] or found["alias"], run)
-    if version is None:
+    student = _look_up(parts["model"], parts["version"] or parts["alias"], run)
+    if student is None:
         raise ConfigError(
             f"promotion.candidates: {ref!r}: MLflow at {run.record.uri} has no such version; expected "
             "models:/NAME/VERSION or models:/NAME@ALIAS of its model registry, a folder or a Hugging Face id"
         )
-    return _model(f"version {version.version}", version, run)
+    return _load(f"version {student.version}", student, run)
 
 
 def _look_up(name: str, alias_or_version: str, run: Run) -> RegisteredStudent | None:
     record = {"model": name, "version": alias_or_version}
+    # In a tuple, since None means that MLflow did not answer.
     answer = run.record.ask("version", record, lambda client: (find_registered(client, name, alias_or_version),))
     if answer is None:
         raise _NoAnswer(
@@ -131,28 +132,23 @@ def _look_up(name: str, alias_or_version: str, run: Run) -> RegisteredStudent | 
     return answer[0]
 
 
-def _last_known(note: Path, run: Run) -> Registered | None:
+def _last_known(known_file: Path, run: Run) -> Registered | None:
     try:
-        known = json.loads(note.read_bytes())
-        folder = Path(known["folder"])
-        fingerprint = model_identity(str(folder))
+        known = json.loads(known_file.read_bytes())
+        folder, version = known["folder"], known["version"]
+        model = Model(name=CHAMPION, ref=folder, fingerprint=model_identity(folder))
     except (OSError, ValueError, KeyError, StillhouseError):
         _logger.warning(
             "MLflow at %s cannot be asked who is the champion, and this store has known none: going on without one",
             run.record.uri,
         )
         return None
-    _logger.warning("MLflow cannot be asked: taking version %s, the champion known last", known["version"])
-    return Registered(Model(name=CHAMPION, ref=str(folder), fingerprint=fingerprint), known["version"])
+    _logger.warning("MLflow cannot be asked: taking version %s, the champion known last", version)
+    return Registered(model, version)
 
 
-def _model(name: str, student: RegisteredStudent, run: Run) -> Model:
-    folder = _fetch(student, run)
-    return Model(name=name, ref=str(folder), fingerprint=model_identity(str(folder)))
-
-
-def _fetch(student: RegisteredStudent, run: Run) -> Path:
-    """The folder of a version's files: the store's own where a run of it trained it, else a copy that is fetched once.
+def _load(name: str, student: RegisteredStudent, run: Run) -> Model:
+    """Returns the student as a model: from the store if a run of it trained the student, else from a copy.
 
     Raises:
         StoreError: MLflow gives other files than were registered, or the store cannot be written.
@@ -165,19 +161,19 @@ def _fetch(student: RegisteredStudent, run: Run) -> Path:
     except DamagedManifest as error:
         raise _unusable(student, f"its manifest.json is none of Stillhouse: {error}") from error
     if store.obtain(trained) is None and _weights(trained) == student.fingerprint:
-        return Path(trained.uri)
-    # Not in the place of the store's own, which may hold other weights of the same training.
+        return Model(name=name, ref=trained.uri, fingerprint=model_identity(trained.uri))
+    # Not in the trained artifact's own place, which may hold other weights of the same training.
     place = store.root / "registered" / str(student.fingerprint) / Path(trained.uri).name
-    fetched = trained.model_copy(update={"uri": str(place)})
-    if store.problem(fetched) is not None:
+    copy = trained.model_copy(update={"uri": str(place)})
+    if store.problem(copy) is not None:
         with replaced_folder(place.parent) as work:
             _download(student, work, run).rename(work / place.name)
-    if (problem := store.problem(fetched)) is not None:
+    if (problem := store.problem(copy)) is not None:
         raise _unusable(student, f"MLflow gave files that do not agree with their manifest: {problem}")
-    if _weights(fetched) != student.fingerprint:
-        raise _unusable(student, f"{place} holds weights {_weights(fetched)}, not {student.fingerprint}")
-    store.share(fetched)
-    return place
+    if _weights(copy) != student.fingerprint:
+        raise _unusable(student, f"{place} holds weights {_weights(copy)}, not {student.fingerprint}")
+    store.share(copy)
+    return Model(name=name, ref=copy.uri, fingerprint=model_identity(copy.uri))
 
 
 def _weights(student: Artifact) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -31,13 +32,11 @@ _LINES: Final = TypeAdapter(list[MetricComparison])
 
 @dataclass(frozen=True, slots=True)
 class ComparedModels:
-    """The models of a comparison and its results."""
+    """A comparison of the candidates `students` with the model `reference`."""
 
     reference: Model
-    """The model that the others were compared with."""
     champion: Registered | None
     students: Sequence[Model]
-    """Candidates for promotion."""
     lines: list[MetricComparison]
     evaluations: dict[str, JsonObject]
     """Metrics of `stillhouse.evaluation.measure` by model."""
@@ -53,7 +52,7 @@ def compare(
         FailureBudgetExceeded, EndpointError: a model could not be sampled.
     """
     champions = [] if champion is None else [champion.model]
-    reference = champions[0] if champions else base
+    reference = base if champion is None else champion.model
     models = [base, *champions, *students, teacher_model(run.config.teacher)]
     evaluations = [evaluate(model, prompts, run.config, run) for model in models]
     artifact: Artifact = call_stage(
@@ -89,15 +88,17 @@ def comparison_task(
     values = {}
     for name, evaluation in zip(models, evaluations, strict=True):
         trajectories = list(read_trajectories(Path(evaluation.uri) / TRAJECTORIES_FILE))
-        rewards = (
-            {}
-            if tools is None
-            else run_until_done(reward_totals(trajectories, prompt_metadata, RewardSet.from_config(tools)))
-        )
+        rewards = {}
+        if tools is not None:
+            rewards = run_until_done(reward_totals(trajectories, prompt_metadata, RewardSet.from_config(tools)))
         values[name] = prompt_values(trajectories, prompt_metadata, rewards)
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags, confidence=confidence)
-    facts = {"reference": reference, **_figures(lines)}
+    facts: JsonObject = {"reference": reference}
+    for name, metric in product(dict.fromkeys(line.model for line in lines), ("accuracy", "reward")):
+        line = line_of(lines, name, metric)
+        if line is not None:
+            facts |= {f"{name}/{metric}_difference": line.difference.difference, f"{name}/{metric}_p": line.p}
     return context.store.write(
         COMPARISON.name, digest(key), lambda folder: (write_jsonl(folder / LINES_FILE, lines), facts)
     )
@@ -106,15 +107,3 @@ def comparison_task(
 def read_lines(comparison: Artifact) -> list[MetricComparison]:
     """The lines of a comparison artifact."""
     return _LINES.validate_python(list(read_jsonl(Path(comparison.uri) / LINES_FILE)))
-
-
-def _figures(lines: Sequence[MetricComparison]) -> JsonObject:
-    """Metrics for MLflow: difference and two-sided p-value of each model's accuracy and reward."""
-    figures = {}
-    for name in dict.fromkeys(line.model for line in lines):
-        for metric in ("accuracy", "reward"):
-            line = line_of(lines, name, metric)
-            if line is not None:
-                figures[f"{name}/{metric}_difference"] = line.difference.difference
-                figures[f"{name}/{metric}_p"] = line.p
-    return figures

@@ -23,12 +23,12 @@ from tasks.run.prefect_api import has_ended
 
 
 class RunContext(BaseModel):
-    """What a task needs to know of its flow run. Never part of a cache key."""
+    """The part of a flow run that its tasks need. Never part of a cache key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
-    """Identifies this attempt, by which its tasks find what they share, such as the budget."""
+    """Identifies this attempt; its tasks share a budget by it."""
     runtime: RuntimeConfig
     tracking: TrackingConfig
     budget: BudgetConfig
@@ -48,7 +48,7 @@ class RunContext(BaseModel):
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
-        """A new MLflow run for one stage, nested below this one. Use it as a context manager."""
+        """Opens a new MLflow run for one stage, nested below this one. Use it as a context manager."""
         return start_run(
             self.tracking,
             self.store.root,
@@ -102,6 +102,11 @@ class Run:
     on_stage: Callable[[], None] = lambda: None
     """Called after each stage."""
 
+    @property
+    def results(self) -> dict[str, Any]:
+        """The results of the stages so far, by stage."""
+        return {stage.name: stage.result for stage in self.stages}
+
     def record_stage(self, name: str, result: Any, *, cached: bool, seconds: float) -> None:
         """Adds a finished stage, with the wall time this run spent on it.
 
@@ -109,15 +114,9 @@ class Run:
         the rounds towards a target, keeps one entry: its last result and the seconds of all.
         """
         earlier = [stage for stage in self.stages if stage.name == name]
-        self.stages = [stage for stage in self.stages if stage.name != name]
-        self.stages.append(
-            StageOutcome(
-                name,
-                result,
-                cached and all(stage.cached for stage in earlier),
-                seconds + sum(stage.seconds for stage in earlier),
-            )
-        )
+        all_cached = cached and all(stage.cached for stage in earlier)
+        outcome = StageOutcome(name, result, all_cached, seconds + sum(stage.seconds for stage in earlier))
+        self.stages = [*(stage for stage in self.stages if stage.name != name), outcome]
         run_id = result.facts.get("mlflow_run_id")
         if run_id is None and not cached:
             with self.context.open_nested_run(name, {}, started_at=time.time() - seconds) as record:

@@ -1,20 +1,15 @@
-"""What a run and Prefect's server tell each other: events for automations, and whether a flow run has ended.
+"""Names of the events that automations react to, and whether a flow run has ended.
 
 Prefect adds the flow run, its flow and its deployment to an event as related resources. An automation for one flow
 matches the resource of role `flow` by its name.
 """
 
-from typing import Final, Literal
+from typing import Final
 from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import get_client
-from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound
-
-from stillhouse.types import JsonObject
-
-EventName = Literal["stillhouse.dataset.created", "stillhouse.student.promoted", "stillhouse.student.kept"]
 
 DATASET_CREATED: Final = "stillhouse.dataset.created"
 """A new dataset was created. Resource: `stillhouse.dataset.FINGERPRINT`. Payload: `uri`, `fingerprint`,
@@ -25,17 +20,6 @@ registered model's name; `student` and `version`; `reference`, the model it was 
 base while there is none); `message`, the decision and its reason; and `page`, its URL in MLflow, or None."""
 STUDENT_KEPT: Final = "stillhouse.student.kept"
 """A student was evaluated and the champion stays; resource and payload as for `STUDENT_PROMOTED`."""
-
-
-def emit(name: EventName, resource_id: str, payload: JsonObject) -> None:
-    """Sends an event to the Prefect server in the background; a failure is logged, never raised.
-
-    Args:
-        name: of the event.
-        resource_id: what it is about, in the dotted form that automations match.
-        payload: for the templates of an automation's message or parameters.
-    """
-    emit_event(name, resource={"prefect.resource.id": resource_id}, payload=payload)
 
 
 def has_ended(flow_run_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Where progress goes: to a terminal when one listens, else into the flow run's log, a line now and then."""
+"""Progress of a process: shown on a terminal if one listens, else in the flow run's log, a line every few seconds."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from stillhouse.progress.text import counted, facts_text, lines_of
 
 _LOG_EVERY_S = 15.0
 _STALE_S = 5.0
-"""A part heard of twice a second that has been silent for so long is over, whatever rate it had last."""
+"""Parts report twice a second; one that has been silent for so long has ended, whatever its last rate was."""
 _logger = logging.getLogger("stillhouse.progress.state")
 
 
@@ -62,47 +62,39 @@ def progress() -> Listener:
 
 
 class _Stage:
-    """A stage of rollouts that runs in several parts at once.
-
-    Args:
-        name: the stage shown.
-        total: rollouts of all parts, those that have not started included.
-        watchers: hear of the sum.
-    """
+    """A stage of `total` rollouts in several parts at once, whose sum the `watchers` show."""
 
     def __init__(self, name: str, total: int, watchers: Sequence[RolloutWatcher]) -> None:
         self._name = name
         self._total = total
         self._watchers = watchers
-        self._heard: dict[str, tuple[RolloutProgress, float]] = {}
+        self._parts: dict[str, tuple[RolloutProgress, float]] = {}
         self._newest: RolloutProgress | None = None
         self._lock = threading.Lock()
 
-    def take(self, part: str, state: RolloutProgress, now: float) -> None:
-        """Tells the watchers the new sum; in turn, so that none hears an older one after it."""
+    def update(self, part: str, state: RolloutProgress, now: float) -> None:
+        """Passes the new sum on, under the lock, so that no watcher gets an older sum after a newer one."""
         with self._lock:
-            self._heard[part] = (state, now)
-            # A part that has asked nobody yet knows of no limit.
+            self._parts[part] = (state, now)
+            # A part without a request yet knows of no limit.
             if state.limit > 0 or self._newest is None:
                 self._newest = state
-            states = [known if now - heard < _STALE_S else _at_rest(known) for known, heard in self._heard.values()]
-            told = add_up_rollouts(states, total=self._total, newest=self._newest)
+            states = [
+                latest if now - updated < _STALE_S else replace(latest, rows_per_s=0.0, tokens_per_s=0.0)
+                for latest, updated in self._parts.values()
+            ]
+            total = add_up_rollouts(states, total=self._total, newest=self._newest)
             for watcher in self._watchers:
-                watcher.update_rollouts(self._name, told)
+                watcher.update_rollouts(self._name, total)
 
     def saved(self) -> str:
         """What all parts together have finished, in a sentence."""
         with self._lock:
-            states = [state for state, _ in self._heard.values()]
-        finished = sum(state.done - state.failed for state in states)
+            finished = sum(state.done - state.failed for state, _ in self._parts.values())
         return (
             f"Saved: {finished} of {self._total} finished, in all shards of the stage {self._name!r} together, and "
             "every answer that came in"
         )
-
-
-def _at_rest(state: RolloutProgress) -> RolloutProgress:
-    return replace(state, rows_per_s=0.0, tokens_per_s=0.0)
 
 
 _stages: dict[str, _Stage] = {}
@@ -110,7 +102,7 @@ _stages: dict[str, _Stage] = {}
 
 @contextmanager
 def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[None]:
-    """While entered, the parts called `name` are shown as one stage of `total` rollouts, also to `watchers`.
+    """Shows the parts called `name` as one stage of `total` rollouts inside the block, also to `watchers`.
 
     Raises:
         StillhouseError: that of the block, with what all parts together have saved.
@@ -125,13 +117,13 @@ def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[
 
 
 class PartProgress:
-    """One part of a stage of rollouts; alone, or with the others while `rollout_stage` is entered.
+    """One part of a stage of rollouts; alone, or with the others inside `rollout_stage`.
 
     Args:
         stage: name shown, whatever the part calls itself.
-        part: tells this part from the others.
+        part: identifies this part.
         total: rollouts of this part.
-        clock: seconds that never go back.
+        clock: monotonic, in seconds.
     """
 
     def __init__(self, stage: str, part: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,18 +131,18 @@ class PartProgress:
         self._part = part
         self._total = total
         self._clock = clock
-        # Seen from the start, since a model that has to be loaded first takes a while.
+        # Shown from the start, since a model that has to be loaded first takes a while.
         self.update_rollouts(stage, RolloutProgress(done=0, total=total, usd=0.0))
 
     def update_rollouts(self, stage: str, state: RolloutProgress) -> None:
         """See `RolloutWatcher.update_rollouts`; the part's own stage name and total are not shown."""
-        self._stage.take(self._part, replace(state, total=self._total), self._clock())
+        self._stage.update(self._part, replace(state, total=self._total), self._clock())
 
     def finish(self, usd: float) -> None:
-        """The part was sampled where nobody could be heard, for so much money."""
-        self._stage.take(self._part, RolloutProgress(done=self._total, total=self._total, usd=usd), self._clock())
+        """Shows a part as done that was sampled in a process that does not report, at the cost `usd`."""
+        self.update_rollouts("", RolloutProgress(done=self._total, total=self._total, usd=usd))
 
     def skip(self) -> None:
-        """The part's result was at hand."""
+        """Shows a part as done whose result was in the cache."""
         done = RolloutProgress(done=self._total, total=self._total, num_replayed=self._total, usd=0.0)
-        self._stage.take(self._part, done, self._clock())
+        self.update_rollouts("", done)

@@ -23,7 +23,7 @@ from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
 from tasks.evaluation import EVALUATION
 from tasks.remote.flow_run_stage import StageCall
-from tasks.rollout_shard import ROLLOUTS, ShardTarget
+from tasks.rollouts import ROLLOUTS, ShardTarget
 from tasks.run.context import RunContext
 from tasks.run_stage import STAGES, local_inputs, run_stage_call
 from tasks.training import SFT

@@ -1,17 +1,15 @@
 import asyncio
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from benchmarks.simulated_provider import Reply, SimulatedProvider, completion, error
-from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig, TeacherConfig, ToolsConfig, TrackingConfig
+from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, ConfigError, FailureBudgetExceeded
-from stillhouse.inference import Endpoint
-from stillhouse.inference.endpoint import Price
-from stillhouse.progress.state import NoProgress
 from stillhouse.store import prompt_id
-from stillhouse.types import ErrorRecord, JsonObject, Message, Prompt, StopReason, Trajectory
+from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
+from tasks.models import teacher_model
 from tasks.run.context import RunContext
 from tasks.sampling import Sampled, check_failures, sample
 
@@ -21,63 +19,69 @@ def make_prompts(count: int) -> list[Prompt]:
     return [Prompt(prompt_id(messages, None), messages) for messages in every]
 
 
-def sampled(
-    url: str, store: Path, *, price: Price | None = None, budget: JsonObject | None = None, **teacher: Any
-) -> Sampled:
-    context = RunContext(
-        run_id=str(store),
-        runtime=RuntimeConfig(store=str(store)),
-        tracking=TrackingConfig(enabled=False),
-        budget=BudgetConfig(**budget or {}),
-        mlflow_run_id=None,
-    )
-    section = TeacherConfig(model="m", base_url=url, **teacher)
-    endpoint = Endpoint(url, "m", "m", price=price, key_variable="TEACHER_KEY")
-    config = RolloutsConfig(max_tokens=20)
-    asked = sample(
-        make_prompts(12), endpoint, config, ToolsConfig(), context, NoProgress(), part="shard", teacher=section
-    )
-    return asyncio.run(asked)
+@pytest.fixture
+def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sampled]:
+    """Samples twelve prompts from a teacher with `usd` as the price of a million tokens."""
+    monkeypatch.setenv("TEACHER_KEY", "any")
+
+    def run(url: str, *, usd: float | None = None, max_usd: float | None = None, batch: bool = False) -> Sampled:
+        teacher = TeacherConfig(
+            model="m",
+            base_url=url,
+            usd_per_million_prompt_tokens=usd,
+            usd_per_million_completion_tokens=usd,
+            batch=batch,
+        )
+        context = make_context(budget=BudgetConfig(max_usd=max_usd), api_key_env="TEACHER_KEY")
+        model, config = teacher_model(teacher), RolloutsConfig(max_tokens=20)
+        work = sample(
+            make_prompts(12), model, config, ToolsConfig(), context, stage="rollouts", part="shard", teacher=teacher
+        )
+        return asyncio.run(work)
+
+    return run
 
 
-def test_trajectories_come_in_the_order_of_the_prompts(tmp_path: Path) -> None:
+def test_trajectories_come_in_the_order_of_the_prompts(sample_from: Callable[..., Sampled]) -> None:
     with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=0.02 * (asked.index % 3))) as provider:
-        got = sampled(provider.url, tmp_path)
+        got = sample_from(provider.url)
     assert [one.messages[0]["content"] for one in got.trajectories] == [f"question {index}" for index in range(12)]
     assert (got.facts["trajectories"], got.facts["requests"], got.facts["failed"]) == (12, 12, 0)
 
 
-def test_the_budget_of_the_run_ends_it(tmp_path: Path) -> None:
+def test_the_budget_of_the_run_ends_it(sample_from: Callable[..., Sampled]) -> None:
     with SimulatedProvider(lambda asked: Reply(completion("hi"))) as provider:
         with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
-            sampled(provider.url, tmp_path, price=Price(1.0, 1.0), budget={"max_usd": 0.0002})
+            sample_from(provider.url, usd=1.0, max_usd=0.0002)
         assert 0 < provider.num_billed < 12
 
 
-def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(
+    sample_from: Callable[..., Sampled],
+) -> None:
     with SimulatedProvider(lambda asked: Reply(completion("hi"))) as provider:
         with pytest.raises(ConfigError, match="the price of the teacher is unknown"):
-            sampled(provider.url, tmp_path, budget={"max_usd": 1.0})
+            sample_from(provider.url, max_usd=1.0)
         assert provider.ledger == []
 
 
-def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(tmp_path: Path) -> None:
+def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_from: Callable[..., Sampled]) -> None:
     with (
         SimulatedProvider(lambda asked: error(401, "Incorrect API key")) as provider,
         pytest.raises(AuthenticationError, match=r"variable TEACHER_KEY:.* in runtime\.api_key_env"),
     ):
-        sampled(provider.url, tmp_path)
+        sample_from(provider.url)
 
 
 @pytest.mark.slow
-def test_a_teacher_is_asked_through_its_batch_endpoint(tmp_path: Path, batch_server: Any) -> None:
+def test_a_teacher_is_asked_through_its_batch_endpoint(sample_from: Callable[..., Sampled], batch_server: Any) -> None:
     batch_server.finish.set()
-    got = sampled(batch_server.url, tmp_path, price=Price(1.0, 2.0), batch=True)
+    got = sample_from(batch_server.url, usd=1.0, batch=True)
     assert [one.messages[-1]["content"] for one in got.trajectories] == [
         f"answer to question {index}\u2028end" for index in range(12)
     ]
     assert len(batch_server.batches) == 1
-    again = sampled(batch_server.url, tmp_path, price=Price(1.0, 2.0), batch=True)
+    again = sample_from(batch_server.url, usd=1.0, batch=True)
     assert len(again.trajectories) == 12
     assert len(batch_server.asked) == 12
 

@@ -8,7 +8,7 @@ from stillhouse.config import DistillConfig, TrackingConfig
 from stillhouse.tracking import start_run
 from stillhouse.training.results.record import StudentRecord
 from stillhouse.types import Artifact
-from tasks.governance.registry import register, student_version
+from tasks.governance.promotion import register, student_version
 from tasks.run.context import Run, RunContext
 
 STUDENT = {"model": "org/small", "parameters": "lora", "dtype": "float32"}
