@@ -30,14 +30,7 @@ ON_POLICY = Stage("on_policy", version=5)
 
 
 def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run: Run) -> Model:
-    """The student after supervised fine-tuning on the dataset's kept rows and on other sources.
-
-    Args:
-        start: the student to train.
-        dataset: of this run; None where the config trains on `sft.sources` alone.
-        config: of the run.
-        run: the flow run this belongs to.
-    """
+    """Fine-tunes `start` on the dataset's kept rows and on `sft.sources`; `dataset` is None for the latter alone."""
     artifact = call_stage_on(
         config.runtime.training_deployment,
         SFT,
@@ -54,7 +47,7 @@ def train_sft(start: Model, dataset: Artifact | None, config: DistillConfig, run
 
 
 def train_on_policy(start: Model, prompts: PromptSets, config: DistillConfig, run: Run) -> Model:
-    """The student after on-policy distillation on the training prompts."""
+    """Trains `start` by on-policy distillation on the training prompts."""
     settings = config.on_policy
     default = None if settings.teachers or not settings.needs_teacher else config.scoring_teacher
     rewards = config.tools.rewards_file if settings.reward_coef > 0.0 else None
@@ -90,13 +83,9 @@ def sft_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Trains on rows; one that was killed before continues from its checkpoint."""
-    job = {
-        "method": "sft",
-        "sft": sft,
-        "dataset_folder": None if dataset is None else dataset.uri,
-        "tools": tools or ToolsConfig(),
-    }
+    """Trains on rows. A training that was killed continues from its checkpoint."""
+    folder = None if dataset is None else dataset.uri
+    job = {"method": "sft", "sft": sft, "dataset_folder": folder, "tools": tools or ToolsConfig()}
     return _train(job, start, student, SFT, key, context, context.runtime)
 
 
@@ -117,7 +106,7 @@ def on_policy_task(
     key: str,
     context: RunContext,
 ) -> Artifact:
-    """Trains on what the student samples; resumes like SFT."""
+    """Trains on the student's own samples; resumes like SFT."""
     job = {
         "method": "on_policy",
         "on_policy": on_policy,
@@ -130,7 +119,7 @@ def on_policy_task(
         "rules": rules,
     }
     runtime = context.runtime
-    # It samples from the student that it trains, in one process, also after an SFT by several.
+    # It samples from the student that it trains, in one process, even where SFT runs in several.
     launcher = "subprocess" if runtime.launcher == "torchrun" else runtime.launcher
     runtime = runtime.model_copy(update={"launcher": launcher, "num_processes": 1, "num_hosts": 1})
     return _train(job, start, student, ON_POLICY, key, context, runtime)
@@ -148,21 +137,16 @@ def _train(
     progress().update(stage.name, 0, None)
     folders = context.store.root / "training"
     job = TrainJob(
-        **method,
-        student_ref=start.ref,
-        student=student,
-        work_dir=folders,
-        output_dir=folders,
-        runtime=runtime,
+        **method, student_ref=start.ref, student=student, work_dir=folders, output_dir=folders, runtime=runtime
     )
-    # Not by the key: what changes nothing of the weights need not keep a killed training from being continued.
+    # Not by the key: a setting that changes no weights should not keep a killed training from being continued.
     work_dir = folders / f"{stage.name}-{job.digest()[:16]}"
     # A run in a SQLite file is known to this machine alone.
-    is_own_run = (context.tracking.uri or "sqlite").startswith("sqlite")
+    is_local_run = (context.tracking.uri or "sqlite").startswith("sqlite")
     with (
-        # Of the flow, beside the training's own: whose job file lies in the folder decides where the student goes.
+        # The flow's lock, beside the training's own: the job file in the folder decides where the student goes.
         exclusive(work_dir / "flow"),
-        mirrored(work_dir, context.store, leave_out={"mlflow_run.json"} if is_own_run else set()) as remove_copies,
+        mirrored(work_dir, context.store, leave_out={"mlflow_run.json"} if is_local_run else set()) as remove_copies,
         context.reopen_nested_run(stage.name, {"student": student.model_dump(mode="json")}, work_dir) as record,
     ):
         tracking = None if record.run_id is None else TrackingTarget(uri=str(record.uri), run_id=record.run_id)
@@ -175,6 +159,6 @@ def _train(
         record.log_artifacts(Path(artifact.uri), "student")
         context.store.share(artifact)
         remove_copies()
-    # The checkpoints have served: the student is in the store, whole.
+    # The complete student is in the store: its checkpoints are no longer needed.
     shutil.rmtree(work_dir, ignore_errors=True)
     return artifact

@@ -1,7 +1,7 @@
 """Prefect's result records: files in the store's folder, copied to and from object storage where machines share one.
 
-Prefect reads and writes the folder alone. It takes object storage that cannot be reached for empty storage, and would
-run a day's training again.
+Prefect itself uses only the folder: it treats object storage that cannot be reached as empty, and would run a day's
+training again.
 """
 
 import json

@@ -4,8 +4,8 @@ A key is stage name / explicit version / digest of the stage's own config sectio
 Prefect's own policies are not used: INPUTS does not know which task it belongs to, and TASK_SOURCE sees a changed
 comment but not a changed helper. The version is bumped by hand when a stage's behaviour changes.
 
-Prefect returns a cached manifest without looking at the files it names; `call_stage` looks, and runs the stage again
-when they are gone or altered.
+Prefect returns a cached manifest without checking the files it names; `call_stage` checks them, and runs the stage
+again when they are gone or altered.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from prefect import Task
 from prefect.context import TaskRunContext
@@ -32,6 +32,8 @@ from tasks.run.context import Run
 RunTask = Callable[[Task[..., Any], dict[str, Any]], Awaitable[State[Any]]]
 """Runs an asynchronous task with arguments, in this process or elsewhere, and returns its final state."""
 
+_CACHED: Final = "Cached"
+"""Name of the state of a task run whose result came from the cache."""
 _logger = logging.getLogger("stillhouse.caching")
 
 
@@ -109,17 +111,17 @@ def call_stage(stage: Stage, task: Task[..., Any], run: Run, *, label: str | Non
 
 def load_or_run(stage: Stage, task: Task[..., Any], run: Run, **inputs: Any) -> tuple[Any, bool]:
     """Returns the stage's result and whether it came from the cache. Unlike `call_stage`, it records nothing."""
-    arguments = _task_arguments(stage, run, inputs)
-    uploaded = download_record(run.context.store, arguments["key"])
+    store, key = run.context.store, stage.key(inputs)
+    arguments = {**inputs, "key": key, "context": run.context}
+    uploaded = download_record(store, key)
     state = _with_cache(task, stage, run)(**arguments, return_state=True)
-    result = with_local_paths(state.result(), run.context.store)
-    if _was_cached(state) and (problem := _find_damage(result, run)):
-        _discard(stage, result, problem, run)
+    result = with_local_paths(state.result(), store)
+    if _discard_damaged(state, result, stage, run):
         uploaded = None
         state = _with_cache(task, stage, run, refresh=True)(**arguments, return_state=True)
-        result = with_local_paths(state.result(), run.context.store)
-    upload_result(result, arguments["key"], uploaded, run.context.store)
-    return result, _was_cached(state)
+        result = with_local_paths(state.result(), store)
+    upload_result(result, key, uploaded, store)
+    return result, state.name == _CACHED
 
 
 async def run_in_process(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
@@ -132,17 +134,17 @@ async def load_or_run_async(
     stage: Stage, task: Task[..., Any], run: Run, inputs: Mapping[str, Any], run_task: RunTask = run_in_process
 ) -> tuple[Artifact, bool]:
     """As `load_or_run`, for a task that is a coroutine function."""
-    arguments = _task_arguments(stage, run, inputs)
-    uploaded = await asyncio.to_thread(download_record, run.context.store, arguments["key"])
+    store, key = run.context.store, stage.key(inputs)
+    arguments = {**inputs, "key": key, "context": run.context}
+    uploaded = await asyncio.to_thread(download_record, store, key)
     state = await run_task(_with_cache(task, stage, run), arguments)
-    artifact: Artifact = with_local_paths(await state.aresult(), run.context.store)
-    if _was_cached(state) and (problem := _find_damage(artifact, run)):
-        _discard(stage, artifact, problem, run)
+    artifact: Artifact = with_local_paths(await state.aresult(), store)
+    if _discard_damaged(state, artifact, stage, run):
         uploaded = None
         state = await run_task(_with_cache(task, stage, run, refresh=True), arguments)
-        artifact = with_local_paths(await state.aresult(), run.context.store)
-    await asyncio.to_thread(upload_result, artifact, arguments["key"], uploaded, run.context.store)
-    return artifact, _was_cached(state)
+        artifact = with_local_paths(await state.aresult(), store)
+    await asyncio.to_thread(upload_result, artifact, key, uploaded, store)
+    return artifact, state.name == _CACHED
 
 
 def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | None:
@@ -166,20 +168,12 @@ def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact |
     return artifact
 
 
-def _task_arguments(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {**inputs, "key": stage.key(inputs), "context": run.context}
-
-
 def _with_cache(task: Task[..., Any], stage: Stage, run: Run, *, refresh: bool = False) -> Task[..., Any]:
     """The task with its results in the run's store, reading the cache unless `refresh` or the config says not to."""
     return task.with_options(
         result_storage=results_folder(run.context.store),
         refresh_cache=refresh or stage.name in run.context.runtime.refresh,
     )
-
-
-def _was_cached(state: State[Any]) -> bool:
-    return state.name == "Cached"
 
 
 def _find_damage(result: Any, run: Run) -> str | None:
@@ -189,8 +183,12 @@ def _find_damage(result: Any, run: Run) -> str | None:
     return next(filter(None, map(run.context.store.obtain, artifacts_in(result))), None)
 
 
-def _discard(stage: Stage, result: Any, problem: str, run: Run) -> None:
-    """Logs why a cached result is not used, and removes it from the storage that machines share."""
+def _discard_damaged(state: State[Any], result: Any, stage: Stage, run: Run) -> bool:
+    """Whether a cached result cannot be used, which is logged; it is removed from the storage that machines share."""
+    problem = _find_damage(result, run) if state.name == _CACHED else None
+    if problem is None:
+        return False
     _logger.warning("%s: the cached result cannot be used: %s; running the stage again", stage.name, problem)
     for artifact in artifacts_in(result):
         run.context.store.forget(artifact)
+    return True

@@ -101,18 +101,15 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
     Raises:
         StoreError: the result is not in this run's store.
     """
-    result = find_cached(stage, _without_refresh(run), inputs)
+    runtime = run.context.runtime.model_copy(update={"refresh": ()})
+    without_refresh = replace(run, context=run.context.model_copy(update={"runtime": runtime}))
+    result = find_cached(stage, without_refresh, inputs)
     if result is None:
         raise StoreError(
             f"{deployment} finished the stage {stage.name}, but {run.context.runtime.store} holds no intact result "
             f"under {stage.key(inputs)}: runtime.store has to be the same folder, or the same URL, for both"
         )
     return result
-
-
-def _without_refresh(run: Run) -> Run:
-    runtime = run.context.runtime.model_copy(update={"refresh": ()})
-    return replace(run, context=run.context.model_copy(update={"runtime": runtime}))
 
 
 def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
@@ -182,7 +179,10 @@ def _wait(child: FlowRun, client: SyncPrefectClient, stop: threading.Event) -> S
             if stop.wait(_POLL_S):
                 raise Stopped
     except BaseException:
-        _cancel(child, client)
+        try:
+            client.set_flow_run_state(child.id, Cancelling(message="The flow run that waited for it ended."))
+        except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+            _logger.warning("%s: could not be cancelled: %s; it will cancel itself", child.name, error)
         raise
 
 
@@ -191,16 +191,9 @@ def _read_state(child: FlowRun, client: SyncPrefectClient) -> State[Any] | None:
     try:
         return client.read_flow_run(child.id).state
     except httpx.TransportError as error:
-        _logger.warning("%s: Prefect's server cannot be asked: %s; asking again", child.name, error)
+        _logger.warning("%s: Prefect's server cannot be reached: %s; trying again", child.name, error)
     except PrefectHTTPStatusError as error:
         if error.response.status_code < 500:
             raise
-        _logger.warning("%s: Prefect's server answers %d; asking again", child.name, error.response.status_code)
+        _logger.warning("%s: Prefect's server answers %d; trying again", child.name, error.response.status_code)
     return None
-
-
-def _cancel(child: FlowRun, client: SyncPrefectClient) -> None:
-    try:
-        client.set_flow_run_state(child.id, Cancelling(message="The flow run that waited for it ended."))
-    except (httpx.HTTPError, PrefectHTTPStatusError) as error:
-        _logger.warning("%s: could not be cancelled: %s; it will cancel itself", child.name, error)

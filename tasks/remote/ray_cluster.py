@@ -64,10 +64,8 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
 def _server_url_for_workers(*, is_local: bool) -> Iterator[None]:
     """Gives workers of a cluster on this machine the URL of this process's Prefect server, which may be temporary.
 
-    Each worker would start a server of its own otherwise, which takes 20 seconds.
-
-    Args:
-        is_local: whether the cluster is on this machine; workers elsewhere take the URL from their own environment.
+    Each worker would start a server of its own otherwise, which takes 20 seconds. Workers elsewhere take the URL from
+    their own environment.
     """
     if not is_local:
         yield
@@ -129,11 +127,7 @@ def _runner(prefect_ray: Any, runtime: RuntimeConfig, num_workers: int) -> Itera
 
 
 def _check_port(address: str) -> None:
-    """Fails fast if nothing listens at an address: Ray itself tries for more than ten minutes.
-
-    Raises:
-        OSError: nothing does.
-    """
+    """Raises OSError at once if nothing listens at an address: Ray itself tries for more than ten minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is not None and place.port is not None:
         socket.create_connection((place.hostname, place.port), timeout=_CONNECT_TIMEOUT_S).close()

@@ -119,7 +119,7 @@ def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.
             "run_id": f"{context.run_id}-{digest(key)[:16]}",
             "runtime": runtime.model_copy(update=limits),
             "budget": BudgetConfig(**caps),
-            "journal_part": _journal_part(context, key),
+            "journal_part": str(_parts_folder(context) / digest(key)[:16]) if _has_parts(context) else None,
         }
     )
 
@@ -159,13 +159,10 @@ class _WithShareOfLimits:
         return state
 
 
-def _journal_part(context: RunContext, key: str) -> str | None:
-    """Folder of a shard's own journal; None where it uses the store's, on this machine or with object storage."""
-    runtime = context.runtime
-    is_on_this_machine = runtime.ray_address is None and runtime.rollout_deployment is None
-    if is_on_this_machine or context.store.remote is not None:
-        return None
-    return str(_parts_folder(context) / digest(key)[:16])
+def _has_parts(context: RunContext) -> bool:
+    """Whether each shard has a journal of its own: on other machines, unless object storage synchronizes them."""
+    is_elsewhere = context.runtime.ray_address is not None or context.runtime.rollout_deployment is not None
+    return is_elsewhere and context.store.remote is None
 
 
 def _parts_folder(context: RunContext) -> Path:

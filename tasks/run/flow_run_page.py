@@ -34,45 +34,37 @@ def show_dataset(dataset: Artifact, run: Run) -> None:
         run.record.log_artifact(folder / name, "dataset")
     if (page := run.record.pages.file(f"dataset/{REPORT_FILE}")) is not None:
         run.pages["Report with rows to read"] = page
-    # Without the front matter, which speaks to the hub.
+    # Without the front matter, which is for the hub.
     card = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)[2]
-    shown = create_markdown_artifact(card, key="dataset-card", description="What the dataset holds")
-    run.pages["Card of the dataset"] = _address(shown)
-    funnel = create_table_artifact(
-        _funnel(dataset), key="dataset-funnel", description="How many rows each step of the selection leaves"
+    artifact = create_markdown_artifact(card, key="dataset-card", description="What the dataset holds")
+    run.pages["Card of the dataset"] = _address(artifact)
+    steps = dataset.facts["funnel"]
+    first = steps[0][1]
+    funnel = [
+        {"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps
+    ]
+    artifact = create_table_artifact(
+        funnel, key="dataset-funnel", description="How many rows each step of the selection leaves"
     )
-    run.pages["What each filter left"] = _address(funnel)
+    run.pages["What each filter left"] = _address(artifact)
 
 
 def show_result(run: Run, summary: Sequence[Sequence[str]], pages: Mapping[str, str]) -> None:
-    """Puts the summary table on the page, with links and commands that show more.
-
-    Args:
-        run: the flow run.
-        summary: rows under `tasks.run.summary.SUMMARY_COLUMNS`.
-        pages: URLs and commands by purpose.
-    """
+    """Puts the closing table on the page, with `pages`: URLs and commands that show more, by purpose."""
     # A reason that a person gave may have several lines.
     rows = [[cell.replace("\n", " ") for cell in row] for row in summary]
     # This page needs no link to itself.
     links = {purpose: line for purpose, line in pages.items() if purpose != "Prefect"}
     if (report := run.record.pages.file("report/report.html")) is not None:
         links["report in MLflow"] = report
-    lines = "\n".join(f"- {_as_link(purpose, line)}" for purpose, line in links.items())
+    # A bare URL would run over the edge of the page.
+    lines = "\n".join(
+        f"- [{purpose}]({line})" if line.startswith("http") else f"- {purpose}: `{line}`"
+        for purpose, line in links.items()
+    )
     create_markdown_artifact(
         f"{table(SUMMARY_COLUMNS, rows)}\n{lines}\n", key="summary", description=f"Summary of {run.name}"
     )
-
-
-def _funnel(dataset: Artifact) -> list[dict[str, object]]:
-    steps = dataset.facts["funnel"]
-    first = steps[0][1]
-    return [{"step": name, "rows left": rows, "share": f"{rows / first:.1%}" if first else ""} for name, rows in steps]
-
-
-def _as_link(purpose: str, line: str) -> str:
-    # A bare URL would run over the edge of the page.
-    return f"[{purpose}]({line})" if line.startswith("http") else f"{purpose}: `{line}`"
 
 
 def _address(artifact: UUID | Coroutine[Any, Any, UUID]) -> str:

@@ -67,21 +67,19 @@ class ProgressArtifact:
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def _publish_all(self) -> None:
-        while True:
+        ended = False
+        while not ended:
             ended = self._ended.wait(self._every_s)
             latest = self._latest
-            if latest is not None and latest != self._published:
-                self._published = latest
-                self._to_mlflow(*latest)
-                self._to_prefect(*latest)
-            if ended:
-                return
+            if latest is None or latest == self._published:
+                continue
+            self._published = latest
+            stage, state = latest
+            metrics = {f"{stage}/{name}": value for name, value in metrics_of(state).items()}
+            self._record.log_metrics(metrics, step=round(self._clock() - self._started))
+            self._show_on_page(stage, state)
 
-    def _to_mlflow(self, stage: str, state: RolloutProgress) -> None:
-        figures = {f"{stage}/{name}": value for name, value in metrics_of(state).items()}
-        self._record.log_metrics(figures, step=round(self._clock() - self._started))
-
-    def _to_prefect(self, stage: str, state: RolloutProgress) -> None:
+    def _show_on_page(self, stage: str, state: RolloutProgress) -> None:
         percent = 100.0 * state.done / state.total if state.total else 0.0
         try:
             if self._artifact is None:
@@ -99,7 +97,6 @@ class ProgressArtifact:
 
 def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
     """The metrics of a state by name; None where unknown."""
-    projected = state.usd_projected
     return {
         "done": state.done,
         "failed": state.failed,
@@ -112,7 +109,7 @@ def metrics_of(state: RolloutProgress) -> dict[str, float | None]:
         "rate_limited": state.num_rate_limited,
         "retries": sum(state.retries.values()),
         "usd": state.usd,
-        "usd_projected": None if projected is None else projected.mean,
+        "usd_projected": None if state.usd_projected is None else state.usd_projected.mean,
         "eta_s": state.eta_s,
     }
 

@@ -1,4 +1,4 @@
-"""The table a run closes with: what each stage gave, and what it cost in tokens and seconds."""
+"""The closing table of a run: the result of each stage, and its cost in tokens and seconds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,18 +6,23 @@ from stillhouse.types import JsonObject
 from tasks.run.context import StageOutcome
 
 EVALUATION_OF = "evaluation of "
-"""Start of the name under which a run lists the evaluation of a model."""
+"""Prefix of the name under which a run lists the evaluation of a model."""
 
 SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
 
-_ROWS = {"truncated_rows": "rows cut", "dropped_rows": "too long", "unlearnt_rows": "with nothing to learn"}
-"""What became of training rows."""
+_LEFT_OUT = {
+    "prompts": {"malformed": "malformed", "duplicates": "repeated"},
+    "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
+    "dataset": {"duplicates": "repeated"},
+    "training": {"truncated_rows": "rows cut", "dropped_rows": "too long", "unlearnt_rows": "with nothing to learn"},
+}
+"""Facts that are shown if they are not zero, by stage, with their words."""
 
 
 def summary_rows(stages: Sequence[StageOutcome], evaluations: Mapping[str, JsonObject]) -> list[list[str]]:
-    """One row a stage; the accuracy beside it is that of the model it made or asked.
+    """Returns a row for each stage, with the accuracy of the model that it trained or sampled.
 
-    The base student stands in a row of its own, and all evaluations share one, since their figures are already shown.
+    The base student has a row of its own, and all evaluations share one, since their accuracies are already shown.
     """
     rows = []
     if "base" in evaluations:
@@ -40,18 +45,21 @@ def _accuracy(facts: JsonObject | None) -> str:
 
 def _result(stage: StageOutcome) -> str:
     facts = stage.result.facts
-    match stage.name:
+    left_out = _LEFT_OUT.get("training" if "steps" in facts else stage.name, {})
+    rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
+    return _counts(stage.name, facts) + "".join(rest)
+
+
+def _counts(stage: str, facts: JsonObject) -> str:
+    match stage:
         case "prompts":
-            told = f"{facts['train']} + {facts['held_out']} held out"
-            return told + _left_out(facts, {"malformed": "malformed", "duplicates": "repeated"})
+            return f"{facts['train']} + {facts['held_out']} held out"
         case "rollouts":
-            told = f"{facts['trajectories']} done, {facts['failed']} failed"
-            return told + _left_out(facts, {"malformed": "malformed", "of_other_prompts": "of other prompts"})
+            return f"{facts['trajectories']} done, {facts['failed']} failed"
         case "dataset":
-            told = f"{facts['kept']} kept, {facts['dropped']} dropped"
-            return told + _left_out(facts, {"duplicates": "repeated"})
+            return f"{facts['kept']} kept, {facts['dropped']} dropped"
         case "approval":
-            return facts["reason"]
+            return str(facts["reason"])
         case "comparison":
             return f"against {facts['reference']}"
         case "labels":
@@ -63,13 +71,7 @@ def _result(stage: StageOutcome) -> str:
         case "difficulty" | "embeddings":
             return f"{facts['rows']} measured"
         case _:
-            told = f"{facts['steps']} {'step' if facts['steps'] == 1 else 'steps'}"
-            return told + _left_out(facts, _ROWS)
-
-
-def _left_out(facts: JsonObject, kinds: Mapping[str, str]) -> str:
-    """What became of no row, where there is some; `kinds` gives the words for facts."""
-    return "".join(f", {facts[name]} {kind}" for name, kind in kinds.items() if facts.get(name))
+            return f"{facts['steps']} {'step' if facts['steps'] == 1 else 'steps'}"
 
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:
