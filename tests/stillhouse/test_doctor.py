@@ -2,7 +2,6 @@ import http.server
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,13 @@ from stillhouse.doctor import Check, examine
 KEY = "DOCTOR_TEST_KEY"
 
 
-class _Models(http.server.BaseHTTPRequestHandler):
-    """Answers GET /v1/models to whoever has the key."""
+class _Guarded(http.server.BaseHTTPRequestHandler):
+    """Answers GET /v1/models to whoever has the key, and any other GET to whoever logs in."""
 
     def do_GET(self) -> None:
-        known = self.headers.get("Authorization") == "Bearer right"
-        self.send_response(200 if self.path == "/v1/models" and known else 401)
+        login = f"Basic {b64encode(b'admin:right').decode()}"
+        known = "Bearer right" if self.path == "/v1/models" else login
+        self.send_response(200 if self.headers.get("Authorization") == known else 401)
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -26,19 +26,9 @@ class _Models(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class _Guarded(_Models):
-    """Answers every GET to whoever logs in."""
-
-    def do_GET(self) -> None:
-        login = self.headers.get("Authorization") == f"Basic {b64encode(b'admin:right').decode()}"
-        self.send_response(200 if login else 401)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-
-@contextmanager
-def _serving(handler: type[_Models]) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Guarded) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -46,16 +36,9 @@ def _serving(handler: type[_Models]) -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with _serving(_Models) as address:
-        yield f"{address}/v1"
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[str]:
-    with _serving(_Guarded) as address:
-        yield address
+@pytest.fixture
+def endpoint(guarded: str) -> str:
+    return f"{guarded}/v1"
 
 
 @pytest.fixture(autouse=True)
@@ -122,23 +105,14 @@ def test_a_key_that_several_models_share_is_looked_for_once(
     assert (checks["API key"].detail, checks["embeddings"].ok) == (f"{KEY} is set", True)
 
 
-def test_a_judge_that_this_machine_serves_has_to_be_there(tmp_path: Path) -> None:
-    absent = tmp_path / "absent"
-    checks = _checks(_config(tmp_path, "dataset.judge.enabled=true", f"dataset.judge.model.model={absent}"))
-    assert checks["judge"].ok is False
-
-
-def test_a_store_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("a file stands where the folder should be")
-    check = _checks(_config(tmp_path / "store"))["store"]
-    assert check.ok is False
-    assert str(tmp_path / "store") in check.detail
-
-
-def test_a_model_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    checks = _checks(_config(tmp_path, f"student.model={tmp_path / 'absent'}"))
-    assert checks["student"].ok is False
+def test_what_is_not_there_or_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    absent, taken = tmp_path / "absent", tmp_path / "store"
+    taken.write_text("a file stands where the folder should be")
+    overrides = ["dataset.judge.enabled=true", f"dataset.judge.model.model={absent}", f"student.model={absent}"]
+    checks = _checks(_config(taken, *overrides))
+    assert (checks["judge"].ok, checks["student"].ok, checks["store"].ok) == (False, False, False)
     assert "is not a folder" in checks["student"].detail
+    assert str(taken) in checks["store"].detail
 
 
 def test_a_server_of_prefect_or_mlflow_that_does_not_answer_is_a_failure(

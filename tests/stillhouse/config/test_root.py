@@ -43,17 +43,13 @@ def test_a_teacher_behind_a_chat_endpoint_is_no_scorer_but_may_write_rollouts() 
         config(teacher=CHAT, on_policy={**rewards_alone, "kl_coef": 0.1})
 
 
-def test_models_with_open_weights_may_score_whatever_their_makers() -> None:
-    for model in ("openai/gpt-oss-20b", "google/gemma-3-4b-it", "gpt2", "Qwen/Qwen3-8B"):
-        assert config(on_policy={"enabled": True, "teacher": model}).scoring_teacher == model
-
-
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
         ({}, "embedded:teacher"),
         ({"teacher": CHAT}, None),
         ({"teacher": CHAT, "on_policy": {"teacher": "embedded:student"}}, "embedded:student"),
+        ({"on_policy": {"enabled": True, "teacher": "openai/gpt-oss-20b"}}, "openai/gpt-oss-20b"),
         ({"on_policy": {"teachers": [FAR]}}, None),
         ({"on_policy": {"teachers": [{"name": "self", "kind": "base"}, FAR, NEAR]}}, "embedded:teacher"),
         ({"on_policy": {"teachers": [{**NEAR, "alignment": "bytes"}]}}, None),
