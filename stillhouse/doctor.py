@@ -32,12 +32,14 @@ def examine(config: DistillConfig) -> Iterator[Check]:
     yield from _packages()
     yield _device(config)
     yield _store(config)
-    asked = _asked(config)
-    yield from _keys(asked, config)
+    endpoints = _endpoints(config)
+    yield from _keys(endpoints, config)
     yield from _models(config)
-    for role, base_url in asked.items():
+    for role, base_url in endpoints.items():
         if base_url is not None:
-            yield _endpoint(role, base_url, config)
+            key = os.environ.get(role.key_variable(config.runtime), "none")
+            headers = {"Authorization": f"Bearer {key}"}
+            yield _check_response(role.name.lower(), f"{base_url.rstrip('/')}/models", headers)
     yield from _servers(config)
 
 
@@ -58,10 +60,9 @@ def _device(config: DistillConfig) -> Check:
         return Check("device", False, f"torch cannot be imported: {error}")
     if torch.cuda.is_available():
         return Check("device", True, f"cuda: {torch.cuda.get_device_name(0)}")
-    wanted = config.runtime.device
-    return Check(
-        "device", wanted != "cuda", f"cpu, {torch.get_num_threads()} threads; no CUDA device (asked: {wanted})"
-    )
+    device = config.runtime.device
+    detail = f"cpu, {torch.get_num_threads()} threads; no CUDA device (asked: {device})"
+    return Check("device", device != "cuda", detail)
 
 
 def _store(config: DistillConfig) -> Check:
@@ -70,25 +71,25 @@ def _store(config: DistillConfig) -> Check:
         store.check()
     except (ConfigError, StoreError) as error:
         return Check("store", False, str(error))
-    beside = "" if store.remote is None else f", and so is {store.remote.url}"
-    return Check("store", True, f"{store.root} is writable{beside}")
+    remote = "" if store.remote is None else f", and so is {store.remote.url}"
+    return Check("store", True, f"{store.root} is writable{remote}")
 
 
-def _asked(config: DistillConfig) -> dict[ModelRole, str | None]:
-    """The models that a run asks beside the student, and where; None for one that this machine serves."""
+def _endpoints(config: DistillConfig) -> dict[ModelRole, str | None]:
+    """The endpoint of each model besides the student; None for one that this machine serves."""
     judge, embeddings = config.dataset.judge, config.dataset.embeddings
-    asked = {ModelRole.TEACHER: config.teacher.base_url}
+    endpoints = {ModelRole.TEACHER: config.teacher.base_url}
     if judge.enabled:
-        asked[ModelRole.JUDGE] = judge.model.base_url
+        endpoints[ModelRole.JUDGE] = judge.model.base_url
     if embeddings.base_url is not None:
-        asked[ModelRole.EMBEDDINGS] = embeddings.base_url
-    return asked
+        endpoints[ModelRole.EMBEDDINGS] = embeddings.base_url
+    return endpoints
 
 
-def _keys(asked: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Check]:
+def _keys(endpoints: Mapping[ModelRole, str | None], config: DistillConfig) -> Iterator[Check]:
     """One check for each variable, however many models share it."""
     needed: dict[str, bool] = {}
-    for role, base_url in asked.items():
+    for role, base_url in endpoints.items():
         name = role.key_variable(config.runtime)
         needed[name] = needed.get(name, False) or base_url is not None
     for name, is_needed in needed.items():
@@ -96,8 +97,8 @@ def _keys(asked: Mapping[ModelRole, str | None], config: DistillConfig) -> Itera
         if os.environ.get(name):
             yield Check(label, True, f"{name} is set")
         else:
-            told = f"{name} is not set" + ("" if is_needed else "; not needed here")
-            yield Check(label, False if is_needed else None, told)
+            detail = f"{name} is not set" if is_needed else f"{name} is not set; not needed here"
+            yield Check(label, False if is_needed else None, detail)
 
 
 def _models(config: DistillConfig) -> Iterator[Check]:
@@ -115,32 +116,27 @@ def _models(config: DistillConfig) -> Iterator[Check]:
             yield Check(part, False, str(error))
 
 
-def _endpoint(role: ModelRole, base_url: str, config: DistillConfig) -> Check:
-    key = os.environ.get(role.key_variable(config.runtime), "none")
-    return _answers(role.name.lower(), f"{base_url.rstrip('/')}/models", {"Authorization": f"Bearer {key}"})
-
-
 def _servers(config: DistillConfig) -> Iterator[Check]:
     mlflow = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     if mlflow.startswith("http"):
         name = os.environ.get("MLFLOW_TRACKING_USERNAME")
         login = None if name is None else f"{name}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
-        yield _answers("MLflow", mlflow, _logged_in(login))
+        yield _check_response("MLflow", mlflow, _basic_auth(login))
     if prefect_api := os.environ.get("PREFECT_API_URL"):
-        # Its page `health` answers without a login too.
-        asked = f"{prefect_api.rstrip('/')}/admin/version"
-        yield _answers("Prefect", asked, _logged_in(os.environ.get("PREFECT_API_AUTH_STRING")))
+        # The path `health` needs no login.
+        version = f"{prefect_api.rstrip('/')}/admin/version"
+        yield _check_response("Prefect", version, _basic_auth(os.environ.get("PREFECT_API_AUTH_STRING")))
 
 
-def _logged_in(login: str | None) -> dict[str, str] | None:
+def _basic_auth(login: str | None) -> dict[str, str] | None:
     return None if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
-def _answers(name: str, url: str, headers: dict[str, str] | None = None) -> Check:
+def _check_response(name: str, url: str, headers: dict[str, str] | None) -> Check:
     try:
-        # The body is left unread, whatever it holds.
-        with httpx.stream("GET", url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S) as answer:
-            status = answer.status_code
+        # The body, which may be large, is not read.
+        with httpx.stream("GET", url, headers=headers, timeout=_ENDPOINT_TIMEOUT_S) as response:
+            status = response.status_code
     except httpx.HTTPError as error:
         return Check(name, False, f"{url}: {type(error).__name__}: {error}")
     return Check(name, status < 400, f"{url}: HTTP {status}")

@@ -5,25 +5,25 @@
     |-- InputError             a prompts file, a row or a dataset is wrong           (exit code 1)
     |   `-- NothingKept            no row is left to train on: with more candidates there may be
     |-- StoreError             the store cannot be read or written
-    |-- EndpointError          an endpoint cannot be used at all: the run stops
+    |-- EndpointError          an endpoint cannot be used: the run stops
     |   |-- AuthenticationError    the key is missing or refused
     |   `-- QuotaError             the account is out of money or of its daily allowance
-    |-- BudgetReached          what the run may spend on the teacher is spent; all that was paid for is kept
+    |-- BudgetReached          the run's budget for the teacher is spent; all that was paid for is kept
     |-- FailureBudgetExceeded  too many items of a stage failed; all that finished is kept
-    |-- NotApproved            a person said no to the dataset, or nobody said yes in time
+    |-- NotApproved            a person rejected the dataset, or nobody approved it in time
     |-- TrainingError          a training process failed or diverged
     |   `-- TrainingKilled         it was killed from outside (out of memory, preempted): worth another try
     `-- TrackingError          MLflow cannot be reached; never ends a run
 
-A class exists only where it is handled differently. What happens to one item of many (a rollout that timed out, a tool
-that raised, a malformed row) is not an exception but a value: `stillhouse.types.ErrorRecord`.
+A class exists only if it is handled differently. The failure of one item of many (a rollout that timed out, a tool that
+raised, a malformed row) is not an exception but a value: `stillhouse.types.ErrorRecord`.
 
 Every message says what failed, which one, the value seen, the value expected, and what to do.
 """
 
 
 class StillhouseError(Exception):
-    """Root of the tree; its message is fit to be shown to a user without a traceback."""
+    """Root of the tree; its message is shown to the user without a traceback."""
 
     exit_code = 1
 
@@ -51,7 +51,7 @@ class EndpointError(StillhouseError):
 
 
 class AuthenticationError(EndpointError):
-    """The endpoint refused the API key, or no key is there."""
+    """The endpoint refused the API key, or there is none."""
 
 
 class QuotaError(EndpointError):
@@ -67,11 +67,11 @@ class FailureBudgetExceeded(StillhouseError):
 
 
 class NotApproved(StillhouseError):
-    """The dataset may not be trained on; everything up to it is kept."""
+    """The dataset was not approved for training; everything up to it is kept."""
 
 
 class TrainingError(StillhouseError):
-    """Training failed; the last good checkpoint stands."""
+    """Training failed; the last good checkpoint is kept."""
 
 
 class TrainingKilled(TrainingError):

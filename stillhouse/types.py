@@ -1,7 +1,7 @@
 """The vocabulary that every stage shares: prompt, trajectory, turn, sample, artifact.
 
 Messages, tool calls and tool schemas stay plain JSON objects in the OpenAI chat form. They are never parsed into
-classes with defaults, so that a key the model did not write is never written for it: what is stored is what was said.
+classes with defaults, which would add keys that the model did not write.
 """
 
 from dataclasses import dataclass
@@ -57,10 +57,10 @@ class ToolSchema(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sampled from. Two prompts with equal messages and tools are one prompt, whatever else they carry."""
+    """A conversation to sample from. Two prompts with equal messages and tools are one prompt."""
 
     id: str
-    """`prompt_id(messages, tools)`: content decides identity, never the row's place in a file."""
+    """`prompt_id(messages, tools)`."""
     messages: list[Message]
     tools: list[str] | None = None
     """Names of the tools offered; None offers every configured tool, an empty list none."""
@@ -68,17 +68,17 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptMetadata:
-    """What travels beside a prompt and never enters its identity, so that editing it bills nothing again."""
+    """Data about a prompt that is no part of its identity, so that editing it costs no new rollout."""
 
     prompt_id: str
     expected_answer: str | None
-    """The answer verification compares with; None leaves the prompt's trajectories unverified."""
+    """The answer that verification compares with; None leaves the prompt's trajectories unverified."""
     tag: str | None
-    """A group to report by (a domain, a difficulty); None when the row names none."""
+    """A group to report by, such as a domain or a difficulty."""
     verifier: str
     """How an answer is compared with `expected_answer`; one of `PromptsConfig.verifier`'s choices."""
     metadata: JsonObject
-    """Every other key of the row's metadata, as it was."""
+    """Every other key of the row's metadata, unchanged."""
 
 
 class TokenUsage(TypedDict):
@@ -91,18 +91,18 @@ class TokenUsage(TypedDict):
 
 
 class StopReason(StrEnum):
-    """Why a trajectory ended. Closed: a new reason is a new member."""
+    """Why a trajectory ended."""
 
     ANSWERED = "answered"
     """The model answered without calling a tool."""
     MAX_TURNS = "max_turns"
-    """The last allowed turn still called tools, and so did the closing answer where one was asked for."""
+    """The last allowed turn still called tools, and so did the closing answer, if there was one."""
     LENGTH = "length"
     """A completion reached `max_tokens`."""
     BUDGET = "budget"
     """The next completion could have passed the rollout's own cap on tokens or money, or the cap cut the last one."""
     INVALID = "invalid"
-    """The answer missed `rollouts.response_schema` to the last; `Trajectory.error` says how."""
+    """The answer missed `rollouts.response_schema` after all corrections; `Trajectory.error` says how."""
     CONTEXT_OVERFLOW = "context_overflow"
     """The conversation no longer fits the model's context."""
     CONTENT_FILTER = "content_filter"
@@ -110,18 +110,18 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
     """The rollout ran out of its wall time."""
     ERROR = "error"
-    """A request failed for good; `Trajectory.error` says how."""
+    """A request failed after all retries; `Trajectory.error` says how."""
 
 
 class ErrorRecord(TypedDict):
-    """What went wrong with one item, kept as data."""
+    """The failure of one item, kept as data."""
 
     kind: str
     """The class of the failure: a kind of failed request, `invalid` for an answer, or an exception's name."""
     message: str
-    """What went wrong, in words."""
+    """The failure in words."""
     status: NotRequired[int]
-    """HTTP status, where there was one."""
+    """HTTP status, if there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +137,13 @@ class Turn:
     usage: TokenUsage
     """Tokens as the endpoint reported them; a key that is absent was not reported."""
     latency_s: float | None
-    """Seconds from asking to the whole answer; None when unknown, never 0 for unknown."""
+    """Seconds from the request to the complete response; None when unknown, never 0."""
     model: str
-    """The model's name as the endpoint answered it, which may be more precise than the one asked for."""
+    """The model's name in the response, which may be more precise than the one in the request."""
     provider: str | None = None
-    """Who answered, where a router said so."""
+    """The provider that a router chose, if it said so."""
     request_id: str | None = None
-    """The endpoint's name of the request, where it gave one."""
+    """The endpoint's id of the request, if it gave one."""
     cost_usd: float | None = None
     """Price in USD; None when it is unknown, never 0."""
     num_tool_errors: int = 0
@@ -153,7 +153,7 @@ class Turn:
     prompt_ids: list[int] | None = None
     """Tokens after which the completion was sampled."""
     completion_ids: list[int] | None = None
-    """Tokens sampled."""
+    """Sampled tokens."""
     sampling_logprobs: list[float] | None = None
     """Log-probability of each token when it was sampled."""
 
@@ -163,13 +163,13 @@ class Trajectory:
     """The record of one rollout, finished or failed."""
 
     rollout_key: str
-    """`(prompt id, sample index, fingerprint of model + sampling + system prompt + tools)` in one digest."""
+    """Digest of `(prompt id, sample index, fingerprint of model + sampling + system prompt + tools)`."""
     prompt_id: str
     """Digest of the prompt's messages and tools."""
     sample_index: int
-    """Which of the prompt's trajectories this is, from 0."""
+    """Index among the prompt's trajectories, from 0."""
     messages: list[Message]
-    """The whole conversation, the prompt's messages and the system prompt included."""
+    """The complete conversation, with the prompt's messages and the system prompt."""
     tools: list[ToolSchema]
     """Full schemas of the tools offered."""
     turns: list[Turn]
@@ -177,9 +177,9 @@ class Trajectory:
     stop_reason: StopReason
     """Why it ended."""
     model: str
-    """The model asked for."""
+    """The model's name in the request."""
     error: ErrorRecord | None = None
-    """What failed; None where nothing did."""
+    """The failure; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +209,21 @@ class Artifact(BaseModel):
     uri: str
     """Folder that holds the files: a local path or any fsspec URL."""
     fingerprint: str
-    """SHA-256 over the names and bytes of the files: equal content, equal fingerprint, wherever it lies."""
+    """SHA-256 over the names and bytes of the files, equal for equal content in any folder."""
     num_rows: int
-    """Rows held; 0 where rows mean nothing (a model)."""
+    """Rows held; 0 for a model."""
     facts: JsonObject = {}
-    """Small figures of the stage for reports and metrics (counts, accuracies, seconds); no part of the fingerprint."""
+    """Numbers of the stage for reports and metrics (counts, accuracies, seconds); no part of the fingerprint."""
 
 
 class Model(BaseModel):
-    """A model as a stage takes it: where it is, and what it is."""
+    """A model as the input of a stage."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Its part in the run: `base`, `sft`, `on_policy` or `teacher`."""
+    """Its part in the run, such as `base`, `sft`, `on_policy` or `teacher`."""
     ref: str
     """`embedded:NAME`, a folder, a Hugging Face id, or the model's name at an endpoint."""
     fingerprint: str
-    """What enters cache keys: equal weights, equal fingerprint, wherever they lie."""
+    """Enters cache keys; equal for equal weights in any folder."""

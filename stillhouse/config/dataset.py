@@ -31,9 +31,9 @@ class LabelsConfig(Section):
     rewards: bool = False
     """Score with the functions of `tools.rewards_file`."""
     student_nll: bool = False
-    """Measure how surprised the student is: mean negative log-likelihood of the supervised tokens, in nats."""
+    """Measure the student's mean negative log-likelihood of the supervised tokens, in nats."""
     student_samples: int = Field(default=0, ge=0)
-    """Answers of the student to sample for each prompt, for its pass rate; 0 samples none."""
+    """Trajectories of the student to sample for each prompt, for its pass rate; 0 samples none."""
 
 
 class Criterion(Section):
@@ -42,7 +42,7 @@ class Criterion(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name of the score it gives, `judge/NAME` in the column `scores`."""
     question: str = Field(min_length=1)
-    """What the judge is asked to grade."""
+    """Question that the judge answers by a grade."""
     best: int = Field(default=5, ge=1)
     """Highest grade; the lowest is 0. Scores are grades divided by this."""
 
@@ -51,13 +51,13 @@ class JudgeConfig(Section):
     """A language model that grades trajectories against a rubric, through the rollout engine."""
 
     enabled: bool = False
-    """Ask the judge."""
+    """Run the judge."""
     model: TeacherConfig = TeacherConfig()
     """The judge, its endpoint and prices; it spends from the run's budget."""
     rubric: tuple[Criterion, ...] = ()
-    """What is graded; empty asks only whether answers of prompts under the verifier `judge` are right."""
+    """Criteria to grade; empty only verifies the answers of prompts under the verifier `judge`."""
     instructions: str | None = None
-    """Added to what the judge is told; None adds nothing."""
+    """Added to the judge's instructions; None adds nothing."""
     num_samples: int = Field(default=1, ge=1)
     """Judgements of each trajectory; scores are their mean and verdicts their majority."""
     temperature: float = Field(default=0.0, ge=0.0)
@@ -72,7 +72,7 @@ class DuplicatesConfig(Section):
     """How alike rows are found."""
 
     near: bool = False
-    """Look for near-duplicates by MinHash; off, only rows equal after normalisation are found."""
+    """Find near-duplicates by MinHash as well, not only rows that are equal after normalisation."""
     threshold: float = Field(default=0.85, gt=0.0, le=1.0)
     """Jaccard similarity of shingles from which two texts count as near-duplicates."""
     shingle_words: int = Field(default=5, ge=1)
@@ -100,8 +100,7 @@ class EmbeddingsConfig(Section):
     model: str = "text-embedding-3-small"
     """Model name at the endpoint."""
     usd_per_million_tokens: float | None = Field(default=None, ge=0.0)
-    """Price of embedded tokens in USD per million; None leaves it to what the endpoint says. An unknown price counts
-    against no cap in money."""
+    """Price in USD per million tokens; None takes the endpoint's. An unknown price counts against no cap in money."""
     batch_size: int = Field(default=128, ge=1)
     """Texts of one request."""
 
@@ -135,7 +134,7 @@ class FiltersConfig(Section):
     languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2}$")], ...] = ()
     """ISO 639-1 codes of the languages an answer may have; empty allows any."""
     drop_refusals: bool = False
-    """Drop answers that decline, or that speak of being a language model."""
+    """Drop answers that refuse, or that mention being a language model."""
     max_repetition: float | None = Field(default=None, ge=0.0, le=1.0)
     """Largest share of sampled text in word n-grams that came before."""
     min_compression_ratio: float | None = Field(default=None, gt=0.0)
@@ -149,9 +148,9 @@ class FiltersConfig(Section):
     max_scores: dict[str, float] = {}
     """Highest scores by name."""
     min_student_nll: float | None = Field(default=None, ge=0.0)
-    """Lowest surprise of the student, in nats a token: below, it knows the row already."""
+    """Lowest negative log-likelihood of the student, in nats per token; below it, the row is known already."""
     max_student_nll: float | None = Field(default=None, ge=0.0)
-    """Highest surprise of the student, in nats a token."""
+    """Highest negative log-likelihood of the student, in nats per token."""
     min_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
     """Lowest share of the student's own answers to the prompt that are right."""
     max_student_pass_rate: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -159,7 +158,7 @@ class FiltersConfig(Section):
     duplicates: Literal["keep", "exact", "near"] = "keep"
     """Drop rows that repeat an earlier row after normalisation, or nearly; the samples of one prompt count as well."""
     contamination_ngrams: int | None = Field(default=8, ge=1)
-    """Drop rows that share so many words in a row, or more, with an evaluation set; None drops none."""
+    """Drop rows that share at least this many consecutive words with an evaluation set; None drops none."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
@@ -180,18 +179,17 @@ class SelectionConfig(Section):
     rows_per_prompt: int | None = Field(default=None, ge=1)
     """Most rows of one prompt; None keeps all."""
     prefer: Literal["first", "shortest", "fewest_tool_calls", "score"] = "first"
-    """Which rows of a prompt come first, right ones before unverified ones: by sample index, by tokens, by tool
-    calls, or by `score`."""
+    """Order of a prompt's rows, right before unverified: by sample index, tokens, tool calls or `score`."""
     score: str | None = None
-    """Name of the score that `prefer: score` goes by, the highest first."""
+    """Name of the score that `prefer: score` orders by, highest first."""
     pairs: bool = False
     """Write `preferences.parquet` as well: for each prompt its preferred right row and a wrong one."""
     quotas: dict[str, Annotated[int, Field(ge=0)]] = {}
     """Most rows by tag."""
     max_diverse_rows: int | None = Field(default=None, ge=1)
-    """Keep so many rows, as different from each other as their embeddings tell; needs `embeddings`."""
+    """Keep at most this many rows, those whose embeddings differ most; needs `embeddings`."""
     target_rows: int | None = Field(default=None, ge=1)
-    """Keep exactly so many rows: the teacher is asked until they are there and no longer; None keeps what passes."""
+    """Keep exactly this many rows, and sample the teacher only until they are complete; None keeps what passes."""
     max_candidates: int | None = Field(default=None, ge=1)
     """Most rollouts to sample for `target_rows`; None allows `rollouts.num_samples` for each prompt."""
 

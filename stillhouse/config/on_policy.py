@@ -46,9 +46,9 @@ class OnPolicyConfig(TrainerConfig):
     teachers: tuple[OnPolicyTeacher, ...] = ()
     """Teachers in place of `teacher`: one with settings of its own, or several that share the prompts."""
     route_by: str = "tag"
-    """What decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
+    """Field that decides which teacher scores a prompt: its tag, or a key of its metadata such as `dataset`."""
     unrouted: Literal["error", "no_kl"] = "error"
-    """What becomes of a prompt that no teacher is for: an error at the start, or training on rewards alone."""
+    """What to do with a prompt without a teacher: fail at the start, or train on rewards alone."""
     num_steps: int = Field(default=100, ge=1)
     """Optimiser steps."""
     prompts_per_step: int = Field(default=32, ge=1)
@@ -56,25 +56,25 @@ class OnPolicyConfig(TrainerConfig):
     group_size: int = Field(default=1, ge=1)
     """Trajectories per prompt."""
     num_substeps: int = Field(default=1, ge=1)
-    """Optimiser steps that share out one batch of rollouts."""
+    """Optimiser steps among which one batch of rollouts is divided."""
     num_passes: int = Field(default=1, ge=1)
     """Times that a batch of rollouts is trained on."""
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Batches of rollouts that may be sampled before the one trained on: 0 samples from the newest weights."""
     engine: Literal["transformers", "vllm"] = "transformers"
-    """Where the student samples: in the training process, or on a vLLM server that is given each update."""
+    """Where the student samples: in the training process, or on a vLLM server that receives each update."""
     engine_url: str | None = None
     """Address of the vLLM server that samples, such as `http://127.0.0.1:8000/v1`."""
     engine_api_key_env: VariableName | None = None
     """Name of the environment variable that holds that server's key; None sends none."""
     max_concurrent: int = Field(default=256, ge=1)
-    """Trajectories sampled at once; what ends makes room for the next."""
+    """Most trajectories sampled at once."""
     max_tokens: int = Field(default=512, ge=1)
     """Most tokens of one completion."""
     max_turns: int = Field(default=10, ge=1)
     """Most completions of one trajectory."""
     agentic: Switch = "auto"
-    """Let the student call tools in several turns; `auto` does where tools are configured, off asks for one answer."""
+    """Let the student call tools in several turns; `auto` does if tools are configured, off samples one completion."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Sampling temperature; log-probabilities of student and teacher are taken at the same temperature."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)

@@ -20,12 +20,12 @@ class OnPolicyTeacher(Section):
     """A teacher that scores the tokens which the student sampled."""
 
     name: str = Field(pattern=r"^[\w.-]+$")
-    """What its metrics are filed under: `teacher_kl/NAME`."""
+    """Name in its metrics: `teacher_kl/NAME`."""
     kind: TeacherKind = "local"
     """A model in this process (`local`), the student before training (`base`), the running mean of the student's
     weights (`ema`, needs ema_decay), or a server: vLLM, SGLang, or completions with `echo` in OpenAI's form."""
     model: str | None = None
-    """Model ref, or the name the server knows it by; `base` and `ema` have none."""
+    """Model ref, or the model's name on the server; `base` and `ema` have none."""
     base_url: str | None = None
     """Address of the server, such as `http://127.0.0.1:8000/v1`."""
     api_key_env: VariableName | None = None
@@ -33,12 +33,12 @@ class OnPolicyTeacher(Section):
     kl_coef: float | None = Field(default=None, ge=0.0)
     """Factor of this teacher's KL; None takes on_policy.kl_coef."""
     routes: tuple[str, ...] = ()
-    """Values of on_policy.route_by whose prompts it scores; none stands for all."""
+    """Values of on_policy.route_by whose prompts it scores; empty scores all."""
     hint: str | None = None
     """Jinja template of what this teacher alone reads, put before the text of the last user message: a solution or a
     demonstration. It sees `expected_answer`, `tag` and every key of the prompt's metadata."""
     alignment: Literal["ids", "bytes"] = "ids"
-    """How tokens are compared: by id, which needs one vocabulary, or by the bytes they stand for."""
+    """How tokens are compared: by id, which needs one vocabulary, or by their bytes."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type a local teacher computes in; `auto` takes the student's."""
     quantised: bool = False
@@ -46,7 +46,7 @@ class OnPolicyTeacher(Section):
     device: str | None = None
     """Device of a local teacher, such as `cuda:1`; None takes the student's."""
     offload: bool = False
-    """Keep a local teacher in the memory of the host while it does not score."""
+    """Keep a local teacher in host memory while it does not score."""
     batch_tokens: int = Field(default=16384, ge=1)
     """Most tokens of one forward pass, or of one request to a server."""
     max_in_flight: int = Field(default=8, ge=1)

@@ -11,12 +11,12 @@ class ApprovalConfig(Section):
     """A person's yes between the dataset and training."""
 
     enabled: bool = False
-    """Ask before anything is trained on the run's dataset: on the flow run's page in Prefect, once for each dataset.
-    A run of a deployment gives its process back while it waits. Flows without a dataset of their own do not ask."""
+    """Ask on the flow run's page in Prefect before training on the run's dataset, once for each dataset. A run of a
+    deployment ends its process while it waits."""
     timeout_minutes: float = Field(default=1440.0, ge=0.5, le=43200.0)
     """Minutes to wait for an answer, at most 30 days."""
     at_timeout: Literal["approve", "reject"] = "reject"
-    """The answer when nobody has given one in time, and where nobody can: in a run without a Prefect server."""
+    """The answer if nobody gives one in time, or in a run without a Prefect server."""
 
 
 Metric = Literal["accuracy", "reward", "mean_completion_tokens", "truncated_share", "valid_tool_call_share"]
@@ -27,10 +27,9 @@ class Margin(Section):
     """A metric on which a new champion may not be worse."""
 
     metric: Metric = "mean_completion_tokens"
-    """What is compared; of tokens and of truncated answers less is better, of all others more."""
+    """Metric to compare; fewer tokens and truncated answers are better, of all others more."""
     margin: float = Field(default=0.0, ge=0.0)
-    """By how much it may be worse, in the metric's own unit: 0.02 is two points of accuracy, 20 is twenty tokens. The
-    whole confidence interval of the difference has to stay within it."""
+    """Largest decline that the confidence interval may reach, in the metric's unit: 0.02 is two points of accuracy."""
 
 
 class PromotionConfig(Section):
@@ -45,20 +44,18 @@ class PromotionConfig(Section):
     alias: Alias = "champion"
     """Alias of the registry that points to the champion."""
     start_from_champion: bool = False
-    """Train from the champion's weights, where there is one, in place of `student.model`."""
+    """Train from the champion's weights, if there is one, instead of `student.model`."""
     candidates: tuple[str, ...] = ()
     """Models that `evaluate-models` measures beside base, champion and teacher: folders of students, Hugging Face ids,
     or `models:/NAME/VERSION` and `models:/NAME@ALIAS` of the registry. With none it takes the version under
     `tracking.alias` where `enabled` is set."""
     metric: Literal["accuracy", "reward"] = "accuracy"
-    """What a student has to be better on."""
+    """Metric on which a student has to be better."""
     level: float = Field(default=0.05, gt=0.0, lt=0.5)
-    """How small the one-sided p of the paired test has to be: the chance of promoting a student that is no better.
-    Several students of a run share it."""
+    """Largest one-sided p of the paired test: the chance, over all students, of promoting one that is no better."""
     tag_level: float | None = Field(default=0.05, gt=0.0, lt=0.5)
-    """A tag of which the student is worse on `metric` blocks it, where the one-sided p is below this; None lets none
-    block."""
+    """A tag on which the student is worse by a one-sided p below this blocks the promotion; None lets no tag block."""
     no_worse: tuple[Margin, ...] = ()
     """Metrics on which the student may not be worse by more than a margin."""
     min_prompts: int = Field(default=100, ge=1)
-    """Held-out prompts with a value of `metric` for both models that a promotion needs at least."""
+    """Fewest held-out prompts with a value of `metric` for both models."""

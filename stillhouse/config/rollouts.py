@@ -24,13 +24,13 @@ class PromptsConfig(Section):
     hf_split: str = "train"
     """Split to read when the source is a Hugging Face dataset."""
     max_prompts: int | None = Field(default=None, ge=1)
-    """Use the first so many distinct prompts; None uses all."""
+    """Most distinct prompts to use, from the first; None uses all."""
     entries: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Use only these rows of the source, counted from 0; empty uses all."""
     held_out_fraction: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of prompts that no stage before evaluation sees, decided by each prompt's content."""
     split_seed: int = 0
-    """Draws another held-out set of the same size."""
+    """Seed of the held-out set; another seed draws another set of the same size."""
     verifier: Verifier = "normalised"
     """How an answer is compared with `expected_answer`; a row's `metadata.verifier` overrides it."""
     verifier_by_tag: dict[str, Verifier] = {}
@@ -43,7 +43,7 @@ class McpServerConfig(Section):
     """An MCP server whose tools are offered under their own names."""
 
     name: str = Field(min_length=1)
-    """What messages and logs call it."""
+    """Name in messages and logs."""
     command: tuple[str, ...] = ()
     """Program and arguments of a server that speaks over stdio; empty for one behind `url`."""
     url: str | None = None
@@ -51,13 +51,13 @@ class McpServerConfig(Section):
     allow: tuple[str, ...] = ()
     """Names of the tools to offer; empty offers all."""
     environment: tuple[str, ...] = ()
-    """Names of environment variables that reach the program, beside PATH and HOME; it sees no other."""
+    """Names of the environment variables that the program gets besides PATH and HOME."""
     headers_env: dict[str, VariableName] = {}
     """HTTP headers whose values are in environment variables, as `Authorization: VARIABLE`."""
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one call in seconds."""
     stateless: bool = False
-    """Calls do not depend on each other: all rollouts share one session; else each rollout gets its own."""
+    """Share one session among all rollouts, since calls do not depend on each other; off, each rollout has its own."""
 
     @model_validator(mode="after")
     def _one_transport(self) -> Self:
@@ -80,7 +80,7 @@ class ToolsConfig(Section):
     timeout_s: float = Field(default=60.0, gt=0.0)
     """Longest run of one tool call in seconds, for tools that set none of their own."""
     environment: tuple[str, ...] = ()
-    """Names of environment variables that reach sandboxed tools and `ToolArgs.environment`; no other does."""
+    """Names of the environment variables that sandboxed tools and `ToolArgs.environment` get."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that `browse` and `search` may reach although they are private, as `name` or `name:port`."""
     browse_max_characters: int = Field(default=8000, ge=100)
@@ -109,9 +109,9 @@ class TeacherConfig(Section):
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0.0)
     """Price of completion tokens in USD per million; None means unknown. Both prices are given, or neither."""
     prices_file: str | None = None
-    """YAML of prices by model, for where the two fields above are not set; None leaves it to what the endpoint says."""
+    """YAML file of prices by model, used if the two fields above are not set; None takes the endpoint's prices."""
     batch: bool = False
-    """Ask through the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only."""
+    """Use the provider's batch endpoint: half the price, hours of waiting, single-turn rollouts only."""
 
     @model_validator(mode="after")
     def _prices_come_in_pairs(self) -> Self:
@@ -127,7 +127,7 @@ class RolloutsConfig(Section):
     """What is sampled from the teacher. Sampling fields and system prompt are part of a rollout's identity."""
 
     max_prompts: int | None = Field(default=None, ge=1)
-    """Sample the teacher for the first so many training prompts; None for all. On-policy training uses all of them."""
+    """Most training prompts to sample the teacher for; None for all. On-policy training uses all of them."""
     num_samples: int = Field(default=1, ge=1)
     """Trajectories per prompt; with `dataset.selection.target_rows`, the most."""
     trajectories_file: str | None = None
@@ -143,21 +143,20 @@ class RolloutsConfig(Section):
     max_turns: int = Field(default=10, ge=1)
     """Most completions of one rollout; a closing answer is not counted."""
     termination_policy: Literal["last_tool", "max_turns"] = "last_tool"
-    """`last_tool` ends with the first answer that calls no tool; `max_turns` asks on with `continue_message`."""
+    """`last_tool` ends with the first answer without a tool call; `max_turns` continues with `continue_message`."""
     continue_message: str = "Continue."
     """The user's message after an answer, under the termination policy `max_turns`."""
     closing_answer: bool = True
     """Where the last turn still calls tools, refuse them with a message and ask once more for an answer."""
     response_schema: JsonObject = {}
-    """JSON schema that the final answer has to meet; empty takes any text. It is sent as `response_format`; where an
-    endpoint refuses that, as some do beside tools, set `extra_body: {response_format: {type: text}}`: answers are
-    checked and corrected all the same."""
+    """JSON schema of the final answer, sent as `response_format`; empty takes any text. Where an endpoint refuses it,
+    set `extra_body: {response_format: {type: text}}`: answers are still checked and corrected."""
     max_corrections: int = Field(default=1, ge=0)
-    """Times the model is told how its answer misses `response_schema` before the rollout counts as invalid."""
+    """Corrections of an answer that misses `response_schema` before the rollout counts as invalid."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    """How long a reasoning model may think; None leaves it to the endpoint and sends nothing."""
+    """Reasoning effort of the model; None sends nothing and leaves it to the endpoint."""
     extra_body: JsonObject = {}
-    """Further keys of every request, such as OpenRouter's `provider`."""
+    """Additional keys of every request, such as OpenRouter's `provider`."""
     record_tokens: bool = False
     """Keep token ids and log-probabilities where the endpoint gives them."""
     timeout_s: float | None = Field(default=None, gt=0.0)

@@ -31,11 +31,11 @@ class EvaluationConfig(Section):
     enabled: bool = True
     """Run this stage."""
     max_prompts: int | None = Field(default=None, ge=1)
-    """Use the first so many held-out prompts; None uses all."""
+    """Most held-out prompts to use, from the first; None uses all."""
     num_samples: int = Field(default=1, ge=1)
     """Trajectories per prompt."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature. teacher_kl is an estimate of the reverse KL only at 1 and is left out elsewhere."""
+    """Sampling temperature; teacher_kl estimates the reverse KL at 1 and is left out at other values."""
     max_tokens: int = Field(default=2048, ge=1)
     """Most tokens of one completion."""
     max_turns: int = Field(default=10, ge=1)
@@ -54,14 +54,13 @@ class TrackingConfig(Section):
     enabled: bool = True
     """Record the run in MLflow; the report page is written in any case."""
     uri: str | None = None
-    """Tracking server or database; None takes that of MLFLOW_TRACKING_URI, or else keeps a SQLite file in the store."""
+    """Tracking server or database; None takes MLFLOW_TRACKING_URI, or else a SQLite file in the store."""
     experiment: str = "stillhouse"
     """Experiment the runs are filed under."""
     num_sample_trajectories: int = Field(default=20, ge=0)
     """Trajectories shown in MLflow and in the report."""
     register_as: str | None = Field(default=None, pattern=r"^[^/:]*[^/:\s][^/:]*$")
-    """Name in MLflow's model registry under which each trained student becomes a version, without `/` and `:`;
-    None registers none."""
+    """Registered model in MLflow of which each student becomes a version, without `/` and `:`; None registers none."""
     alias: Alias = "candidate"
     """Alias of the registry that then points to the run's last student."""
 
@@ -70,10 +69,10 @@ class RuntimeConfig(Section):
     """Facts of the machine and of this one run. Nothing here changes a result, so nothing here enters a cache key."""
 
     store: str = "runs"
-    """Folder that holds artifacts, journal, checkpoints and the MLflow database. For several machines a URL such as
-    `s3://BUCKET/PREFIX`, which holds what is finished (the extra `s3`; the usual AWS variables say who may)."""
+    """Folder of artifacts, journal, checkpoints and the MLflow database. For several machines a URL such as
+    `s3://BUCKET/PREFIX`, which holds finished artifacts (the extra `s3`; credentials by the usual AWS variables)."""
     scratch: str = "runs"
-    """Local folder for what is under way and for copies of what is finished, where `store` is a URL; unused else."""
+    """Local folder for unfinished work and copies of finished artifacts if `store` is a URL; otherwise unused."""
     api_key_env: VariableName = "OPENAI_API_KEY"
     """Name of the environment variable that holds the teacher's API key; never the key itself."""
     judge_api_key_env: VariableName | None = None
@@ -95,45 +94,44 @@ class RuntimeConfig(Section):
     request_timeout_s: float = Field(default=600.0, gt=0.0)
     """Longest wait for one HTTP response in seconds."""
     hedge: bool = True
-    """Send a request again when its answer is overdue by far, and take the answer that comes first."""
+    """Send a request again when its response is long overdue, and take the first response."""
     max_attempts: int = Field(default=6, ge=1)
     """Tries of one request that fails for passing reasons; rate limiting does not count as a try."""
     shard_size: int = Field(default=300, ge=1)
     """Prompts of one Prefect task run."""
     rollout_shards: int = Field(default=4, ge=1)
-    """Shards of rollouts under way at once. In the flow's process they share the limits above; elsewhere each has an
-    equal part of them, and of the budget what its prompts are of all."""
+    """Shards of rollouts sampled at once. In the flow's process they share the limits above; elsewhere each has an
+    equal part of the limits, and a part of the budget in proportion to its prompts."""
     rollout_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
     """Deployment of the flow `run-stage` that samples rollouts, such as `run-stage/cpu`, a flow run for each shard, on
     machines that share the store. None samples where `task_runner` says."""
     label_processes: int | None = Field(default=None, ge=1)
-    """Processes that label trajectories and render training rows; 1 does it in the run's own. None takes one for each
-    CPU core, where there are rows enough to be worth it."""
+    """Processes that label and render rows; 1 uses the run's own. None takes one per CPU core for many rows."""
     task_runner: Literal["local", "ray"] = "local"
-    """Where labels are made: in processes of this machine, or on a Ray cluster (the extra `ray`), whose workers see
-    the store under the same path. On Ray rollouts are sampled there too."""
+    """Where labels are computed: in processes of this machine, or, with the rollouts, on a Ray cluster (extra `ray`)
+    whose workers have the store under the same path."""
     ray_address: str | None = None
     """Ray cluster that the flow's machine is part of, such as `10.0.0.5:6379`; for the launcher `ray` also
     `http://10.0.0.5:8265`. None starts one on this machine for tasks, and finds one there for the launcher."""
     launcher: Literal["inline", "subprocess", "torchrun", "ray"] = "subprocess"
-    """Where training runs: in the flow's own process, in a guarded process of its own, in several by torchrun, or as a
-    job of a Ray cluster (the extra `ray`) whose hosts share the store. On Kubernetes the cluster is KubeRay's."""
+    """Where training runs: in the flow's process, in a guarded process, in several by torchrun, or as a job of a Ray
+    cluster (the extra `ray`; KubeRay on Kubernetes) whose hosts share the store."""
     num_processes: int = Field(default=1, ge=1)
     """Processes of a host that share an SFT by torchrun, one a device; on-policy distillation runs in one."""
     num_hosts: int = Field(default=1, ge=1)
     """Hosts that train together and share the store. A cluster starts them; under `torchrun` all but the first run the
     command in the run's log."""
     rendezvous: str | None = None
-    """Address `host:port` of the first host, where the others join it; under `torchrun` needed for more than one."""
+    """Address `host:port` of the first host, which the others join; needed for several hosts under `torchrun`."""
     gpus_per_host: int | None = Field(default=None, ge=0)
-    """GPUs that a host asks its cluster for; None asks for one a process, and for none where `device` is `cpu`."""
+    """GPUs of each host of a cluster; None takes one per process, and none if `device` is `cpu`."""
     training_deployment: str | None = Field(default=None, pattern=r"^[^/]+/[^/]+$")
-    """Deployment of the flow `run-stage` that trains and measures students, such as `run-stage/gpu`, on machines that
-    share the store; this run waits for it and cancels it when it ends itself. None does both in this run."""
+    """Deployment of the flow `run-stage` that trains and evaluates students, such as `run-stage/gpu`, on machines that
+    share the store; this run waits for it, and cancels it if it ends first. None does both in this run."""
     peak_tflops: float | None = Field(default=None, gt=0.0)
-    """Matrix-multiplication speed of one device that MFU is a share of; None measures it at the start."""
+    """Peak matrix-multiplication speed of one device, for the MFU; None measures it at the start."""
     refresh: tuple[StageName, ...] = ()
-    """Stages to run again although their results are at hand. Answers already paid for still come from the journal."""
+    """Stages to run again although their results are cached. Completions already paid for come from the journal."""
 
     @model_validator(mode="after")
     def _processes_have_a_launcher(self) -> Self:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 _SPELLINGS: Final = {
     **{word: word.upper() for word in ("api", "cispo", "ema", "gpu", "kl", "mcp", "nll", "ppo", "sft", "uri", "url")},
-    **{"cpus": "CPUs", "gib": "GiB", "gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
+    **{"gpus": "GPUs", "hf": "Hugging Face", "lora": "LoRA", "mlflow": "MLflow"},
     **{"neftune": "NEFTune", "s": "(s)", "tflops": "TFLOPS", "usd": "USD"},
 }
 """Spelling of words of field names in a form; `timeout_s` is a time in seconds."""

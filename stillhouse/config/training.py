@@ -23,8 +23,7 @@ class StudentConfig(Section):
     lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout before the adapter's first matrix."""
     lora_targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
-    """Ends of the names of the layers that get an adapter, such as `q_proj`; `all-linear` takes every linear layer but
-    the output layer."""
+    """Suffixes of the names of adapted layers, such as `q_proj`; `all-linear` takes all but the output layer."""
     neftune_alpha: float | None = Field(default=None, gt=0.0)
     """Size of the uniform noise added to the embeddings of SFT (NEFTune); None adds none."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
@@ -32,8 +31,7 @@ class StudentConfig(Section):
     max_length: int = Field(default=4096, ge=2)
     """Longest training row in tokens; longer trajectories are dropped from the dataset, with the reason recorded."""
     merge: bool = False
-    """Write the weights with the adapter merged into them too, checked against the adapter. For a student that is
-    already at hand, `stillhouse publish --merge` does it without training again."""
+    """Also write weights with the adapter merged in, checked against it. `stillhouse publish --merge` does so later."""
 
     @model_validator(mode="after")
     def _an_adapter_to_merge(self) -> Self:
@@ -60,7 +58,7 @@ class TrainerConfig(Section):
     learning_rate: float = Field(default=1e-4, gt=0.0)
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
-    """Course of the learning rate after warm-up; `wsd` stays at the peak and falls linearly at the end."""
+    """Schedule of the learning rate after warm-up; `wsd` stays at the peak and falls linearly at the end."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises from zero."""
     decay_share: float = Field(default=0.2, gt=0.0, le=1.0)
@@ -80,28 +78,26 @@ class TrainerConfig(Section):
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Most tokens, padding included, of one forward pass; bounds memory and changes the result by rounding only."""
     packing: bool = True
-    """Put the rows of a microbatch one behind the other, each attending to itself alone. Models that mix packed rows
-    are found out at the start and padded; off pads always."""
+    """Concatenate the rows of a microbatch, each attending only to itself; off, or if a model mixes them, pad them."""
     gradient_checkpointing: Switch = "auto"
-    """Compute activations again in the backward pass; `auto` does where an estimate says that they would not fit."""
+    """Recompute activations in the backward pass; `auto` does if an estimate says that they would not fit."""
     activation_offload: bool = False
-    """Keep activations in the memory of the host between the passes."""
+    """Keep activations in host memory between the passes."""
     compile: Switch = "auto"
     """Compile the model's blocks and the loss; `auto` does on CUDA for trainings long enough to pay for it."""
     checkpoint_every_steps: int = Field(default=100, ge=1)
-    """Optimiser steps between checkpoints; a killed run repeats at most so many."""
+    """Optimiser steps between checkpoints; a killed run repeats at most this many."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept; the best one is kept beside them where `keep` asks for it."""
+    """Newest checkpoints to keep; with `keep: best` the best one is kept as well."""
     validate_every_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps between validations; None validates with each checkpoint."""
     keep: Literal["last", "best"] = "last"
-    """Which weights become the student: those after the last step, or those of the lowest validation loss, which is the
-    negative log-likelihood whatever `sft.loss` is."""
+    """Weights of the student: after the last step, or at the lowest validation loss (negative log-likelihood)."""
     early_stopping_patience: int | None = Field(default=None, ge=1)
-    """Training ends after so many validations in a row without a lower validation loss; None never ends it early."""
+    """Training ends after this many validations in a row without a lower loss; None never ends it early."""
     divergence_factor: float | None = Field(default=3.0, gt=1.0)
-    """Training stops with an error when the mean loss of 20 steps is more than so many times the lowest such mean
-    and no better than a guess; None never does."""
+    """Training fails when the mean loss of 20 steps exceeds the lowest such mean by this factor and is no better than a
+    guess; None never does."""
     log_every_steps: int = Field(default=10, ge=1)
     """Optimiser steps between logged metrics."""
     seed: int = 0
@@ -125,9 +121,9 @@ class SftSource(Section):
     split: str = "train"
     """Split of a Hugging Face dataset."""
     weight: float = Field(default=1.0, gt=0.0)
-    """Passes over the rows of this source in one epoch: 0.5 trains on another half of them in each."""
+    """Passes over the rows of this source in one epoch; 0.5 trains on a different half of them in each."""
     validation_share: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the rows, by prompt, that is kept for validation and not trained on."""
+    """Share of the rows, by prompt, that is used for validation and not trained on."""
 
 
 class SftConfig(TrainerConfig):
@@ -138,17 +134,17 @@ class SftConfig(TrainerConfig):
     batch_size: int = Field(default=32, ge=1)
     """Samples per optimiser step."""
     dataset_weight: float = Field(default=1.0, ge=0.0)
-    """Passes over the run's own dataset in one epoch; 0 trains on `sources` alone and asks no teacher."""
+    """Passes over the run's own dataset in one epoch; 0 trains on `sources` alone and needs no teacher."""
     sources: tuple[SftSource, ...] = ()
     """Conversations mixed in."""
     too_long: Literal["truncate", "drop"] = "truncate"
-    """What becomes of a row that is longer than student.max_length; both are counted."""
+    """What to do with rows longer than student.max_length; both are counted."""
     train_on_text: bool = True
-    """Learn what the assistant says outside reasoning and tool calls, the end of a turn without tool calls included."""
+    """Learn the assistant's text outside reasoning and tool calls, with the end of a turn that makes no tool call."""
     train_on_reasoning: bool = True
     """Learn the reasoning."""
     train_on_tool_calls: bool = True
-    """Learn the tool calls, the end of a turn that makes some included."""
+    """Learn the tool calls, with the end of a turn that makes some."""
     loss: Literal["nll", "dft"] = "nll"
     """Cross-entropy, or cross-entropy weighted by the probability of the token (dynamic fine-tuning)."""
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -156,7 +152,7 @@ class SftConfig(TrainerConfig):
     z_loss: float = Field(default=0.0, ge=0.0)
     """Coefficient of the squared logarithm of the softmax's normaliser."""
     generate_every_steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps between measurements of accuracy on answers the student samples; None samples none."""
+    """Optimiser steps between measurements of accuracy on completions of the student; None measures none."""
     num_generations: int = Field(default=32, ge=1)
     """Validation prompts answered in one such measurement."""
     max_tokens: int = Field(default=512, ge=1)
