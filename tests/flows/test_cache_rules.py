@@ -24,12 +24,13 @@ NUM_ANSWERS = 12
 
 
 class Workshop(NamedTuple):
-    """A store that went through SFT once, and the teacher behind it."""
+    """A store that went through SFT once, with its dataset, and the teacher behind it."""
 
     folder: Path
     provider: SimulatedProvider
     config: Callable[..., DistillConfig]
     base: Published
+    dataset: Artifact
     shards: dict[str, Artifact]
     """Its rollouts artifacts by folder name; other tests add shards of another size beside them."""
 
@@ -65,7 +66,8 @@ def workshop(
         base = train_sft(config())
         assert not any(base.cached.values())
         assert provider.num_billed == NUM_ANSWERS
-        yield Workshop(folder, provider, config, base, _rollouts(folder / "store"))
+        assert base.dataset is not None
+        yield Workshop(folder, provider, config, base, base.dataset, _rollouts(folder / "store"))
 
 
 @contextmanager
@@ -103,6 +105,11 @@ def _generate(config: DistillConfig) -> Published:
     return generate(config)
 
 
+def _num_rows(published: Published) -> int:
+    assert published.dataset is not None
+    return published.dataset.num_rows
+
+
 def _run_again(published: Published) -> list[str]:
     return [stage for stage, cached in published.cached.items() if not cached]
 
@@ -116,7 +123,7 @@ def test_the_same_config_again_is_a_hit_in_every_stage_and_in_every_flow(worksho
     assert list(again.cached) == ["prompts", "rollouts", "labels", "duplicates", "dataset", "sft"]
     assert again.students == workshop.base.students
     assert all(data_alone.cached.values())
-    assert data_alone.dataset == workshop.base.dataset
+    assert data_alone.dataset == workshop.dataset
 
 
 def test_another_learning_rate_trains_again_on_the_same_data(workshop: Workshop) -> None:
@@ -132,12 +139,13 @@ def test_another_filter_makes_the_dataset_again_from_the_same_rollouts(workshop:
     with _nothing_asked(workshop.provider):
         published = _generate(workshop.config(dataset__filters__max_turns=1))
     assert _run_again(published) == ["dataset"]
-    assert workshop.base.dataset is not None
-    assert published.dataset is not None
-    assert (workshop.base.dataset.num_rows, published.dataset.num_rows) == (8, 4)
+    assert (workshop.dataset.num_rows, _num_rows(published)) == (8, 4)
 
 
-def test_another_expected_answer_repeats_no_rollout(workshop: Workshop, embedded_rows: Rows) -> None:
+def test_another_expected_answer_labels_its_shard_alone_and_repeats_no_rollout(
+    workshop: Workshop, embedded_rows: Rows
+) -> None:
+    num_labels = len(list(workshop.store.glob("artifacts/labels/*")))
     corrected = json.loads(json.dumps(embedded_rows))
     corrected[3]["metadata"]["expected_answer"] = "-1"
     source = _write(workshop.folder / "corrected.jsonl", corrected)
@@ -146,6 +154,7 @@ def test_another_expected_answer_repeats_no_rollout(workshop: Workshop, embedded
     assert _run_again(published) == ["prompts", "labels", "duplicates", "dataset"]
     assert published.dataset is not None
     assert (published.dataset.facts["right"], published.dataset.facts["wrong"]) == (7, 1)
+    assert len(list(workshop.store.glob("artifacts/labels/*"))) == num_labels + 1
 
 
 def test_one_prompt_more_asks_for_that_prompt_alone(workshop: Workshop, embedded_rows: Rows) -> None:
@@ -158,8 +167,7 @@ def test_one_prompt_more_asks_for_that_prompt_alone(workshop: Workshop, embedded
     finally:
         workshop.provider.script = known
     assert len(workshop.provider.ledger) == before + 1
-    assert published.dataset is not None
-    assert published.dataset.num_rows == 8
+    assert _num_rows(published) == 8
 
 
 def test_what_only_concerns_the_machine_or_the_record_changes_no_result(workshop: Workshop) -> None:
@@ -173,21 +181,16 @@ def test_other_shards_are_filled_from_the_journal(workshop: Workshop) -> None:
     with _nothing_asked(workshop.provider):
         published = _generate(workshop.config(runtime__shard_size=3))
     assert published.cached["rollouts"] is False
-    assert workshop.base.dataset is not None
-    assert published.dataset is not None
-    assert published.dataset.num_rows == workshop.base.dataset.num_rows
+    assert _num_rows(published) == workshop.dataset.num_rows
 
 
-def _check_repaired(workshop: Workshop, published: Published) -> None:
-    assert _run_again(published) == ["rollouts"]
-    after = _rollouts(workshop.store)
-    assert {name: after[name].fingerprint for name in workshop.shards} == {
-        name: shard.fingerprint for name, shard in workshop.shards.items()
-    }
-    assert all(after[name].facts["requests"] == 0 for name in workshop.shards)
-
-
-def test_damaged_rollouts_are_made_again_without_asking_and_the_log_names_each(workshop: Workshop) -> None:
+def test_a_damaged_dataset_and_damaged_rollouts_are_made_again_without_asking_and_the_log_names_each(
+    workshop: Workshop,
+) -> None:
+    folder = Path(workshop.dataset.uri)
+    files = json.loads((folder / "manifest.json").read_bytes())["files"]
+    assert files.keys() >= {"train.parquet", "rejected.parquet", "README.md", "report.html"}
+    (folder / "rejected.parquet").unlink()
     deleted, altered, missing, unreadable = (Path(shard.uri) for shard in workshop.shards.values())
     (deleted / "trajectories.jsonl").unlink()
     file = altered / "trajectories.jsonl"
@@ -196,27 +199,18 @@ def test_damaged_rollouts_are_made_again_without_asking_and_the_log_names_each(w
     (unreadable / "manifest.json").write_bytes(b"{}")
     with _nothing_asked(workshop.provider), _captured_log() as log:
         published = _generate(workshop.config())
-    _check_repaired(workshop, published)
+    assert _run_again(published) == ["rollouts", "dataset"]
+    after = _rollouts(workshop.store)
+    for name, shard in workshop.shards.items():
+        assert (after[name].fingerprint, after[name].facts["requests"]) == (shard.fingerprint, 0)
     warnings = [line for line in log if line.startswith("rollouts: the cached result cannot be used")]
     assert len(warnings) == 4
     assert all(any(str(folder) in line for line in warnings) for folder in (deleted, altered, missing))
     assert any(f"{unreadable / 'manifest.json'} cannot be read" in line for line in warnings)
-
-
-def test_a_damaged_dataset_is_made_again_and_the_log_says_so(workshop: Workshop) -> None:
-    assert workshop.base.dataset is not None
-    folder = Path(workshop.base.dataset.uri)
-    files = json.loads((folder / "manifest.json").read_bytes())["files"]
-    assert files.keys() >= {"train.parquet", "rejected.parquet", "README.md", "report.html"}
-    path = folder / "rejected.parquet"
-    path.unlink()
-    with _nothing_asked(workshop.provider), _captured_log() as log:
-        published = _generate(workshop.config())
-    assert _run_again(published) == ["dataset"]
-    assert path.exists()
+    (warning,) = [line for line in log if line.startswith("dataset: the cached result cannot be used")]
+    assert str(folder / "rejected.parquet") in warning
     assert published.dataset is not None
-    assert published.dataset.fingerprint == workshop.base.dataset.fingerprint
-    assert [line for line in log if line.startswith("dataset: the cached result cannot be used") and str(path) in line]
+    assert published.dataset.fingerprint == workshop.dataset.fingerprint
 
 
 @pytest.mark.slow
@@ -263,8 +257,7 @@ def test_one_changed_bit_in_a_stored_answer_is_reported_and_asked_again_once(wor
     before = len(workshop.provider.ledger)
     with _captured_log() as log:
         published = _generate(workshop.config(runtime__refresh=["rollouts"]))
-    assert published.dataset is not None
-    assert published.dataset.num_rows == workshop.base.dataset.num_rows  # type: ignore[union-attr]
+    assert _num_rows(published) == workshop.dataset.num_rows
     warnings = [line for line in log if "do not match their digest" in line]
     assert len(warnings) == 2
     assert all(next(iter(rollouts)) in line and str(workshop.store) in line for line in warnings)
@@ -310,8 +303,7 @@ def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
         assert len(provider.ledger) == NUM_ANSWERS + len(refused)
         assert provider.num_billed == NUM_ANSWERS
         assert max(provider.billed.values()) == 1
-        assert published.dataset is not None
-        assert published.dataset.num_rows == NUM_PROMPTS
+        assert _num_rows(published) == NUM_PROMPTS
 
         provider.script = lambda _asked: error(500, "must not be asked")
         assert all(_generate(config).cached.values())

@@ -1,16 +1,18 @@
 """The form of a flow: what Prefect's server refuses before a run is there, and how the fields are called."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
-from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.hydration import HydrationContext, hydrate
 from prefect.utilities.schema_tools.validation import validate
 
-from stillhouse.config import DEMO
-from stillhouse.config.section import field_title
+from flows.distill import distill
+from stillhouse.config import DEMO, DistillConfig
+from stillhouse.config.section import Section, field_title
 from stillhouse.errors import ConfigError
 
 LARGEST_REQUEST_BYTES = 512 * 1024
@@ -19,8 +21,7 @@ LARGEST_REQUEST_BYTES = 512 * 1024
 
 @cache
 def _schema() -> dict[str, Any]:
-    flow = load_flow_from_entrypoint("flows.distill.distill", use_placeholder_flow=False)
-    return parameter_schema(flow).model_dump_for_openapi()
+    return parameter_schema(distill).model_dump_for_openapi()
 
 
 def _with(path: str, value: Any) -> dict[str, Any]:
@@ -34,7 +35,8 @@ def _with(path: str, value: Any) -> dict[str, Any]:
 
 
 def _is_refused(path: str, value: Any) -> bool:
-    return bool(validate({"config": _with(path, value)}, _schema(), raise_on_error=False))
+    given = hydrate({"config": _with(path, value)}, HydrationContext(raise_on_error=True))
+    return bool(validate(given, _schema(), raise_on_error=False))
 
 
 @pytest.mark.parametrize(
@@ -85,10 +87,9 @@ def test_a_right_value_is_taken(path: str, value: Any) -> None:
     ],
 )
 def test_what_no_schema_can_say_is_told_before_anything_is_done(path: str, value: Any, told: str) -> None:
-    flow = load_flow_from_entrypoint("flows.distill.distill", use_placeholder_flow=False)
     assert not _is_refused(path, value)
     with pytest.raises(ConfigError) as failure:
-        flow(config=_with(path, value))
+        distill(config=_with(path, value))
     assert told in str(failure.value)
 
 
@@ -111,8 +112,40 @@ def test_fields_are_called_as_people_write(name: str, title: str) -> None:
     assert field_title(name) == title
 
 
-def test_every_field_has_such_a_title_and_every_section_says_what_it_is() -> None:
-    for section in _schema()["definitions"].values():
-        assert section.get("description"), section
-        for name, field in section.get("properties", {}).items():
-            assert field["title"] == field_title(name)
+def _sections_in(section: type[Section]) -> Iterator[type[Section]]:
+    yield section
+    for field in section.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _sections_in(field.annotation)
+
+
+def test_every_section_and_every_field_has_its_place_and_explains_itself() -> None:
+    definitions = _schema()["definitions"].values()
+    assert all(section.get("description") for section in definitions)
+    sections = {section["title"]: section for section in definitions if section.get("type") == "object"}
+    # In tuples of sections, which the fields' own types do not show.
+    in_tuples = {"McpServerConfig", "Criterion", "SftSource", "OnPolicyTeacher", "Divergence", "Margin"}
+    assert sections.keys() == {section.__name__ for section in _sections_in(DistillConfig)} | in_tuples
+    for title, section in sections.items():
+        fields = section["properties"]
+        assert section["additionalProperties"] is False
+        assert [field["position"] for field in fields.values()] == list(range(len(fields)))
+        assert [field["title"] for field in fields.values()] == [field_title(name) for name in fields]
+        assert title == "DistillConfig" or all(field.get("description") for field in fields.values()), title
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+    if isinstance(schema, dict | list):
+        for value in schema.values() if isinstance(schema, dict) else schema:
+            yield from _nodes(value)
+
+
+def test_the_form_holds_no_choice_between_objects() -> None:
+    """Prefect's form shows alternatives as tabs and cannot tell objects apart: only `value | null` is safe."""
+    for node in _nodes(_schema()):
+        assert not {"oneOf", "discriminator"} & node.keys()
+        alternatives = node.get("anyOf", [])
+        assert all("$ref" not in one and one.get("type") not in {"object", None} for one in alternatives), node
+        assert len([one for one in alternatives if one["type"] != "null"]) <= 1

@@ -1,6 +1,7 @@
-"""Prompts of every kind to a dataset, over HTTP; other filters, a target, and trajectories that came from elsewhere."""
+"""Prompts of every kind to a dataset, over HTTP; a target, trajectories from elsewhere, and what a run saves."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.dataset.read import read_rows
+from stillhouse.errors import QuotaError
 from tasks.publish import Published
 
 RNOW_ROWS = [
@@ -95,14 +97,13 @@ def numbered(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def folder_of(published: Published) -> Path:
+def rows_of(published: Published, split: str = "train") -> list[dict[str, Any]]:
     assert published.dataset is not None
-    return Path(published.dataset.uri)
+    return list(read_rows(Path(published.dataset.uri), split))
 
 
 def test_rows_of_rnow_become_a_verified_dataset(generate: Generate) -> None:
-    folder = folder_of(generate(RNOW_ROWS))
-    rows = {row["messages"][-1]["content"]: row for row in read_rows(folder, "train")}
+    rows = {row["messages"][-1]["content"]: row for row in rows_of(generate(RNOW_ROWS))}
     assert {content: row["verified"] for content, row in rows.items()} == {
         "It is 42.": True,
         "Johann Wolfgang von Goethe wrote it.": True,
@@ -116,35 +117,9 @@ def test_rows_of_rnow_become_a_verified_dataset(generate: Generate) -> None:
 
 def test_rows_of_roll_become_a_dataset_whose_code_was_run(generate: Generate) -> None:
     published = generate(ROLL_ROWS, prompts={"verifier": "math"})
-    folder = folder_of(published)
-    assert {row["tag"]: row["verified"] for row in read_rows(folder, "train")} == {"math_rule": True, "KodCode": True}
-    (dropped,) = read_rows(folder, "rejected")
+    assert {row["tag"]: row["verified"] for row in rows_of(published)} == {"math_rule": True, "KodCode": True}
+    (dropped,) = rows_of(published, "rejected")
     assert (dropped["verifier"], dropped["verified"], dropped["drop_reasons"]) == ("python", False, ["wrong"])
-
-
-def test_other_filters_ask_nothing_and_label_nothing_again(generate: Generate, provider: SimulatedProvider) -> None:
-    first = generate(numbered(30))
-    asked = len(provider.ledger)
-    assert folder_of(first) != folder_of(second := generate(numbered(30), dataset={"filters": {"drop_wrong": False}}))
-    assert len(provider.ledger) == asked
-    assert [name for name, cached in second.cached.items() if not cached] == ["dataset"]
-    assert first.dataset is not None
-    assert second.dataset is not None
-    assert (first.dataset.num_rows, second.dataset.num_rows) == (20, 30)
-
-
-def test_a_changed_answer_labels_its_shard_anew_and_no_other(generate: Generate, provider: SimulatedProvider) -> None:
-    runtime = {"shard_size": 10}
-    generate(numbered(30), runtime=runtime)
-    labels = len(list((folder_of(generate(numbered(30), runtime=runtime)).parents[1] / "labels").iterdir()))
-    asked = len(provider.ledger)
-    rows = numbered(30)
-    rows[0]["metadata"]["expected_answer"] = "-1"
-    changed = generate(rows, runtime=runtime)
-    assert len(provider.ledger) == asked
-    assert changed.dataset is not None
-    assert changed.dataset.num_rows == 21
-    assert len(list((folder_of(changed).parents[1] / "labels").iterdir())) == labels + 1
 
 
 def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(
@@ -154,7 +129,7 @@ def test_a_target_is_met_exactly_and_nothing_is_asked_beyond_it(
     published = generate(
         numbered(60), dataset={"selection": selection, "validation_fraction": 0.0}, runtime={"shard_size": 20}
     )
-    rows = list(read_rows(folder_of(published), "train"))
+    rows = rows_of(published)
     assert len(rows) == 12
     assert len({row["prompt_id"] for row in rows}) == 12
     # A third of the answers is wrong: 18 are needed on average.
@@ -182,10 +157,8 @@ def test_rows_that_only_the_whole_set_can_drop_are_made_up_for(generate: Generat
         alike + numbered(60),
         dataset={"filters": {"duplicates": "exact"}, "selection": {"target_rows": 30, "rows_per_prompt": 1}},
     )
-    assert published.dataset is not None
-    assert published.dataset.num_rows == 30
-    contents = [row["messages"][-1]["content"] for row in read_rows(folder_of(published), "train")]
-    assert contents.count("1") == 1
+    contents = [row["messages"][-1]["content"] for row in rows_of(published)]
+    assert (len(contents), contents.count("1")) == (30, 1)
     assert [row[0] for row in published.summary] == ["prompts", "rollouts", "labels", "duplicates", "dataset"]
 
 
@@ -202,9 +175,7 @@ def test_trajectories_from_elsewhere_become_a_dataset_without_a_request(
         numbered(8), rollouts={"trajectories_file": str(elsewhere)}, runtime={"store": str(tmp_path / "other")}
     )
     assert len(provider.ledger) == asked
-    assert published.dataset is not None
-    assert published.dataset.num_rows == 5
-    assert {row["sampling"] for row in read_rows(folder_of(published), "train")} == {None}
+    assert [row["sampling"] for row in rows_of(published)] == [None] * 5
 
 
 def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
@@ -212,5 +183,37 @@ def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
     schema = {"$ref": "#/$defs/number", "$defs": {"number": {"type": "integer", "minimum": 3}}}
     # The answers are -1, 1, 2, -1 and 4.
     for section in ({"rollouts": {"response_schema": schema}}, {"dataset": {"labels": {"answer_schema": schema}}}):
-        folder = folder_of(generate(numbered(5), **section))
-        assert [row["messages"][-1]["content"] for row in read_rows(folder, "train")] == ["4"]
+        rows = rows_of(generate(numbered(5), **section))
+        assert [row["messages"][-1]["content"] for row in rows] == ["4"]
+
+
+def test_the_error_of_one_shard_counts_what_all_shards_have_finished(
+    generate: Generate, provider: SimulatedProvider
+) -> None:
+    def script(asked: Asked) -> Reply:
+        if asked.index >= 14:
+            return error(402, "Insufficient credits")
+        return answer(asked)
+
+    provider.script = script
+    with pytest.raises(QuotaError) as raised:
+        generate(numbered(24), runtime={"shard_size": 4, "concurrency": 3})
+    assert provider.num_billed == 14
+    assert "Saved: 14 of 24 finished" in str(raised.value)
+    assert str(raised.value).count("Saved:") == 1
+
+
+@pytest.fixture
+def _lax_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_lax_umask")
+def test_no_file_or_folder_of_a_store_is_open_to_others(generate: Generate, tmp_path: Path) -> None:
+    generate(numbered(6), tracking={"enabled": True})
+    store = tmp_path / "runs"
+    names = {path.name for path in store.iterdir()}
+    assert {"journal.sqlite3", "mlflow.db", "artifacts", "reports", "results"} <= names
+    assert [path for path in (store, *store.rglob("*")) if path.stat().st_mode & 0o077] == []

@@ -34,7 +34,11 @@ def test_every_metric_that_a_run_logs_is_on_the_page(tmp_path: Path, monkeypatch
 
     create_project(tmp_path, "on-policy")
     monkeypatch.chdir(tmp_path)
-    distill(load_config(Path("config.yaml"), [f"{key}={json.dumps(value)}" for key, value in TINY.items()]))
+    overrides = [f"{key}={json.dumps(value)}" for key, value in TINY.items()]
+    published = distill(load_config(Path("config.yaml"), overrides))
+    assert list(published.students) == ["sft", "on_policy"]
+    final = published.students["on_policy"].facts["final"]
+    assert {"on_policy/reward/right", "on_policy/reward/sparing", "on_policy/teacher_kl"} <= final.keys()
     client = MlflowClient(default_uri(tmp_path / "runs"))
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     logged = {name for run in runs for name in run.data.metrics}
