@@ -29,31 +29,10 @@ _FLOW_RUNS: Final = ResourceSpecification({"prefect.resource.id": "prefect.flow-
 _OF_OURS: Final = ResourceSpecification({"prefect.resource.role": "flow", "prefect.resource.name": list(FLOWS)})
 
 
-def zombies(lapse: timedelta) -> AutomationCore:
-    """A flow whose process or machine died sends no heartbeat any more, and nobody else would say so."""
-    return _absence(
-        "stillhouse: flow runs without heartbeats have crashed",
-        after="prefect.flow-run.heartbeat",
-        within=lapse,
-        message=f"No heartbeat for {lapse.total_seconds():g} s: its process or its machine is gone. Run it again: "
-        "stages that finished are cached and a training goes on from its last checkpoint.",
-    )
-
-
-def stuck_pending(wait: timedelta) -> AutomationCore:
-    """A run that a worker took and never started holds its deployment's place."""
-    return _absence(
-        "stillhouse: flow runs that never start have crashed",
-        after="prefect.flow-run.Pending",
-        within=wait,
-        message=f"Pending for {wait.total_seconds() / 60:g} min: the worker that took it is gone, or its container "
-        "cannot be started. See the worker's log and run it again.",
-    )
-
-
-def _absence(name: str, *, after: str, within: timedelta, message: str) -> AutomationCore:
+def crashed(name: str, *, after: str, within: timedelta, message: str) -> AutomationCore:
+    """Marks flow runs as crashed that send no event `within` this time `after` an event of that name."""
     return AutomationCore(
-        name=name,
+        name=f"stillhouse: {name}",
         description=message,
         tags=["stillhouse"],
         trigger=EventTrigger(
@@ -70,57 +49,12 @@ def _absence(name: str, *, after: str, within: timedelta, message: str) -> Autom
     )
 
 
-def trained_on_new_data(name: str, source: UUID, training: UUID) -> AutomationCore:
-    """The training `train-sft/NAME` follows each dataset that `generate/NAME` made anew, with that run's own config."""
-    config = {"__prefect_kind": "jinja", "template": "{{ event.payload.config | tojson }}"}
-    return _presence(
-        f"stillhouse: train-sft/{name} follows a new dataset of generate/{name}",
-        expect={DATASET_CREATED},
-        match=ResourceSpecification({"prefect.resource.id": "stillhouse.dataset.*"}),
-        related=ResourceSpecification(
-            {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{source}"}
-        ),
-        action=RunDeployment(
-            deployment_id=training, parameters={"config": {"__prefect_kind": "json", "value": config}}
-        ),
-    )
-
-
-def failures_told(block: UUID) -> AutomationCore:
-    """Who is told of flow runs that failed or crashed."""
-    return _presence(
-        "stillhouse: tell of failed flow runs",
-        expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
-        match=_FLOW_RUNS,
-        related=_OF_OURS,
-        action=SendNotification(
-            block_document_id=block,
-            subject="{{ flow.name }} {{ flow_run.state.name | lower }}: {{ flow_run.name }}",
-            body="{{ flow_run.state.message }}\n{{ flow_run | ui_url }}",
-        ),
-    )
-
-
-def students_told(block: UUID) -> AutomationCore:
-    """Who is told whether a new student became the champion."""
-    return _presence(
-        "stillhouse: tell of promoted and kept students",
-        expect={STUDENT_PROMOTED, STUDENT_KEPT},
-        match=ResourceSpecification({"prefect.resource.id": "stillhouse.model.*"}),
-        related=_OF_OURS,
-        action=SendNotification(
-            block_document_id=block,
-            subject="{{ event.payload.model }}: {{ event.name.split('.')[-1] }}",
-            body="{{ event.payload.message }}\n{{ event.payload.page }}\n{{ flow_run | ui_url }}",
-        ),
-    )
-
-
-def _presence(
-    name: str, *, expect: set[str], match: ResourceSpecification, related: ResourceSpecification, action: ActionTypes
+def reaction(
+    name: str, expect: set[str], match: ResourceSpecification, related: ResourceSpecification, action: ActionTypes
 ) -> AutomationCore:
+    """Acts on each of the expected events."""
     return AutomationCore(
-        name=name,
+        name=f"stillhouse: {name}",
         tags=["stillhouse"],
         trigger=EventTrigger(
             posture=Posture.Reactive,
@@ -135,21 +69,82 @@ def _presence(
     )
 
 
+def crashes(heartbeat_s: int, pending: timedelta) -> Iterator[AutomationCore]:
+    """Automations for flow runs that nobody else would mark as crashed."""
+    lapse = timedelta(seconds=3 * heartbeat_s)
+    yield crashed(
+        "flow runs without heartbeats have crashed",
+        after="prefect.flow-run.heartbeat",
+        within=lapse,
+        message=f"No heartbeat for {lapse.total_seconds():g} s: its process or its machine is gone. Run it again: "
+        "stages that finished are cached and a training goes on from its last checkpoint.",
+    )
+    # A run that a worker took and never started holds its deployment's place.
+    yield crashed(
+        "flow runs that never start have crashed",
+        after="prefect.flow-run.Pending",
+        within=pending,
+        message=f"Pending for {pending.total_seconds() / 60:g} min: the worker that took it is gone, or its container "
+        "cannot be started. See the worker's log and run it again.",
+    )
+
+
+def notifications(block: UUID) -> Iterator[AutomationCore]:
+    """Automations that notify a block of failed flow runs, and of students that were promoted or not."""
+    yield reaction(
+        "tell of failed flow runs",
+        {"prefect.flow-run.Failed", "prefect.flow-run.Crashed", "prefect.flow-run.TimedOut"},
+        _FLOW_RUNS,
+        _OF_OURS,
+        SendNotification(
+            block_document_id=block,
+            subject="{{ flow.name }} {{ flow_run.state.name | lower }}: {{ flow_run.name }}",
+            body="{{ flow_run.state.message }}\n{{ flow_run | ui_url }}",
+        ),
+    )
+    yield reaction(
+        "tell of promoted and kept students",
+        {STUDENT_PROMOTED, STUDENT_KEPT},
+        ResourceSpecification({"prefect.resource.id": "stillhouse.model.*"}),
+        _OF_OURS,
+        SendNotification(
+            block_document_id=block,
+            subject="{{ event.payload.model }}: {{ event.name.split('.')[-1] }}",
+            body="{{ event.payload.message }}\n{{ event.payload.page }}\n{{ flow_run | ui_url }}",
+        ),
+    )
+
+
 def trainings(client: SyncPrefectClient) -> Iterator[AutomationCore]:
-    """One for each config that both `generate` and `train-sft` are deployed with."""
-    known = {flow: _deployments_of(client, flow) for flow in ("generate", "train-sft")}
-    for name, source in known["generate"].items():
-        if name in known["train-sft"]:
-            yield trained_on_new_data(name, source, known["train-sft"][name])
+    """For each config that `generate` and `train-sft` are deployed with: a new dataset starts the training.
+
+    The training takes the config of the run that made the dataset.
+    """
+    deployments = {
+        flow: {deployment.name: deployment.id for deployment in client.read_deployments(flow_filter=_named(flow))}
+        for flow in ("generate", "train-sft")
+    }
+    config = {"__prefect_kind": "jinja", "template": "{{ event.payload.config | tojson }}"}
+    parameters = {"config": {"__prefect_kind": "json", "value": config}}
+    for name, source in deployments["generate"].items():
+        if training := deployments["train-sft"].get(name):
+            yield reaction(
+                f"train-sft/{name} follows a new dataset of generate/{name}",
+                {DATASET_CREATED},
+                ResourceSpecification({"prefect.resource.id": "stillhouse.dataset.*"}),
+                ResourceSpecification(
+                    {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{source}"}
+                ),
+                RunDeployment(deployment_id=training, parameters=parameters),
+            )
 
 
-def _deployments_of(client: SyncPrefectClient, flow: str) -> dict[str, UUID]:
-    found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
-    return {deployment.name: deployment.id for deployment in found}
+def _named(flow: str) -> FlowFilter:
+    return FlowFilter(name=FlowFilterName(any_=[flow]))
 
 
 def ensure(client: SyncPrefectClient, wanted: AutomationCore) -> str:
-    """Creates the automation or brings it up to date; what was done, in a word."""
+    """Creates the automation or updates it; returns what was done."""
     known = client.read_automations_by_name(wanted.name)
     if not known:
         client.create_automation(wanted)
@@ -171,19 +166,14 @@ def main() -> None:
         default=30.0,
         help="how long a run may be Pending; more than the longest wait where a cluster queues runs",
     )
-    given = parser.parse_args()
-    beat_s = get_current_settings().flows.heartbeat_frequency
-    if beat_s is None:
+    options = parser.parse_args()
+    heartbeat_s = get_current_settings().flows.heartbeat_frequency
+    if heartbeat_s is None:
         sys.exit("PREFECT_FLOWS_HEARTBEAT_FREQUENCY is not set: run this as `make automations`")
     with get_client(sync_client=True) as client:
-        wanted = [
-            zombies(timedelta(seconds=3 * beat_s)),
-            stuck_pending(timedelta(minutes=given.pending_minutes)),
-            *trainings(client),
-        ]
-        if given.notify is not None:
-            block = _block(client, given.notify)
-            wanted += [failures_told(block), students_told(block)]
+        wanted = [*crashes(heartbeat_s, timedelta(minutes=options.pending_minutes)), *trainings(client)]
+        if options.notify is not None:
+            wanted += notifications(_block(client, options.notify))
         for automation in wanted:
             print(f"{automation.name}: {ensure(client, automation)}")  # noqa: T201
 

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def run_command() -> None:
-    """What the command line says, in a process that may go on afterwards: raises SystemExit with the exit code."""
+    """Runs the command line in a process that may continue; raises SystemExit with the exit code."""
     load_dotenv(Path(".env"))
     set_defaults()
     quiet_console()
@@ -80,7 +80,7 @@ def distill(config: ConfigPath, overrides: Overrides = None) -> None:
 
 @app.command()
 def sft(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Fine-tune the student on the teacher's trajectories, sampling those that are not at hand."""
+    """Fine-tune the student on the teacher's trajectories, sampling those that are not cached."""
     from flows.train_sft import train_sft as flow
 
     _run(flow, load_config(config, overrides or ()))
@@ -125,7 +125,7 @@ def generate(
 ) -> None:
     """Sample the teacher and write a dataset, from a config or straight from a prompts file.
 
-    Run the same command again after an interruption: nothing that was answered is asked again.
+    Run the same command again after an interruption: completions that were received are not requested again.
     """
     options = {
         "tools.file": None if tools == "none" else tools,
@@ -166,15 +166,15 @@ def _write_rows(folder: Path, output: Path) -> int:
 
 
 def _generate_config(source: Path, options: Mapping[str, object], overrides: list[str]) -> DistillConfig:
-    given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    settings = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     if source.suffix in {".yaml", ".yml"}:
-        return load_config(source, [*given, *overrides])
+        return load_config(source, [*settings, *overrides])
     # Without a config there is no student yet: nothing is held out and nothing is rendered with its template.
     body = {
         "prompts": {"source": str(source), "held_out_fraction": 0.0},
         "dataset": {"labels": {"render": False}, "validation_fraction": 0.0},
     }
-    return parse_config(body, origin=str(source), overrides=[*given, *overrides])
+    return parse_config(body, origin=str(source), overrides=[*settings, *overrides])
 
 
 def _row_numbers(text: str) -> list[int]:
@@ -190,7 +190,8 @@ for _verb in (init, view, convert, export, publish, serve, doctor):
 
 
 def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) -> "Published":
-    """Runs a flow with progress on the terminal, and prints what it found."""
+    """Runs a flow with progress on the terminal, and prints its results."""
+    from prefect.settings import PREFECT_API_URL
     from rich.console import Console
 
     from stillhouse.progress.terminal import TerminalProgress, error_console, show_warnings, table
@@ -198,7 +199,10 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     from tasks.run.progress import show_progress_with
     from tasks.run.summary import SUMMARY_COLUMNS
 
-    _guard_temporary_server()
+    if PREFECT_API_URL.value() is None:
+        from tasks.server.temporary_server import use_temporary_server
+
+        use_temporary_server()
     console = error_console()
     try:
         with raised_on_sigterm(), TerminalProgress(console) as progress, show_warnings(console):
@@ -216,15 +220,6 @@ def _run(flow: Callable[[DistillConfig], "Published"], config: DistillConfig) ->
     for purpose, line in published.pages.items():
         results.print(f"[bold]{purpose:<8}[/] {line}", soft_wrap=True, highlight=False)
     return published
-
-
-def _guard_temporary_server() -> None:
-    from prefect.settings import PREFECT_API_URL
-
-    if PREFECT_API_URL.value() is None:
-        from tasks.server.temporary_server import use_temporary_server
-
-        use_temporary_server()
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def distill(config: DistillConfig = DEMO) -> Published:
         base, champion = base_student(run.config.student), find_champion(run)
         students = [start_of_training(base, champion, run)]
         if run.config.sft.enabled:
-            own = run.config.sft.dataset_weight > 0.0
-            dataset = generate_dataset(prompts, run.config, run) if own else None
+            needs_dataset = run.config.sft.dataset_weight > 0.0
+            dataset = generate_dataset(prompts, run.config, run) if needs_dataset else None
             require_approval(dataset, run)
             students.append(train_sft(students[-1], dataset, run.config, run))
         if run.config.on_policy.enabled:

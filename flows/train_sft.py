@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: prompts, rollouts and dataset as far as they are not at hand, then the student."""
+"""Supervised fine-tuning: prompts, rollouts and dataset as far as they are not cached, then the student."""
 
 from prefect import flow
 

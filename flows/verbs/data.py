@@ -1,4 +1,4 @@
-"""Verbs for data at hand: read it, take in what others wrote, give it to others."""
+"""Verbs for data: view trajectories, convert files of other programs, export datasets."""
 
 import shutil
 import webbrowser
@@ -68,9 +68,9 @@ def convert(
     ] = None,
     teacher: Annotated[str | None, typer.Option(help="Model that answered, where the rows do not say.")] = None,
 ) -> None:
-    """Take in what other programs wrote: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI.
+    """Convert files of other programs: rollouts, rows and configs of rnow and ROLL, rows of distilabel and OpenAI.
 
-    What has no place here is listed, in short on the screen and whole in unmapped.jsonl.
+    What has no equivalent here is listed, in short on the screen and in full in unmapped.jsonl.
     """
     from stillhouse.interop import ConvertOptions, convert, summary_lines
 

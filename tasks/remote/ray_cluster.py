@@ -47,7 +47,12 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
         _require_token()
     prefect_ray = _import_prefect_ray()
     with ExitStack() as opened:
-        opened.enter_context(_server_url_for_workers(is_local=runtime.ray_address is None))
+        if runtime.ray_address is None:
+            # Workers elsewhere take the URL of Prefect's server from their environment. Without it, each worker here
+            # would start a server of its own, which takes 20 seconds.
+            with get_client(sync_client=True) as client:
+                url = str(client.api_url)
+            opened.enter_context(temporary_settings({PREFECT_API_URL: url}))
         runner: Any = None
 
         async def run_task(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
@@ -58,22 +63,6 @@ def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> I
             return await _state_of(task, future.wrapped_future)
 
         yield run_task
-
-
-@contextmanager
-def _server_url_for_workers(*, is_local: bool) -> Iterator[None]:
-    """Gives workers of a cluster on this machine the URL of this process's Prefect server, which may be temporary.
-
-    Each worker would start a server of its own otherwise, which takes 20 seconds. Workers elsewhere take the URL from
-    their own environment.
-    """
-    if not is_local:
-        yield
-        return
-    with get_client(sync_client=True) as client:
-        url = str(client.api_url)
-    with temporary_settings({PREFECT_API_URL: url}):
-        yield
 
 
 def _require_token() -> None:
