@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,6 +179,32 @@ def s3(s3_server: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ob
     yield s3_server
     s3_server.num_refusals, s3_server.hold = 0, lambda method, path: False
     s3_server.release.set()
+
+
+@pytest.fixture(scope="session")
+def shop_config() -> Callable[..., dict[str, Any]]:
+    """The config of a nightly distillation that may promote its student, with changes to its sections."""
+
+    def make(prompts: Path, store: Path, url: str, **changes: dict[str, Any]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "prompts": {"source": str(prompts), "held_out_fraction": 0.35, "verifier": "numeric"},
+            "teacher": {"model": "simulated", "base_url": url},
+            "rollouts": {"max_tokens": 48, "max_turns": 6},
+            "tools": {"builtin": ["calculator"]},
+            "dataset": {"validation_fraction": 0.0},
+            "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
+            "sft": {"num_epochs": 6, "batch_size": 16, "learning_rate": 5e-4, "schedule": "linear"},
+            "evaluation": {"max_tokens": 48, "max_turns": 6},
+            "promotion": {"enabled": True, "start_from_champion": True, "min_prompts": 80},
+            "tracking": {"register_as": "shop"},
+            # A loaded machine is slow enough for a request to be sent twice.
+            "runtime": {"store": str(store), "num_threads": 1, "device": "cpu", "hedge": False},
+        }
+        for name, section in changes.items():
+            body[name] |= section
+        return body
+
+    return make
 
 
 @pytest.fixture

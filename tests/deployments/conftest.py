@@ -256,6 +256,18 @@ def serve_mlflow() -> Callable[..., Server]:
 
 
 @pytest.fixture(scope="module")
+def prefect(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with serve_prefect(tmp_path_factory.mktemp("prefect")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mlflow(serve_mlflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 

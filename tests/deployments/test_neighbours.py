@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,6 @@ with get_client(sync_client=True) as client:
     print(client.api_url, flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def prefect(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_prefect(tmp_path_factory.mktemp("prefect")) as server:
-        yield server
 
 
 def _create_flow(api: str, auth: httpx.BasicAuth | None, headers: dict[str, str]) -> httpx.Response:
@@ -112,9 +106,3 @@ def test_mlflow_refuses_pages_of_other_sites(mlflow: Any, headers: dict[str, str
     answer = httpx.post(f"{mlflow.url}/api/2.0/mlflow/experiments/create", json=body, headers=headers, timeout=60)
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
-
-
-@pytest.fixture(scope="module")
-def mlflow(serve_mlflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,30 +40,6 @@ class Nights(NamedTuple):
     config: DistillConfig
 
 
-def nightly_config(prompts: Path, store: Path, url: str, **sft: Any) -> DistillConfig:
-    body: dict[str, Any] = {
-        "prompts": {"source": str(prompts), "held_out_fraction": 0.35, "verifier": "numeric"},
-        "teacher": {"model": "simulated", "base_url": url},
-        "rollouts": {"max_tokens": 48, "max_turns": 6},
-        "tools": {"builtin": ["calculator"]},
-        "dataset": {"validation_fraction": 0.0},
-        "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
-        "sft": {"num_epochs": 6, "batch_size": 16, "learning_rate": 5e-4, "schedule": "linear", **sft},
-        "evaluation": {"max_tokens": 48, "max_turns": 6},
-        "promotion": {"enabled": True, "start_from_champion": True, "min_prompts": 80},
-        "tracking": {"register_as": MODEL},
-        "runtime": {
-            "store": str(store),
-            "api_key_env": "STILLHOUSE_TEST_KEY",
-            "num_threads": 1,
-            "device": "cpu",
-            # A loaded machine is slow enough for a request to be sent twice.
-            "hedge": False,
-        },
-    }
-    return parse_config(body, origin="nightly")
-
-
 def champion_in(store: Path) -> int | None:
     from mlflow import MlflowClient
 
@@ -72,7 +48,7 @@ def champion_in(store: Path) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
+def nights(tmp_path_factory: pytest.TempPathFactory, shop_config: Callable[..., dict[str, Any]]) -> Iterator[Nights]:
     from flows.distill import distill
 
     folder = tmp_path_factory.mktemp("nightly")
@@ -82,9 +58,13 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     asked: list[str] = []
     with SimulatedProvider(shop_teacher(stories, asked)) as provider:
 
+        def config(**sft: Any) -> DistillConfig:
+            key = {"api_key_env": "STILLHOUSE_TEST_KEY"}
+            return parse_config(shop_config(prompts, store, provider.url, sft=sft, runtime=key), origin="nightly")
+
         def night(**sft: Any) -> Night:
             before = len(asked)
-            published = distill(nightly_config(prompts, store, provider.url, **sft))
+            published = distill(config(**sft))
             return Night(published, asked[before:], champion_in(store))
 
         append_prompts(prompts, old)
@@ -92,7 +72,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
         append_prompts(prompts, new)
         second = night()
         third = night(learning_rate=0.05)
-        yield Nights(first, second, third, new, store, nightly_config(prompts, store, provider.url))
+        yield Nights(first, second, third, new, store, config())
 
 
 def version_of(student: str, store: Path) -> Any:

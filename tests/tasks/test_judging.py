@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ RUBRIC = (Criterion(name="clarity", question="Clear?", best=4),)
 class World:
     """The judge's task on one shard after another, in one store."""
 
-    def __init__(self, make_context: Callable[..., RunContext], write_shard: WriteShard) -> None:
+    def __init__(
+        self, provider: SimulatedProvider, make_context: Callable[..., RunContext], write_shard: WriteShard
+    ) -> None:
+        self.provider = provider
         self._make_context = make_context
         self._write_shard = write_shard
 
     def judge(
         self,
-        provider: SimulatedProvider,
         trajectories: list[Trajectory],
         *,
         verifier: str = "numeric",
@@ -39,7 +41,7 @@ class World:
         **config: Any,
     ) -> tuple[Artifact, list[Any]]:
         """The artifact, and the rows of its file."""
-        model = {"model": "judge-1", "base_url": provider.url, **config.pop("model", {})}
+        model = {"model": "judge-1", "base_url": self.provider.url, **config.pop("model", {})}
         section = JudgeConfig(**{"enabled": True, "rubric": RUBRIC, **config, "model": model})
         shard, metadata = self._write_shard(trajectories, verifier=verifier)
         context = self._make_context(budget=budget, **runtime or {})
@@ -50,9 +52,12 @@ class World:
 
 
 @pytest.fixture
-def world(make_context: Callable[..., RunContext], write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(
+    make_context: Callable[..., RunContext], write_shard: WriteShard, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
     monkeypatch.setenv("OPENAI_API_KEY", "teacher-key")
-    return World(make_context, write_shard)
+    with SimulatedProvider(by_answer) as provider:
+        yield World(provider, make_context, write_shard)
 
 
 def says(**said: Any) -> Reply:
@@ -75,9 +80,8 @@ def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
         make_answered("two?", stop_reason=StopReason.LENGTH),
         make_answered("three?"),
     ]
-    with SimulatedProvider(by_answer) as provider:
-        artifact, judged = world.judge(provider, rows, verifier="judge")
-        assert len(provider.ledger) == 2
+    artifact, judged = world.judge(rows, verifier="judge")
+    assert len(world.provider.ledger) == 2
     wrong, unasked, right = judged
     assert unasked is None
     assert (wrong["verdict"], right["verdict"]) == (False, True)
@@ -88,9 +92,8 @@ def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
 
 
 def test_the_endpoint_is_sent_a_strict_schema_and_no_tools(world: World, make_answered: MakeAnswered) -> None:
-    with SimulatedProvider(by_answer) as provider:
-        _, (row,) = world.judge(provider, [make_answered("one?")])
-        (body,) = provider.requests
+    _, (row,) = world.judge([make_answered("one?")])
+    (body,) = world.provider.requests
     assert row["verdict"] is None
     sent = body["response_format"]["json_schema"]
     assert sent["strict"] is True
@@ -102,26 +105,23 @@ def test_the_endpoint_is_sent_a_strict_schema_and_no_tools(world: World, make_an
 
 def test_what_was_judged_is_not_asked_again(world: World, make_answered: MakeAnswered) -> None:
     rows = [make_answered(f"{number}?") for number in range(3)]
-    with SimulatedProvider(by_answer) as provider:
-        _, first = world.judge(provider, rows)
-        # Another shard with one conversation more: only that one costs anything.
-        _, second = world.judge(provider, [make_answered("new?"), *rows[::-1]])
-        assert len(provider.ledger) == 4
+    _, first = world.judge(rows)
+    # Another shard with one conversation more: only that one costs anything.
+    _, second = world.judge([make_answered("new?"), *rows[::-1]])
+    assert len(world.provider.ledger) == 4
     assert second[1:] == first[::-1]
 
 
 def test_a_conversation_that_comes_twice_is_judged_once(world: World, make_answered: MakeAnswered) -> None:
-    with SimulatedProvider(by_answer) as provider:
-        _, rows = world.judge(provider, [make_answered("one?"), make_answered("one?", sample_index=1)], num_samples=2)
-        assert len(provider.ledger) == 2
+    _, rows = world.judge([make_answered("one?"), make_answered("one?", sample_index=1)], num_samples=2)
+    assert len(world.provider.ledger) == 2
     assert rows[0] == rows[1]
     assert rows[0]["num_judgements"] == 2
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_ask(world: World, make_answered: MakeAnswered) -> None:
-    with SimulatedProvider(by_answer) as provider:
-        artifact, rows = world.judge(provider, [make_answered("one?")], rubric=())
-        assert provider.ledger == []
+    artifact, rows = world.judge([make_answered("one?")], rubric=())
+    assert world.provider.ledger == []
     assert rows == [None]
     assert artifact.facts["judged"] == 0
 
@@ -131,9 +131,11 @@ def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None
         turn = asked.num_turns
         return [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)][turn]
 
-    with SimulatedProvider(improving) as provider:
-        _, (row,) = world.judge(provider, [make_answered("one?")])
-        corrections = [message["content"] for message in provider.requests[-1]["messages"] if message["role"] == "user"]
+    world.provider.script = improving
+    _, (row,) = world.judge([make_answered("one?")])
+    corrections = [
+        message["content"] for message in world.provider.requests[-1]["messages"] if message["role"] == "user"
+    ]
     assert row["scores"] == {"judge/clarity": 0.5}
     assert "the answer is not JSON alone" in corrections[1]
     assert "saw 9" in corrections[2]
@@ -142,11 +144,11 @@ def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None
 def test_a_judge_that_stays_with_garbage_leaves_the_row_unscored_and_unverified(
     world: World, make_answered: MakeAnswered
 ) -> None:
-    with SimulatedProvider(lambda _: Reply(completion("wrong, 0 out of 4"))) as provider:
-        artifact, rows = world.judge(provider, [make_answered("one?")], verifier="judge")
-        assert len(provider.ledger) == 3
-        world.judge(provider, [make_answered("one?")], verifier="judge")
-        assert len(provider.ledger) == 3
+    world.provider.script = lambda _: Reply(completion("wrong, 0 out of 4"))
+    artifact, rows = world.judge([make_answered("one?")], verifier="judge")
+    assert len(world.provider.ledger) == 3
+    world.judge([make_answered("one?")], verifier="judge")
+    assert len(world.provider.ledger) == 3
     assert rows == [None]
     assert artifact.facts["stop_reasons"] == {"invalid": 1}
 
@@ -159,19 +161,18 @@ def test_judgements_that_fail_leave_rows_null_within_the_failure_budget_and_end_
     def failing(asked: Asked) -> Reply:
         return error(400, "not that one") if "2?" in asked.body["messages"][1]["content"] else by_answer(asked)
 
-    with SimulatedProvider(failing) as provider:
-        with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
-            world.judge(provider, rows)
-        _, judged = world.judge(provider, rows, failure_budget=0.25)
+    world.provider.script = failing
+    with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
+        world.judge(rows)
+    _, judged = world.judge(rows, failure_budget=0.25)
     assert [row is None for row in judged] == [False, False, True, False]
 
 
 def test_the_judge_spends_from_the_budget_at_its_own_price(world: World, make_answered: MakeAnswered) -> None:
     price = {"usd_per_million_prompt_tokens": 100.0, "usd_per_million_completion_tokens": 100.0}
-    with SimulatedProvider(by_answer) as provider:
-        with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
-            world.judge(provider, [make_answered("one?")], model=price, budget=BudgetConfig(max_usd=0.01))
-        assert provider.ledger == []
+    with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
+        world.judge([make_answered("one?")], model=price, budget=BudgetConfig(max_usd=0.01))
+    assert world.provider.ledger == []
 
 
 def test_the_judge_has_a_key_of_its_own(
@@ -184,9 +185,9 @@ def test_the_judge_has_a_key_of_its_own(
         keys.append(asked.authorization)
         return by_answer(asked)
 
-    with SimulatedProvider(noting) as provider:
-        world.judge(provider, [make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
-        world.judge(provider, [make_answered("two?")])
+    world.provider.script = noting
+    world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
+    world.judge([make_answered("two?")])
     assert keys == ["Bearer judge-key", "Bearer teacher-key"]
 
 
@@ -195,8 +196,6 @@ def test_a_key_that_is_absent_or_refused_is_told_with_its_variable_and_its_setti
     world: World, make_answered: MakeAnswered, monkeypatch: pytest.MonkeyPatch, key: str, told: str
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
-    with (
-        SimulatedProvider(lambda _: error(401, "Incorrect API key")) as provider,
-        pytest.raises(AuthenticationError, match=rf"{told}.* in runtime\.judge_api_key_env"),
-    ):
-        world.judge(provider, [make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})
+    world.provider.script = lambda _: error(401, "Incorrect API key")
+    with pytest.raises(AuthenticationError, match=rf"{told}.* in runtime\.judge_api_key_env"):
+        world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

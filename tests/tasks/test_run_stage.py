@@ -21,12 +21,10 @@ from stillhouse.dataset.acceptance import Acceptance
 from stillhouse.dataset.labelling.label import Labelling
 from stillhouse.errors import ConfigError, StoreError
 from stillhouse.types import Artifact, Model
-from tasks.evaluation import EVALUATION
 from tasks.remote.flow_run_stage import StageCall
-from tasks.rollouts import ROLLOUTS, ShardTarget
+from tasks.rollouts import ShardTarget
 from tasks.run.context import RunContext
 from tasks.run_stage import STAGES, local_inputs, run_stage_call
-from tasks.training import SFT
 
 START = Model(name="base", ref="embedded:student", fingerprint="student@1")
 
@@ -69,77 +67,68 @@ def stored(make_context: Callable[..., RunContext]) -> Artifact:
     return make_context().store.write("dataset", "a" * 16, fill)
 
 
-def test_a_call_keeps_every_input_and_so_its_key(call_of: Any, sft_inputs: dict[str, Any], stored: Artifact) -> None:
-    inputs = {**sft_inputs, "dataset": stored}
-    there = local_inputs(StageCall.model_validate(call_of("sft", inputs)))
-    assert there == inputs
-    assert SFT.key(there) == SFT.key(inputs)
-
-
-def test_the_other_stage_keeps_its_key_too(call_of: Any, stored: Artifact) -> None:
-    stage, _ = STAGES["on_policy"]
-    inputs = {
-        "start": START,
-        "prompts": stored,
-        "metadata": stored,
-        "default_teacher": "embedded:teacher",
-        "teachers": {"teacher": "teacher@1"},
-        "student": StudentConfig(),
-        "on_policy": OnPolicyConfig(enabled=True),
-        "tools": ToolsConfig(),
-        "rewards": None,
-        "tool_schemas": "none",
-        "system_prompt": "Be brief.",
-    }
-    assert stage.key(local_inputs(StageCall.model_validate(call_of("on_policy", inputs)))) == stage.key(inputs)
-
-
-def test_an_evaluation_keeps_its_key_too_and_its_student_is_found_where_this_machine_has_it(
-    call_of: Any, stored: Artifact
-) -> None:
-    inputs = {
-        "model": START.model_copy(update={"name": "sft", "ref": stored.uri}),
-        "teacher": None,
-        "prompts": stored,
-        "metadata": stored,
-        "evaluation": EvaluationConfig(num_samples=2),
-        "scorer": Model(name="teacher", ref="embedded:teacher", fingerprint="teacher@1"),
-        "tools": ToolsConfig(),
-        "rewards_sha256": None,
-        "tool_schemas": "none",
-        "system_prompt": None,
-    }
-    call = call_of("evaluation", inputs)
-    call["inputs"]["model"]["ref"] = call["weights"]["model"]["uri"] = elsewhere(stored)
-    there = local_inputs(StageCall.model_validate(call))
-    assert there == inputs
-    assert EVALUATION.key(there) == EVALUATION.key(inputs)
-
-
-def test_a_shard_of_rollouts_keeps_its_key_too(call_of: Any, stored: Artifact) -> None:
+def inputs_of_stages(stored: Artifact, sft_inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
     labelling = Labelling.of(DatasetConfig(), tools=ToolsConfig(), student="embedded:student", sampling=None)
     acceptance = Acceptance(labelling=labelling, dataset=DatasetConfig(), max_tokens=512)
-    inputs = {
-        "shard": stored,
-        "model": Model(name="teacher", ref="large", fingerprint="large@http://127.0.0.1/v1"),
-        "teacher": TeacherConfig(model="large", base_url="http://127.0.0.1/v1"),
-        "rollouts": RolloutsConfig(num_samples=2),
-        "tools": ToolsConfig(builtin=("calculator",)),
-        "tool_schemas": "none",
-        "metadata": stored,
-        "wanted": ShardTarget(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
+    return {
+        "sft": {**sft_inputs, "dataset": stored},
+        "on_policy": {
+            "start": START,
+            "prompts": stored,
+            "metadata": stored,
+            "default_teacher": "embedded:teacher",
+            "teachers": {"teacher": "teacher@1"},
+            "student": StudentConfig(),
+            "on_policy": OnPolicyConfig(enabled=True),
+            "tools": ToolsConfig(),
+            "rewards": None,
+            "tool_schemas": "none",
+            "system_prompt": "Be brief.",
+        },
+        "evaluation": {
+            "model": START,
+            "teacher": None,
+            "prompts": stored,
+            "metadata": stored,
+            "evaluation": EvaluationConfig(num_samples=2),
+            "scorer": Model(name="teacher", ref="embedded:teacher", fingerprint="teacher@1"),
+            "tools": ToolsConfig(),
+            "rewards_sha256": None,
+            "tool_schemas": "none",
+            "system_prompt": None,
+        },
+        "rollouts": {
+            "shard": stored,
+            "model": Model(name="teacher", ref="large", fingerprint="large@http://127.0.0.1/v1"),
+            "teacher": TeacherConfig(model="large", base_url="http://127.0.0.1/v1"),
+            "rollouts": RolloutsConfig(num_samples=2),
+            "tools": ToolsConfig(builtin=("calculator",)),
+            "tool_schemas": "none",
+            "metadata": stored,
+            "wanted": ShardTarget(rows=3, max_candidates=None, per_prompt=1, acceptance=acceptance),
+        },
     }
-    there = local_inputs(StageCall.model_validate(call_of("rollouts", inputs)))
-    assert there == inputs
-    assert ROLLOUTS.key(there) == ROLLOUTS.key(inputs)
 
 
-def test_a_student_trained_before_is_found_where_this_machine_has_it(
-    call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
+@pytest.mark.parametrize("name", ["sft", "on_policy", "evaluation", "rollouts"])
+def test_a_call_keeps_every_input_and_so_its_key(
+    name: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
 ) -> None:
-    call = call_of("sft", {**sft_inputs, "start": START.model_copy(update={"ref": stored.uri})})
-    call["inputs"]["start"]["ref"] = call["weights"]["start"]["uri"] = elsewhere(stored)
-    assert local_inputs(StageCall.model_validate(call))["start"].ref == stored.uri
+    stage, _ = STAGES[name]
+    inputs = inputs_of_stages(stored, sft_inputs)[name]
+    there = local_inputs(StageCall.model_validate(call_of(name, inputs)))
+    assert stage.key(there) == stage.key(inputs)
+    assert there == inputs
+
+
+@pytest.mark.parametrize(("name", "model"), [("sft", "start"), ("evaluation", "model")])
+def test_a_student_trained_before_is_found_where_this_machine_has_it(
+    name: str, model: str, call_of: Any, sft_inputs: dict[str, Any], stored: Artifact
+) -> None:
+    inputs = inputs_of_stages(stored, sft_inputs)[name]
+    call = call_of(name, {**inputs, model: START.model_copy(update={"ref": stored.uri})})
+    call["inputs"][model]["ref"] = call["weights"][model]["uri"] = elsewhere(stored)
+    assert local_inputs(StageCall.model_validate(call))[model].ref == stored.uri
 
 
 def test_a_worker_of_another_version_refuses(call_of: Any, sft_inputs: dict[str, Any]) -> None:

@@ -22,18 +22,6 @@ train_sft.serve(
 
 
 @pytest.fixture(scope="module")
-def prefect(serve_prefect: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_prefect(tmp_path_factory.mktemp("prefect")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mlflow(serve_mlflow: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def deployment(prefect: Any, mlflow: Any, wait_until: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     config = [f"runtime.store={prefect.folder / 'store'}", f"tracking.uri={mlflow.url}", "approval.enabled=true"]
     with prefect.launch([sys.executable, "-c", _SERVE, *config], prefect.folder / "serve.log") as serving:

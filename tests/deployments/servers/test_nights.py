@@ -21,40 +21,11 @@ NUM_STORIES, NUM_NEW = 300, 24
 HELD_OUT: Final = 0.35
 
 
-def _config(prompts: Path, store: Path, teacher: str, mlflow: str) -> dict[str, Any]:
-    return {
-        "prompts": {"source": str(prompts), "held_out_fraction": 0.2, "verifier": "numeric"},
-        "teacher": {"model": "simulated", "base_url": teacher},
-        "rollouts": {"max_tokens": 48, "max_turns": 6},
-        "tools": {"builtin": ["calculator"]},
-        "dataset": {"validation_fraction": 0.0},
-        "student": {"parameters": "full", "dtype": "float32", "max_length": 512},
-        "sft": {
-            "num_epochs": 6,
-            "batch_size": 16,
-            "learning_rate": 5e-4,
-            "schedule": "linear",
-            "checkpoint_every_steps": 5,
-        },
-        "on_policy": {"enabled": False},
-        "evaluation": {"max_tokens": 48, "max_turns": 6},
-        "promotion": {"enabled": True, "start_from_champion": True, "min_prompts": 80},
-        "tracking": {"register_as": "shop", "uri": mlflow},
-        "runtime": {
-            "store": str(store),
-            "api_key_env": "TEACHER_KEY",
-            "num_threads": 1,
-            "device": "cpu",
-            # A loaded machine is slow enough for a request to be sent twice.
-            "hedge": False,
-        },
-    }
-
-
 def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompts_alone(
     serve_prefect: Any,
     serve_mlflow: Any,
     postgres: Callable[[str], str],
+    shop_config: Callable[..., dict[str, Any]],
     page: Any,
     wait_until: Callable[..., Any],
     tmp_path: Path,
@@ -72,7 +43,16 @@ def test_a_night_whose_machine_died_is_run_again_and_the_next_asks_of_new_prompt
         prefect.deploy("--all")
         prefect.tool("python", "deployments/automations.py")
         deployment = prefect.get("deployments/name/distill/smoke")["id"]
-        body = {"parameters": {"config": _config(prompts, store, teacher.url, mlflow.url)}}
+        config = shop_config(
+            prompts,
+            store,
+            teacher.url,
+            prompts={"held_out_fraction": 0.2},
+            sft={"checkpoint_every_steps": 5},
+            tracking={"uri": mlflow.url},
+            runtime={"api_key_env": "TEACHER_KEY"},
+        )
+        body = {"parameters": {"config": config}}
         httpx.patch(
             f"{prefect.api}/deployments/{deployment}", json=body, timeout=60, auth=prefect.auth
         ).raise_for_status()
