@@ -3,7 +3,7 @@
     python deployments/pools.py                  # flows run as processes of the worker's machine
     python deployments/pools.py kubernetes       # or `docker`: in containers
 
-A pool that is there keeps its template, with what was changed in Prefect's pages, unless `--overwrite` is given.
+A pool that is there keeps its template, with what was changed in Prefect's pages, unless `--overwrite` is options.
 """
 
 import argparse
@@ -32,7 +32,7 @@ DEFAULTS: Final[dict[tuple[str, str], dict[str, Any]]] = {
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     },
 }
-"""What a pool has other than its type's template says, by type and pool."""
+"""Defaults of a pool that differ from its type's template, by type and pool."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -46,34 +46,34 @@ def job_template(kind: str, pool: str) -> dict[str, Any]:
 
 
 def ensure_pool(pool: str, kind: str, *, overwrite: bool) -> str:
-    """Creates a pool, or writes its template anew; what was done, in words."""
+    """Creates a pool or overwrites its template; returns what was done."""
     template = job_template(kind, pool)
     with get_client(sync_client=True) as client:
         try:
-            there = client.read_work_pool(pool)
+            existing = client.read_work_pool(pool)
         except ObjectNotFound:
             client.create_work_pool(
                 WorkPoolCreate(name=pool, type=kind, base_job_template=template, concurrency_limit=LIMITS[pool])
             )
             return f"created, of type {kind}"
         if not overwrite:
-            return f"there already, of type {there.type}"
-        if there.type != kind:
+            return f"there already, of type {existing.type}"
+        if existing.type != kind:
             raise SystemExit(
-                f"pool {pool} is of type {there.type}: `prefect work-pool delete {pool}` makes room for {kind}"
+                f"pool {pool} is of type {existing.type}: `prefect work-pool delete {pool}` makes room for {kind}"
             )
         client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
         return "there already, its template written anew"
 
 
 def main() -> None:
-    """Sees to both pools and says what was done."""
+    """Creates both pools and prints what was done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("type", nargs="?", choices=TYPES, default="process", help="how workers start flows")
     parser.add_argument("--overwrite", action="store_true", help="write the template of a pool that is there anew")
-    given = parser.parse_args()
+    options = parser.parse_args()
     for pool in LIMITS:
-        print(f"pool {pool}: {ensure_pool(pool, given.type, overwrite=given.overwrite)}")  # noqa: T201
+        print(f"pool {pool}: {ensure_pool(pool, options.type, overwrite=options.overwrite)}")  # noqa: T201
 
 
 if __name__ == "__main__":

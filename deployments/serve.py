@@ -3,8 +3,8 @@
     python deployments/serve.py                          # those on the embedded models
     python deployments/serve.py distill/openrouter_sft   # these
 
-Runs are started from Prefect's pages, by schedules or by `prefect deployment run`; one at a time, each in a process of
-its own. Ctrl-C ends them and pauses the schedules.
+Prefect's pages, schedules and `prefect deployment run` start runs, one at a time, each in its own process. Ctrl-C ends
+them and pauses the schedules.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def deployments() -> dict[str, tuple[list[str], "RunnerDeployment"]]:
     known: dict[str, Any] = {}
     for entry in read_deployments(ROOT / "deployments" / "prefect.yaml", ROOT):
         if HANDED_OVER in entry["tags"]:
-            # A flow that waits for another needs two places, and here is one.
+            # A flow that waits for another needs two processes; here there is one.
             continue
         flow = load_flow_from_entrypoint(entry["entrypoint"], use_placeholder_flow=False)
         deployment = flow.to_deployment(
@@ -54,11 +54,11 @@ def main() -> None:
     set_defaults()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="FLOW/NAME", help=f"deployments to serve; all tagged {DEFAULT_TAG}")
-    given = parser.parse_args()
+    options = parser.parse_args()
     known = deployments()
-    if unknown := set(given.names) - set(known):
+    if unknown := set(options.names) - set(known):
         parser.error(f"no such deployment: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    chosen = given.names or [name for name, (tags, _) in known.items() if DEFAULT_TAG in tags]
+    chosen = options.names or [name for name, (tags, _) in known.items() if DEFAULT_TAG in tags]
 
     from prefect import serve
 

@@ -104,12 +104,7 @@ class ShardQuota:
 
 
 class ShardQuotas:
-    """The quotas of all shards.
-
-    Args:
-        target: accepted rows.
-        max_candidates: most rollouts in all; None sets no limit.
-    """
+    """The quotas of all shards for `target` accepted rows, from at most `max_candidates` rollouts in all."""
 
     def __init__(self, target: int, max_candidates: int | None) -> None:
         self.shards: list[ShardQuota] = []

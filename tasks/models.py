@@ -42,13 +42,7 @@ def scoring_teacher(config: DistillConfig) -> Model | None:
 async def endpoint_of(
     model: Model, teacher: TeacherConfig | None, runtime: RuntimeConfig, role: ModelRole = ModelRole.TEACHER
 ) -> AsyncIterator[Endpoint]:
-    """Yields the endpoint of the model's section, else that of a local server, which runs until the block ends.
-
-    Args:
-        model: to sample from.
-        teacher: its section; None for a student.
-        runtime: names the key's variable, device and threads.
-        role: whose section `teacher` is.
+    """Yields the endpoint that a section of this role names, else that of a local server, which ends with the block.
 
     Raises:
         ConfigError: the file of prices cannot be read.

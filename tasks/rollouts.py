@@ -80,11 +80,7 @@ def sample_teacher(
 ) -> Rollouts:
     """Samples the teacher on the training prompts, as the sections `teacher`, `rollouts` and `tools` say.
 
-    Args:
-        prompts: of the run.
-        config: of the run.
-        run: the flow run.
-        wanted: returns the target of each shard of prompts; None samples everything.
+    `wanted` returns the target of each shard of prompts; None samples everything.
 
     Raises:
         ConfigError: `teacher.batch` is set together with a setting that batch endpoints do not support.
@@ -152,14 +148,7 @@ def _write_shards(prompts: PromptSets, config: DistillConfig, run: Run) -> tuple
 def _sample_shards(
     shards: list[Artifact], shard_inputs: Mapping[str, JsonObject], inputs: JsonObject, run: Run
 ) -> list[tuple[Artifact, bool]]:
-    """Returns each shard's trajectories and whether they were cached.
-
-    Args:
-        shards: of prompts.
-        shard_inputs: what each depends on besides `inputs`, by its fingerprint.
-        inputs: what all depend on.
-        run: the flow run.
-    """
+    """Returns each shard's trajectories and whether they were cached; `shard_inputs` are by fingerprint."""
 
     def uncached() -> list[Artifact]:
         candidates = ((shard, {"shard": shard, **shard_inputs[shard.fingerprint], **inputs}) for shard in shards)

@@ -1,6 +1,6 @@
-"""Leaves with 0 where the address in HEALTH_URL answers 200, and with 1 where it does not: the images' health check.
+"""The images' health check: exits with 0 if the address in HEALTH_URL answers 200, else with 1.
 
-A container without HEALTH_URL runs one flow and ends; its exit code says how it went, and nothing is asked here.
+A container without HEALTH_URL runs one flow and is always healthy; its exit code tells whether the flow failed.
 """
 
 import os
@@ -12,14 +12,14 @@ TIMEOUT_S = 8.0
 
 
 def problem(url: str) -> str | None:
-    """What keeps `url` from being healthy; None where it answers 200."""
+    """Why `url` is not healthy; None if it answers 200."""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            return None if answer.status == 200 else f"{url}: HTTP {answer.status}"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            return None if response.status == 200 else f"{url}: HTTP {response.status}"
     except (urllib.error.URLError, OSError) as error:
         return f"{url}: {error}"
 
 
 if __name__ == "__main__":
-    asked = os.environ.get("HEALTH_URL")
-    sys.exit(asked and problem(asked))
+    health_url = os.environ.get("HEALTH_URL")
+    sys.exit(health_url and problem(health_url))

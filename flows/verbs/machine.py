@@ -66,11 +66,11 @@ def doctor(
     """Show what is installed, which device and keys are there, and whether store and endpoints answer."""
     from stillhouse.doctor import examine
 
-    given = overrides or ()
-    chosen = load_config(config, given) if config else parse_config({}, origin="--set", overrides=given)
+    changes = overrides or ()
+    checked = load_config(config, changes) if config else parse_config({}, origin="--set", overrides=changes)
     if salvage and not store:
         raise ConfigError("--salvage is for the store's journals; add --store")
-    checks = _inspected(chosen, salvage=salvage) if store else examine(chosen)
+    checks = _inspect(checked, salvage=salvage) if store else examine(checked)
     marks = {True: typer.style("ok     ", fg="green"), False: typer.style("FAILED ", fg="red"), None: "absent "}
     failed = False
     for check in checks:
@@ -79,7 +79,7 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
-def _inspected(config: DistillConfig, *, salvage: bool) -> "Iterator[Finding]":
+def _inspect(config: DistillConfig, *, salvage: bool) -> "Iterator[Finding]":
     from stillhouse.inspection import inspect_store, salvage_store
 
     root = ArtifactStore(config.runtime.store, config.runtime.scratch).root

@@ -34,23 +34,20 @@ class DistillConfig(Section):
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
-    def _addresses_carry_no_password(self) -> Self:
-        if keys := sorted(passwords_in(self.model_dump(mode="json"))):
+    def _holds_no_secret(self) -> Self:
+        dumped = self.model_dump(mode="json")
+        if places := sorted(passwords_in(dumped)):
             raise ValueError(
-                f"{', '.join(keys)}: the address has a password in it, and a config is written to logs, MLflow and "
+                f"{', '.join(places)}: the address has a password in it, and a config is written to logs, MLflow and "
                 "reports. Leave it out and give it by the environment: PGPASSWORD for Postgres, "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for MLflow, the key's variable for a model"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_are_named_and_not_written(self) -> Self:
-        written = keys_in_addresses(self.model_dump(mode="json"))
-        written |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
-        written |= {f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)}
-        if written:
+        keys = keys_in_addresses(dumped)
+        keys |= set(keys_in_body(self.rollouts.extra_body, "rollouts.extra_body"))
+        keys |= {f"tools.mcp, {server.name!r}, command" for server in self.tools.mcp if holds_key(server.command)}
+        if keys:
             raise ValueError(
-                f"{', '.join(sorted(written))}: expected no key here, as a config is written to logs, MLflow and "
+                f"{', '.join(sorted(keys))}: expected no key here, as a config is written to logs, MLflow and "
                 "reports, and commands are listed by `ps`. Name its variable instead: runtime.api_key_env for the "
                 "teacher, runtime.judge_api_key_env and runtime.embeddings_api_key_env, api_key_env of an on-policy "
                 "teacher, headers_env and environment of an MCP server. A key that stood in a config may have been "

@@ -1,4 +1,4 @@
-"""Writes a project that runs as it is: its config, prompts, tools and rewards are the user's to change."""
+"""Writes a project that runs as it is, with a config, prompts, tools and rewards for the user to change."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -8,15 +8,14 @@ from stillhouse.errors import ConfigError
 from stillhouse.store.atomic import write_atomic
 
 Template = Literal["sft", "on-policy"]
-"""What the project's config does: learn from what the teacher writes, or also from what the student writes itself."""
+"""Config of the project: SFT on the teacher's trajectories, or on-policy distillation after it."""
 
 _COMMON: Final = {
     "prompts.jsonl": "prompts.jsonl",
     "tools.py": "tools.py",
     "rewards.py": "rewards.py",
     "README.md": "README.md",
-    # A package cannot carry these under their own names: git and the builds of wheels would obey the one, and hide
-    # the other.
+    # Renamed in the package: git and the builds of wheels would obey the one, and leave out the other.
     "gitignore": ".gitignore",
     "env.example": ".env.example",
 }
@@ -24,24 +23,17 @@ _COMMON: Final = {
 
 
 def create_project(folder: Path, template: Template) -> list[Path]:
-    """Writes the project's files into `folder`, which is made where there is none.
-
-    Args:
-        folder: where it goes; other files that are there stay.
-        template: which config it gets.
-
-    Returns:
-        What was written, the config first.
+    """Writes the project's files into `folder`, and returns them, the config first. Other files there are kept.
 
     Raises:
-        ConfigError: a file of the project is there already; nothing is written then.
+        ConfigError: a file of the project exists already; nothing is written then.
         StoreError: the folder cannot be written to.
     """
     shipped = {f"{template}.yaml": "config.yaml", **_COMMON}
-    there = [name for name in shipped.values() if (folder / name).exists()]
-    if there:
+    existing = [name for name in shipped.values() if (folder / name).exists()]
+    if existing:
         raise ConfigError(
-            f"{folder}: has these already, and nothing there is overwritten: {', '.join(there)}. Name another folder"
+            f"{folder}: has these already, and nothing there is overwritten: {', '.join(existing)}. Name another folder"
         )
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is a file; expected a folder, or a name for a new one")

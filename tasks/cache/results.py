@@ -43,13 +43,7 @@ def download_record(store: ArtifactStore, key: str) -> bytes | None:
 
 
 def upload_result(result: Any, key: str, uploaded: bytes | None, store: ArtifactStore) -> None:
-    """Uploads a result for other machines: its artifacts first, its record last.
-
-    Args:
-        result: of a stage, with local paths and intact artifacts.
-        key: its cache key.
-        uploaded: the usable record that is on object storage already; None for none.
-        store: of the run.
+    """Uploads a result for other machines, its artifacts first and its record last, unless its record is `uploaded`.
 
     Raises:
         StoreError: the storage cannot be reached or refuses.

@@ -46,9 +46,9 @@ async def map_shards(
 
     Args:
         stage: names the cache entries.
-        task: a coroutine function that takes `shard` on top of what `call_stage` says.
-        run: the flow run this belongs to.
-        shards: one by one the task's `shard`.
+        task: a coroutine function that takes a shard as `shard`, besides its inputs, `key` and `context`.
+        run: the flow run.
+        shards: of prompts or trajectories.
         on_result: called with each artifact, and whether it came from the cache.
         shard_inputs: what a shard's result depends on besides `inputs` and the shard itself.
         max_concurrent: most tasks at a time.
@@ -85,16 +85,9 @@ def measure_shards(
     shard_inputs: ShardInputs = lambda shard: {},
     **inputs: Any,
 ) -> list[Artifact]:
-    """Runs a stage that measures trajectories, a shard at a time, with its progress shown; returns its artifacts.
+    """As `map_shards`, for measurements of trajectories: shows the progress, records the stage, returns its artifacts.
 
-    Args:
-        stage: names the cache entries.
-        task: a coroutine function, as for `map_shards`.
-        run: the flow run this belongs to.
-        shards: of trajectories.
-        num_steps: what the progress counts for each trajectory.
-        shard_inputs: what a shard's result depends on besides `inputs`.
-        inputs: what all results depend on.
+    The progress counts `num_steps` for each trajectory.
     """
     started = time.monotonic()
 

@@ -73,8 +73,8 @@ def key_parameter(_context: TaskRunContext, parameters: dict[str, Any]) -> str:
 async def is_crash(_task: Any, _task_run: Any, state: State[Any]) -> bool:
     """The `retry_condition_fn` of every stage: crashes are retried, explained failures are not.
 
-    A coroutine function, since `State.result` is a coroutine inside async tasks and a value inside others; and a plain
-    one, since Prefect silently ignores any other callable here.
+    A coroutine function, since `State.result` is a coroutine inside async tasks and a value inside others. Prefect
+    silently ignores callables that are no functions here.
     """
     error = await state.aresult(raise_on_failure=False)
     return isinstance(error, TrainingKilled) or not isinstance(error, StillhouseError)
@@ -147,12 +147,12 @@ async def load_or_run_async(
     return artifact, state.name == _CACHED
 
 
-def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any]) -> Artifact | None:
+def find_cached(stage: Stage, run: Run, inputs: Mapping[str, Any], *, ignore_refresh: bool = False) -> Artifact | None:
     """Returns the cached artifact for `inputs`, without a task run, which costs Prefect 40 ms even when cached.
 
     None if there is none, if its files are gone or altered, or if the config refreshes the stage.
     """
-    if stage.name in run.context.runtime.refresh:
+    if stage.name in run.context.runtime.refresh and not ignore_refresh:
         return None
     store = run.context.store
     results = ResultStore(result_storage=LocalFileSystem(basepath=str(results_folder(store))))

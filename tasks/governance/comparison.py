@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -95,10 +94,11 @@ def comparison_task(
     tags = {prompt: row.tag for prompt, row in prompt_metadata.items()}
     lines = compare_models(values, reference, tags, confidence=confidence)
     facts: JsonObject = {"reference": reference}
-    for name, metric in product(dict.fromkeys(line.model for line in lines), ("accuracy", "reward")):
-        line = line_of(lines, name, metric)
-        if line is not None:
-            facts |= {f"{name}/{metric}_difference": line.difference.difference, f"{name}/{metric}_p": line.p}
+    for name in dict.fromkeys(line.model for line in lines):
+        for metric in ("accuracy", "reward"):
+            line = line_of(lines, name, metric)
+            if line is not None:
+                facts |= {f"{name}/{metric}_difference": line.difference.difference, f"{name}/{metric}_p": line.p}
     return context.store.write(
         COMPARISON.name, digest(key), lambda folder: (write_jsonl(folder / LINES_FILE, lines), facts)
     )

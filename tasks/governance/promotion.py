@@ -112,12 +112,7 @@ def _tag_versions(decision: Decision, versions: Mapping[str, str], run: Run) -> 
 def register(run: Run, students: Mapping[str, Artifact], evaluations: Mapping[str, JsonObject]) -> dict[str, str]:
     """Registers students if `tracking.register_as` names a model; returns the versions that MLflow created, by name.
 
-    The last student gets `tracking.alias`, and its page is added to `run.pages`.
-
-    Args:
-        run: the flow run.
-        students: by name, in training order.
-        evaluations: metrics of `stillhouse.evaluation.measure` by model.
+    The students come in training order: the last gets `tracking.alias`, and its page is added to `run.pages`.
     """
     tracking = run.config.tracking
     if tracking.register_as is None or not students:

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -101,9 +100,7 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
     Raises:
         StoreError: the result is not in this run's store.
     """
-    runtime = run.context.runtime.model_copy(update={"refresh": ()})
-    without_refresh = replace(run, context=run.context.model_copy(update={"runtime": runtime}))
-    result = find_cached(stage, without_refresh, inputs)
+    result = find_cached(stage, run, inputs, ignore_refresh=True)
     if result is None:
         raise StoreError(
             f"{deployment} finished the stage {stage.name}, but {run.context.runtime.store} holds no intact result "
@@ -113,12 +110,7 @@ def load_result(deployment: str, stage: Stage, run: Run, inputs: Mapping[str, An
 
 
 def run_stage_on(deployment: str, call: StageCall, stop: threading.Event | None = None) -> None:
-    """Runs a stage in a flow run of `deployment`, to its end.
-
-    Args:
-        deployment: of the flow `run-stage`.
-        call: the stage and its inputs.
-        stop: cancels the child once it is set; for threads, which no signal reaches.
+    """Runs a stage in a flow run of `deployment`, to its end or until `stop` is set, for threads get no signals.
 
     Raises:
         ConfigError: there is no such deployment.

@@ -29,14 +29,9 @@ _CONNECT_TIMEOUT_S: Final = 30.0
 
 @contextmanager
 def ray_workers(runtime: RuntimeConfig, *, num_workers: int, gpus: int = 0) -> Iterator[RunTask]:
-    """Yields what runs tasks on the workers of a cluster, which need the store under the same path.
+    """Yields what runs tasks, with `gpus` each, on the workers of a cluster that have the store under the same path.
 
-    The first task joins the cluster, or starts one on this machine; the end of the block leaves or stops it.
-
-    Args:
-        runtime: names the cluster.
-        num_workers: of a cluster on this machine.
-        gpus: for each task.
+    The first task joins the cluster, or starts one of `num_workers` here; the end of the block leaves or stops it.
 
     Raises:
         ConfigError: the extra `ray` is not installed; by a call, no cluster answers at `runtime.ray_address`.

@@ -37,26 +37,21 @@ RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
 def rollout_workers(
     stage: Stage, run: Run, uncached: Callable[[], list[Artifact]], keys: RolloutKeys, *, gpus: int
 ) -> Iterator[RunTask]:
-    """Yields what runs the tasks of the shards: `run_in_process`, Ray workers or flow runs of a deployment.
+    """Yields what runs the tasks of the shards: `run_in_process`, Ray workers with `gpus` each, or flow runs.
 
-    Args:
-        stage: of the rollouts.
-        run: the flow run.
-        uncached: returns the shards without a cached result; called only if there is a budget to divide.
-        keys: returns the keys of a shard's rollouts.
-        gpus: for each shard, where the teacher is served in its process.
+    `uncached` returns the shards without a cached result; it is called only if there is a budget to divide.
     """
     runtime = run.context.runtime
     if runtime.rollout_deployment is not None:
         # A thread for each running shard; the event loop's own are few.
         with ThreadPoolExecutor(runtime.rollout_shards) as threads:
             run_task = _in_flow_runs(runtime.rollout_deployment, stage, run, threads)
-            yield _WithShareOfLimits(run_task, run.context, uncached, keys)
+            yield _with_share_of_limits(run_task, run.context, uncached, keys)
     elif runtime.task_runner == "ray":
         from tasks.remote.ray_cluster import ray_workers
 
         with ray_workers(runtime, num_workers=runtime.rollout_shards, gpus=gpus) as run_task:
-            yield _WithShareOfLimits(run_task, run.context, uncached, keys)
+            yield _with_share_of_limits(run_task, run.context, uncached, keys)
     else:
         yield run_in_process
 
@@ -86,13 +81,9 @@ def _in_flow_runs(deployment: str, stage: Stage, run: Run, threads: Executor) ->
 
 
 def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.0) -> RunContext:
-    """Returns the context of one shard, with its share of the limits and of the budget.
+    """Returns the context of the shard `key`, with its part of the limits and the `share`, at most 1, of the budget.
 
-    Args:
-        context: of the run.
-        share: of the budget, at most 1.
-        key: of the shard.
-        seconds: since the first shard started, which count against `budget.max_hours`.
+    The `seconds` since the first shard started count against `budget.max_hours`.
     """
     runtime, budget, num_shards = context.runtime, context.budget, context.runtime.rollout_shards
     limits = {
@@ -124,39 +115,35 @@ def share_of(context: RunContext, share: float, key: str, *, seconds: float = 0.
     )
 
 
-class _WithShareOfLimits:
-    """A `RunTask` that gives each shard its share, and merges its answers into the journal when it is done."""
+def _with_share_of_limits(
+    run_task: RunTask, context: RunContext, uncached: Callable[[], list[Artifact]], keys: RolloutKeys
+) -> RunTask:
+    """Gives each shard its share, and merges its completions into the journal when it is done."""
+    journal, started = context.store.root, time.monotonic()
+    is_divided = context.budget != BudgetConfig()
+    num_prompts = sum(shard.num_rows for shard in uncached()) if is_divided else 0
+    for orphaned in _parts_folder(context).glob("*"):
+        take_back(orphaned, journal)
 
-    def __init__(
-        self, run_task: RunTask, context: RunContext, uncached: Callable[[], list[Artifact]], keys: RolloutKeys
-    ) -> None:
-        self._run_task = run_task
-        self._context = context
-        is_divided = context.budget != BudgetConfig()
-        self._num_prompts = sum(shard.num_rows for shard in uncached()) if is_divided else 0
-        self._keys = keys
-        self._started = time.monotonic()
-        self._journal = context.store.root
-        for orphaned in _parts_folder(context).glob("*"):
-            take_back(orphaned, self._journal)
-
-    async def __call__(self, task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
-        shard: Artifact = arguments["shard"]
+    async def run_with_share(task: Task[..., Any], arguments: dict[str, Any]) -> State[Any]:
         # A shard whose cached result was lost since is not among those counted.
-        share = min(1.0, shard.num_rows / max(1, self._num_prompts))
-        context = share_of(self._context, share, arguments["key"], seconds=time.monotonic() - self._started)
-        if context.journal_part is not None:
-            lend(self._journal, Path(context.journal_part), self._keys(arguments))
-        state = await self._run_task(task, {**arguments, "context": context})
+        share = min(1.0, arguments["shard"].num_rows / max(1, num_prompts))
+        shard_context = share_of(context, share, arguments["key"], seconds=time.monotonic() - started)
+        part = None if shard_context.journal_part is None else Path(shard_context.journal_part)
+        if part is not None:
+            lend(journal, part, keys(arguments))
+        state = await run_task(task, {**arguments, "context": shard_context})
         error = await state.aresult(raise_on_failure=False)
-        if context.journal_part is not None and not isinstance(error, BaseException):
-            take_back(Path(context.journal_part), self._journal)
+        if part is not None and not isinstance(error, BaseException):
+            take_back(part, journal)
         if isinstance(error, BudgetReached):
             raise BudgetReached(
                 f"{error} (this is the part of one shard, {share:.2%} of the run's: shards that run elsewhere divide "
                 "the budget by their prompts)"
             ) from error
         return state
+
+    return run_with_share
 
 
 def _has_parts(context: RunContext) -> bool:

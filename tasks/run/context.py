@@ -132,10 +132,8 @@ class Run:
 def start_flow(config: DistillConfig | JsonObject, name: str) -> Run:
     """Starts a run and its parent run in MLflow, which the caller ends.
 
-    Args:
-        config: of the flow, a dict if a deployment or the UI started it: flows do not validate parameters, since
-            Prefect takes every key `$ref`, common in JSON schemas, for one of its blocks.
-        name: of the run.
+    A deployment and the UI give the config as a dict: flows do not validate parameters, since Prefect takes every key
+    `$ref`, common in JSON schemas, for one of its blocks.
 
     Raises:
         ConfigError: `config` holds a wrong key or value.

@@ -1,7 +1,7 @@
 """Runs and event loops that a SIGTERM ends.
 
-Prefect turns SIGTERM into an exception raised in the main thread wherever it happens to be. Inside an event loop that
-is usually a callback, where asyncio logs the exception and goes on: a cancelled flow would run to its end.
+Prefect turns SIGTERM into an exception in the main thread. Inside an event loop that is usually raised in a callback,
+where asyncio logs the exception and goes on: a cancelled flow would run to its end.
 
 The loops are uvloop's where it exists: a quarter less CPU for each request of a rollout.
 """
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class Terminated(BaseException):
-    """SIGTERM came. Like KeyboardInterrupt it is no Exception, which a stage might take for a failure of its own."""
+    """The process got SIGTERM. Like KeyboardInterrupt it is no Exception, so that no stage handles it as a failure."""
 
 
 @contextmanager
 def raised_on_sigterm() -> Iterator[None]:
-    """Has SIGTERM raise `Terminated` inside the block, once, in place of ending the process where it stands.
+    """Makes SIGTERM raise `Terminated` inside the block, once, instead of ending the process.
 
-    A flow inside it is marked crashed first: Prefect passes the signal on to the handler that it found.
+    A flow inside it is marked crashed first: Prefect passes the signal on to the handler that was there before its own.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -46,11 +46,7 @@ def raised_on_sigterm() -> Iterator[None]:
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run(work)` that a SIGTERM cancels; afterwards the signal's own handler is called, as if it came then.
-
-    Raises:
-        Whatever the handler in force raises, for instance Prefect's TerminationSignal; else what `work` raises.
-    """
+    """`asyncio.run(work)` that a SIGTERM cancels; the signal's handler, such as Prefect's, is called afterwards."""
     if threading.current_thread() is not threading.main_thread():
         return _run(work)
     handler = signal.getsignal(signal.SIGTERM)

@@ -117,14 +117,7 @@ def rollout_stage(name: str, total: int, *watchers: RolloutWatcher) -> Iterator[
 
 
 class PartProgress:
-    """One part of a stage of rollouts; alone, or with the others inside `rollout_stage`.
-
-    Args:
-        stage: name shown, whatever the part calls itself.
-        part: identifies this part.
-        total: rollouts of this part.
-        clock: monotonic, in seconds.
-    """
+    """One part, of `total` rollouts, of a stage; shown alone, or with the others inside `rollout_stage`."""
 
     def __init__(self, stage: str, part: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._stage = _stages.get(stage) or _Stage(stage, total, [progress()])

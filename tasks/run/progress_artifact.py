@@ -28,12 +28,7 @@ _logger = logging.getLogger("stillhouse.progress.state")
 class ProgressArtifact:
     """A `RolloutWatcher` that publishes the latest state every few seconds, and the last one when the block ends.
 
-    Enter it inside a flow run: the artifact belongs to that run.
-
-    Args:
-        record: MLflow run of the metrics; their step is in seconds.
-        every_s: seconds between updates.
-        clock: monotonic, in seconds.
+    Enter it inside a flow run: the artifact belongs to that run. The step of the metrics in MLflow is in seconds.
     """
 
     def __init__(

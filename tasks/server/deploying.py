@@ -17,10 +17,6 @@ def read_configs(folder: str, overrides: Sequence[str] = ()) -> dict[str, JsonOb
 
     Defaults are written out, so that Prefect's form shows the value that each field has.
 
-    Args:
-        folder: of YAML files, also in folders of its own.
-        overrides: `section.key=value`, applied to each of them.
-
     Raises:
         ConfigError: a file is no config, two have one stem, or there is none.
     """
@@ -39,11 +35,9 @@ def read_configs(folder: str, overrides: Sequence[str] = ()) -> dict[str, JsonOb
 
 
 def read_deployments(prefect_file: Path, root: Path) -> list[JsonObject]:
-    """The deployments of a Prefect file, their placeholders filled as `prefect deploy` does.
+    """The deployments of a Prefect file, their placeholders filled as `prefect deploy` does in the project's root.
 
-    Args:
-        prefect_file: whose build steps are all `read_configs`.
-        root: the project, where the steps' folders begin.
+    All build steps of the file have to be `read_configs`.
 
     Raises:
         ConfigError: as `read_configs`.

@@ -1,7 +1,7 @@
 """Settings of Prefect, MLflow and the hub client that a run from the shell starts with.
 
-They are defaults: whatever the environment already says stands. Images set the same variables. Set them before Prefect
-is imported, which reads them once; other commands get them by `python -m tasks.server.environment COMMAND`.
+They are defaults: variables of the environment win. Images set the same ones. Set them before Prefect is imported,
+which reads them once; other commands get them by `python -m tasks.server.environment COMMAND`.
 """
 
 import os
@@ -43,14 +43,11 @@ DEFAULTS = {
 }
 
 RESULTS = Path("runs", "prefect-results")
-"""Where Prefect keeps results that name no place of their own, in the folder one is in; stages use the store."""
+"""Prefect's folder, below the working directory, for results without a storage; stages use the store."""
 
 
 def set_defaults() -> None:
-    """Sets every default that the environment leaves open, and makes the folder that PREFECT_HOME names.
-
-    Among them is the login of a Prefect server on this machine, where one was started in that folder.
-    """
+    """Sets every default that the environment does not set, makes the folder PREFECT_HOME and sends its login."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_RESULTS_LOCAL_STORAGE_PATH", str(RESULTS.absolute()))
@@ -61,15 +58,12 @@ def set_defaults() -> None:
 
 
 def quiet_console() -> None:
-    """Leaves the terminal to progress bars, our own warnings and the one line that says what failed.
-
-    Prefect's pages still get every line. On the console each failed task would be three tracebacks deep.
-    """
+    """Keeps Prefect's log off the terminal, where each failed task would be three tracebacks; its pages get it."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 def main() -> None:
-    """Becomes the command given as arguments, such as `prefect worker start --pool cpu`, with the defaults set."""
+    """Replaces this process by the command in its arguments, such as `prefect worker start`, with the defaults set."""
     set_defaults()
     command = sys.argv[1:]
     if not command:

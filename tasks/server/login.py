@@ -1,7 +1,7 @@
-"""The login of a Prefect server on this machine: made when it first starts, and read by whoever may read its files.
+"""The login of a Prefect server on this machine, made when it first starts.
 
-It lies in a file of PREFECT_HOME that its owner alone can read. Commands that talk to a server of this machine by the
-same PREFECT_HOME send it, unless the environment names another login; no other server is ever sent it.
+It is in a file of PREFECT_HOME that only its owner can read. Commands with the same PREFECT_HOME send it to a server
+of this machine, unless the environment sets another login; no other server is ever sent it.
 """
 
 import os
@@ -15,21 +15,21 @@ USER = "stillhouse"
 
 
 def new_login() -> str:
-    """A login, NAME:PASSWORD, that nobody can guess."""
+    """A login, NAME:PASSWORD, with a random password."""
     return f"{USER}:{secrets.token_urlsafe(32)}"
 
 
 def login_file() -> Path:
-    """Where the login of this PREFECT_HOME lies."""
+    """The file with the login of this PREFECT_HOME."""
     return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute() / LOGIN_FILE
 
 
 def kept_login() -> str:
-    """The login of this PREFECT_HOME, which is made where there is none yet."""
+    """The login of this PREFECT_HOME, made if there is none yet."""
     path = login_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # The file is never there with other rights than these, nor half written for a second server that starts now.
+        # The file never exists with other rights, nor half written for a second server that starts at the same time.
         work = path.with_name(f"{path.name}.{os.getpid()}")
         with open(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
             file.write(new_login())
@@ -43,7 +43,7 @@ def kept_login() -> str:
 
 
 def send_login() -> None:
-    """Has Prefect, which is yet to be imported, log in to a server of this machine that PREFECT_API_URL names."""
+    """Has Prefect log in to a server of this machine that PREFECT_API_URL names; call it before Prefect is imported."""
     url = os.environ.get("PREFECT_API_URL", "")
     if "PREFECT_API_AUTH_STRING" not in os.environ and _is_here(url) and login_file().exists():
         os.environ["PREFECT_API_AUTH_STRING"] = kept_login()

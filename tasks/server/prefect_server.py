@@ -1,7 +1,7 @@
-"""`python -m tasks.server.prefect_server`: a Prefect server that answers those who log in, and no page of another site.
+"""`python -m tasks.server.prefect_server`: a Prefect server that requires a login and refuses pages of other sites.
 
-Prefect's own command asks for a login only where one is set, answers to any `Host`, and lets pages of every origin call
-it: a page that somebody on this machine opens could start runs.
+Prefect's own command requires a login only if one is set, accepts any `Host`, and lets pages of every origin call it: a
+page that somebody on this machine opens could start runs.
 """
 
 import argparse
@@ -14,13 +14,10 @@ from tasks.server.login import kept_login, login_file
 
 
 def serve(host: str, port: int, names: Collection[str] = (), *, webserver_only: bool = False) -> None:
-    """Serves until told to stop, with the login and the origins that the settings name.
+    """Serves until stopped, with the login and the origins of the settings.
 
-    Args:
-        host: address to listen on.
-        port: to listen on.
-        names: by which the server is called, besides IP addresses, `localhost` and, beyond loopback, the machine's.
-        webserver_only: leaves schedules, automations and events to a process of their own.
+    Requests may name the server by `names`, IP addresses, `localhost` and, beyond loopback, the machine's name. With
+    `webserver_only`, schedules, automations and events are left to another process.
     """
     import uvicorn
     from prefect.server.api.server import create_app
@@ -43,7 +40,7 @@ def serve(host: str, port: int, names: Collection[str] = (), *, webserver_only: 
 
 
 def own_origins(host: str, port: int) -> str:
-    """The origins of a server's own pages, as Prefect's setting of those that may call it has them."""
+    """The origins of a server's own pages, in the form of Prefect's setting for allowed origins."""
     names = {"127.0.0.1", "localhost", f"[{host}]" if ":" in host else host}
     return ",".join(sorted(f"http://{name}:{port}" for name in names))
 

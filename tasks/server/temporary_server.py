@@ -1,8 +1,8 @@
 """Prefect's temporary server, which a run without PREFECT_API_URL starts for itself, in a session of its own.
 
-Prefect starts it in the run's own process group. There Ctrl-C in a terminal ends the server along with the run, which
-then waits for it in vain to tell that it was cancelled; and the server outlives a run that is killed. Prefect's answers
-whoever asks, too: this one has a login of its own, which the environment hands to the run's children.
+Prefect starts it in the run's process group. There Ctrl-C ends the server along with the run, which then cannot report
+that it was cancelled; and the server outlives a run that is killed. Prefect's requires no login either; this one has a
+login, which the run's children get by the environment.
 """
 
 import os
@@ -19,26 +19,26 @@ from tasks.server.prefect_server import own_origins, serve
 
 
 class TemporaryServer(SubprocessASGIServer):
-    """Prefect's own, but for the process that it starts."""
+    """Prefect's, with a guarded process."""
 
     def _run_uvicorn_command(self) -> Any:
         settings = get_current_settings().to_environment_variables(exclude_unset=True)
         login = os.environ["PREFECT_API_AUTH_STRING"]
-        own = {
+        settings |= {
             "PREFECT_UI_ENABLED": "0",
             "PREFECT__SERVER_EPHEMERAL": "1",
             "PREFECT_API_AUTH_STRING": login,
             "PREFECT_SERVER_API_AUTH_STRING": login,
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": own_origins("127.0.0.1", self.port or 0),
         }
-        return _Process("tasks.server.temporary_server", [str(self.port)], env={**settings, **own})
+        return _Process("tasks.server.temporary_server", [str(self.port)], env=settings)
 
 
 class _Process(GuardedProcess):
-    """A guarded process as Prefect asks `subprocess.Popen` for it."""
+    """A guarded process with the interface of `subprocess.Popen` that Prefect uses."""
 
     stdout = stderr = None
-    """Nothing to be read: the server writes to the run's own standard error."""
+    """The server writes to the run's own standard error."""
 
     @property
     def returncode(self) -> int | None:
@@ -55,7 +55,7 @@ class _Process(GuardedProcess):
 
 
 def use_temporary_server() -> None:
-    """Has Prefect take this server for its temporary one, if it comes to start one, and log in to it."""
+    """Has Prefect use this server as its temporary one, and log in to it."""
     os.environ["PREFECT_API_AUTH_STRING"] = new_login()
     refresh_global_settings_context()
     SubprocessASGIServer._instances[None] = TemporaryServer()
@@ -63,7 +63,7 @@ def use_temporary_server() -> None:
 
 def main() -> None:
     """Serves on the port given as argument."""
-    # The parent reads nothing of what is said.
+    # The parent does not read standard output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve("127.0.0.1", int(sys.argv[1]))
 
