@@ -65,6 +65,8 @@ def test_every_stage_runs_and_every_model_is_measured(runs: Runs) -> None:
     assert list(runs.first.evaluations) == MODELS
     assert [row[0] for row in runs.first.summary] == ["base student", *STAGES, "comparison", "evaluation"]
     assert runs.first.promotion is None
+    # Checkpoints are removed once the student is in the store.
+    assert list((runs.store / "training").iterdir()) == []
 
 
 def test_the_figures_of_evaluation_make_sense(runs: Runs) -> None:
@@ -93,17 +95,9 @@ def test_held_out_prompts_are_in_no_stage_before_evaluation(runs: Runs) -> None:
     assert not held_out & train
     measured = {t.prompt_id for file in (artifacts / "evaluation").glob("*/*.jsonl") for t in read_trajectories(file)}
     assert measured == held_out
-
-
-def test_on_policy_training_is_given_the_training_prompts_only(runs: Runs) -> None:
-    _, train = _held_out_and_train(runs.store)
     record = json.loads((Path(runs.first.students["on_policy"].uri) / "student.json").read_text())
-    given = [
-        file
-        for file in (runs.store / "artifacts" / "prompts").glob("*/prompts.jsonl")
-        if file_sha256(file) == record["config"]["prompts"]
-    ]
-    assert [{prompt.id for prompt in read_prompts(file)} for file in given] == [train]
+    prompts = [file for file in artifacts.glob("prompts/*/*.jsonl") if file_sha256(file) == record["config"]["prompts"]]
+    assert [{prompt.id for prompt in read_prompts(file)} for file in prompts] == [train]
 
 
 def test_students_are_models_that_load_and_differ_from_each_other(runs: Runs) -> None:
@@ -157,26 +151,19 @@ def test_the_report_needs_nothing_beside_it(runs: Runs) -> None:
     assert "@import" not in page
 
 
-def test_the_same_command_again_takes_everything_from_the_cache(runs: Runs) -> None:
+def test_the_same_command_again_takes_everything_from_the_cache_and_starts_no_server_and_no_training(
+    runs: Runs,
+) -> None:
     assert all(runs.second.cached.values())
     assert list(runs.second.cached) == list(runs.first.cached)
     assert _fingerprints(runs.second) == _fingerprints(runs.first)
     assert runs.second.evaluations == runs.first.evaluations
-
-
-def test_a_cached_run_starts_no_server_and_no_training(runs: Runs) -> None:
     assert not [line for line in runs.second_started if "stillhouse" in " ".join(line)]
     assert runs.second_took_s < 20
     place = SUMMARY_COLUMNS.index("cached")
-    assert {row[0]: row[place] for row in runs.second.summary} == {
-        **dict.fromkeys([*STAGES, "comparison", "evaluation"], "yes"),
-        "base student": "",
-    }
+    cached = {row[0]: row[place] for row in runs.second.summary}
+    assert cached == {"base student": "", **dict.fromkeys([*STAGES, "comparison", "evaluation"], "yes")}
     assert {row[place] for row in runs.first.summary} == {""}
-
-
-def test_checkpoints_are_cleared_away_once_the_student_is_in_the_store(runs: Runs) -> None:
-    assert list((runs.store / "training").iterdir()) == []
 
 
 def _fingerprints(published: Published) -> dict[str, str]:

@@ -54,19 +54,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(store: Path, settings: dict[str, Any], smoke_config: Callable[..., DistillConfig]) -> Published:
+def train(
+    store: Path, settings: dict[str, Any], smoke_config: Callable[..., DistillConfig]
+) -> Callable[..., Published]:
     from flows.train_sft import train_sft
 
-    published: Published = train_sft(smoke_config(store, **settings))
-    return published
+    return lambda place=store: train_sft(smoke_config(place, **settings))
 
 
-def test_sources_alone_need_neither_prompts_nor_teacher(trained: Published) -> None:
+@pytest.fixture(scope="module")
+def trained(train: Callable[..., Published]) -> Published:
+    return train()
+
+
+def test_sources_alone_need_neither_prompts_nor_teacher_and_a_row_that_was_cut_is_counted(trained: Published) -> None:
     assert list(trained.cached) == ["sft"]
     assert trained.dataset is None
-
-
-def test_a_row_that_was_cut_is_counted(trained: Published) -> None:
     assert trained.students["sft"].facts["truncated_rows"] == 1
 
 
@@ -92,11 +95,7 @@ def test_the_best_weights_are_those_of_the_lowest_validation_loss(trained: Publi
     assert losses[student.facts["best_step"]] == min(losses.values())
 
 
-def test_a_training_belongs_to_one_flow(
-    settings: dict[str, Any], tmp_path: Path, smoke_config: Callable[..., DistillConfig]
-) -> None:
-    from flows.train_sft import train_sft
-
+def test_a_training_belongs_to_one_flow(train: Callable[..., Published], tmp_path: Path) -> None:
     def is_held() -> bool:
         deadline = time.monotonic() + 60
         while not (jobs := list(tmp_path.glob("training/*/job.json"))) and time.monotonic() < deadline:
@@ -108,31 +107,21 @@ def test_a_training_belongs_to_one_flow(
 
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(is_held)
-        train_sft(smoke_config(tmp_path, **settings))
+        train(tmp_path)
         assert held.result()
 
 
-def test_the_same_rows_are_not_trained_on_again(
-    trained: Published, store: Path, settings: dict[str, Any], smoke_config: Callable[..., DistillConfig]
-) -> None:
-    from flows.train_sft import train_sft
-
-    again: Published = train_sft(smoke_config(store, **settings))
+def test_the_same_rows_are_not_trained_on_again(trained: Published, train: Callable[..., Published]) -> None:
+    again = train()
     assert again.cached == {"sft": True}
     assert again.students == trained.students
 
 
 @pytest.mark.slow
 def test_other_rows_in_the_same_file_are_trained_on(
-    trained: Published,
-    conversations: Path,
-    store: Path,
-    settings: dict[str, Any],
-    smoke_config: Callable[..., DistillConfig],
+    trained: Published, conversations: Path, train: Callable[..., Published]
 ) -> None:
-    from flows.train_sft import train_sft
-
     conversations.write_text("".join(conversations.read_text().splitlines(keepends=True)[:-1]))
-    changed: Published = train_sft(smoke_config(store, **settings))
+    changed = train()
     assert changed.cached == {"sft": False}
     assert "truncated_rows" not in changed.students["sft"].facts

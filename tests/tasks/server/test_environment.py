@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.server.environment import DEFAULTS
 
-SHOW = "import json, os; from tasks.server.environment import set_defaults; set_defaults(); "
+SHOW = "import json, os; from tasks.server.environment import DEFAULTS, set_defaults; set_defaults(); "
 READ = """
 from prefect.settings import get_current_settings as settings
 server = settings().server
@@ -22,6 +22,7 @@ print(json.dumps({
     "heartbeat_s": settings().flows.heartbeat_frequency,
     "max_events": settings().events.worker_max_queue_size,
     "query_s": settings().worker.query_seconds,
+    "default_query_s": DEFAULTS["PREFECT_WORKER_QUERY_SECONDS"],
     "loggers": list(settings().logging.extra_loggers),
 }))
 """
@@ -32,20 +33,10 @@ def run(command: list[str], folder: Path, **environment: str) -> subprocess.Comp
     return subprocess.run(command, cwd=folder, env={**bare, **environment}, capture_output=True, text=True, check=False)
 
 
-def test_what_the_environment_says_stands(tmp_path: Path) -> None:
-    code = SHOW + "print(os.environ['DO_NOT_TRACK'])"
-    done = run([sys.executable, "-c", code], tmp_path, DO_NOT_TRACK="0", PREFECT_HOME=str(tmp_path))
-    assert done.stdout.strip() == "0"
-
-
-def test_the_folder_of_prefect_is_made_with_its_parents(tmp_path: Path) -> None:
+def test_prefect_reads_every_default_but_what_the_environment_says_and_its_folder_is_made(tmp_path: Path) -> None:
     home = tmp_path / "runs" / "prefect"
-    assert run([sys.executable, "-c", SHOW], tmp_path, PREFECT_HOME=str(home)).returncode == 0
-    assert home.is_dir()
-
-
-def test_prefect_reads_every_default_as_it_is_meant(tmp_path: Path) -> None:
-    done = run([sys.executable, "-c", SHOW + READ], tmp_path, PREFECT_HOME=str(tmp_path))
+    command = [sys.executable, "-c", SHOW + READ]
+    done = run(command, tmp_path, PREFECT_HOME=str(home), PREFECT_WORKER_QUERY_SECONDS="7")
     assert json.loads(done.stdout) == {
         "serializer": "json",
         "results": str(tmp_path / "runs" / "prefect-results"),
@@ -56,9 +47,11 @@ def test_prefect_reads_every_default_as_it_is_meant(tmp_path: Path) -> None:
         "vacuum": ["events", "flow_runs"],
         "heartbeat_s": 60,
         "max_events": 50000,
-        "query_s": 2.0,
+        "query_s": 7.0,
+        "default_query_s": "2",
         "loggers": ["stillhouse"],
     }, done.stderr
+    assert home.is_dir()
 
 
 def test_a_command_that_is_not_ours_starts_with_the_defaults(tmp_path: Path) -> None:
