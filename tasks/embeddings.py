@@ -61,9 +61,7 @@ async def embeddings_task(
     PartProgress("embeddings", key, len(texts)).skip()
     facts = embedder.stats.as_facts()
     return context.store.write(
-        "embeddings",
-        digest(key),
-        lambda folder: (write_embeddings(folder / EMBEDDINGS_FILE, texts, vectors), facts),
+        "embeddings", digest(key), lambda folder: (write_embeddings(folder / EMBEDDINGS_FILE, texts, vectors), facts)
     )
 
 

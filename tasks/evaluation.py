@@ -116,7 +116,5 @@ def evaluation_task(
         temperature = evaluation.temperature
         facts["teacher_kl"] = teacher_kl(sampled.trajectories, scorer.ref, context.runtime, temperature=temperature)
     return context.store.write(
-        "evaluation",
-        digest(key),
-        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
+        "evaluation", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)
     )

@@ -228,9 +228,7 @@ async def rollouts_task(
     check_failures(sampled, rollouts.failure_budget)
     facts = sampled.facts if plan is None else {**sampled.facts, "accepted": plan.num_accepted}
     return context.store.write(
-        "rollouts",
-        digest(key),
-        lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts),
+        "rollouts", digest(key), lambda folder: (write_jsonl(folder / TRAJECTORIES_FILE, sampled.trajectories), facts)
     )
 
 

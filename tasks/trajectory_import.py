@@ -54,13 +54,7 @@ def import_trajectories(path: str, prompts: PromptSets, failure_budget: float, r
 
 @task(name="import", **CACHED_STAGE)
 def import_task(
-    path: str,
-    sha256: str,
-    metadata: Artifact,
-    failure_budget: float,
-    shard_rows: int,
-    key: str,
-    context: RunContext,
+    path: str, sha256: str, metadata: Artifact, failure_budget: float, shard_rows: int, key: str, context: RunContext
 ) -> Rollouts:
     """Reads and checks the file and writes it in shards; rows that are left out are logged with their lines."""
     prompt_metadata = read_metadata(metadata_file(metadata))

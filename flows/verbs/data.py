@@ -85,8 +85,7 @@ def export(
     ] = "latest",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write; for hf a new folder.")] = None,
     form: Annotated[
-        ExportForm,
-        typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}."),
+        ExportForm, typer.Option("--to", metavar="FORM", help=f"Form of the rows: {', '.join(get_args(ExportForm))}.")
     ] = "openai",
     push: Push = None,
     private: Private = False,

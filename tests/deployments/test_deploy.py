@@ -93,9 +93,7 @@ def test_a_schedule_makes_runs(deployed: Any, wait_until: WaitUntil) -> None:
     assert all(run["auto_scheduled"] and run["parameters"]["config"] for run in runs)
 
 
-def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(
-    deployed: Any,
-) -> None:
+def test_deploying_again_adds_no_schedule_and_no_automation_and_leaves_off_what_was_switched_off(deployed: Any) -> None:
     known = deployed.post("automations/filter", {})
     assert len(known) == 6
     switched_off = next(one for one in known if "train-sft/demo" in one["name"])

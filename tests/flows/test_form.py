@@ -71,8 +71,7 @@ def test_a_wrong_value_is_refused_in_the_form(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [("rollouts.max_prompts", None), ("prompts.entries", [0, 5]), ("approval.at_timeout", "approve")],
+    ("path", "value"), [("rollouts.max_prompts", None), ("prompts.entries", [0, 5]), ("approval.at_timeout", "approve")]
 )
 def test_a_right_value_is_taken(path: str, value: Any) -> None:
     assert not _is_refused(path, value)

@@ -102,10 +102,7 @@ def test_kill_9_in_every_stage_and_the_same_command_end_with_the_same_students(t
 
     # The same rollouts to the byte: what is sampled from a server depends on what it batches together.
     calm.mkdir()
-    with (
-        closing(_journal(killed)) as journal,
-        closing(sqlite3.connect(calm / JOURNAL_FILE)) as copy,
-    ):
+    with closing(_journal(killed)) as journal, closing(sqlite3.connect(calm / JOURNAL_FILE)) as copy:
         journal.backup(copy)
     _finish(calm, LONGER)
     for stage in ("sft", "on_policy"):

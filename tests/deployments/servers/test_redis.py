@@ -31,11 +31,7 @@ several_servers()
 
 
 def test_what_one_server_is_told_the_services_record_and_another_server_knows(
-    serve_prefect: Any,
-    postgres: Callable[[str], str],
-    redis_url: str,
-    wait_until: Callable[..., Any],
-    tmp_path: Path,
+    serve_prefect: Any, postgres: Callable[[str], str], redis_url: str, wait_until: Callable[..., Any], tmp_path: Path
 ) -> None:
     compose = yaml.safe_load((ROOT / "deployments" / "compose.yaml").read_text())
     database = httpx.URL(postgres("several"))

@@ -25,10 +25,7 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         (outcome("dataset", kept=5, dropped=2, duplicates=4), "5 kept, 2 dropped, 4 repeated"),
         (outcome("sft", steps=1), "1 step"),
         (outcome("sft", steps=4, truncated_rows=3), "4 steps, 3 rows cut"),
-        (
-            outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1),
-            "4 steps, 2 too long, 1 with nothing to learn",
-        ),
+        (outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1), "4 steps, 2 too long, 1 with nothing to learn"),
     ],
 )
 def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, told: str) -> None:
