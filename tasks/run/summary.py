@@ -10,6 +10,19 @@ EVALUATION_OF = "evaluation of "
 
 SUMMARY_COLUMNS = ("stage", "accuracy", "tokens", "seconds", "cached", "result")
 
+_RESULTS = {
+    "prompts": "{train} + {held_out} held out",
+    "rollouts": "{trajectories} done, {failed} failed",
+    "dataset": "{kept} kept, {dropped} dropped",
+    "approval": "{reason}",
+    "comparison": "against {reference}",
+    "labels": "{rows} labelled",
+    "duplicates": "{exact} exact, {near} near",
+    "judge": "{judged} judged",
+    "difficulty": "{rows} measured",
+    "embeddings": "{rows} measured",
+}
+"""Results by stage, with names of facts; those of trainings are their steps."""
 _LEFT_OUT = {
     "prompts": {"malformed": "malformed", "duplicates": "repeated"},
     "rollouts": {"malformed": "malformed", "of_other_prompts": "of other prompts"},
@@ -45,33 +58,10 @@ def _accuracy(facts: JsonObject | None) -> str:
 
 def _result(stage: StageOutcome) -> str:
     facts = stage.result.facts
-    left_out = _LEFT_OUT.get("training" if "steps" in facts else stage.name, {})
+    steps = "1 step" if facts.get("steps") == 1 else "{steps} steps"
+    left_out = _LEFT_OUT.get(stage.name, _LEFT_OUT["training"])
     rest = [f", {facts[name]} {word}" for name, word in left_out.items() if facts.get(name)]
-    return _counts(stage.name, facts) + "".join(rest)
-
-
-def _counts(stage: str, facts: JsonObject) -> str:
-    match stage:
-        case "prompts":
-            return f"{facts['train']} + {facts['held_out']} held out"
-        case "rollouts":
-            return f"{facts['trajectories']} done, {facts['failed']} failed"
-        case "dataset":
-            return f"{facts['kept']} kept, {facts['dropped']} dropped"
-        case "approval":
-            return str(facts["reason"])
-        case "comparison":
-            return f"against {facts['reference']}"
-        case "labels":
-            return f"{facts['rows']} labelled"
-        case "duplicates":
-            return f"{facts['exact']} exact, {facts['near']} near"
-        case "judge":
-            return f"{facts['judged']} judged"
-        case "difficulty" | "embeddings":
-            return f"{facts['rows']} measured"
-        case _:
-            return f"{facts['steps']} {'step' if facts['steps'] == 1 else 'steps'}"
+    return _RESULTS.get(stage.name, steps).format_map(facts) + "".join(rest)
 
 
 def _cost(stages: Sequence[StageOutcome]) -> list[str]:

@@ -35,12 +35,12 @@ def make_answered() -> Callable[..., Trajectory]:
     """A trajectory that answered one question, unless told otherwise."""
 
     def make(question: str, answer: str = "It is 5.", **changes: Any) -> Trajectory:
-        asked: list[Message] = [{"role": "user", "content": question}]
+        prompt: list[Message] = [{"role": "user", "content": question}]
         fields: dict[str, Any] = {
             "rollout_key": digest([question, answer]),
-            "prompt_id": prompt_id(asked, None),
+            "prompt_id": prompt_id(prompt, None),
             "sample_index": 0,
-            "messages": [*asked, {"role": "assistant", "content": answer}],
+            "messages": [*prompt, {"role": "assistant", "content": answer}],
             "tools": [],
             "turns": [Turn("stop", {"prompt_tokens": 9, "completion_tokens": 4}, 0.1, "m")],
             "stop_reason": StopReason.ANSWERED,
@@ -59,12 +59,14 @@ def write_shard(make_context: Callable[..., RunContext]) -> Callable[..., tuple[
         trajectories: Sequence[Trajectory], *, verifier: str = "numeric", expected: str | None = "5"
     ) -> tuple[Artifact, Artifact]:
         store = make_context().store
-        about = [PromptMetadata(one.prompt_id, expected, None, verifier, {}) for one in trajectories]
+        prompt_metadata = [PromptMetadata(row.prompt_id, expected, None, verifier, {}) for row in trajectories]
 
         def artifact(stage: str, name: str, rows: Sequence[Any]) -> Artifact:
             key = digest([str(row) for row in rows])
             return store.write(stage, key, lambda folder: (write_jsonl(folder / name, rows), {}))
 
-        return artifact("rollouts", TRAJECTORIES_FILE, trajectories), artifact("metadata", "metadata.jsonl", about)
+        return artifact("rollouts", TRAJECTORIES_FILE, trajectories), artifact(
+            "metadata", "metadata.jsonl", prompt_metadata
+        )
 
     return write

@@ -17,50 +17,50 @@ def gave(*shards: tuple[int, int]) -> Rollouts:
     return Rollouts(shards=tuple(artifacts), metadata=(), sampling=None, facts={})
 
 
-def owed(debts: ShardQuotas) -> list[tuple[int, int | None]]:
-    return [(one.rows, one.max_candidates) for one in debts.shards]
+def rows_and_candidates(quotas: ShardQuotas) -> list[tuple[int, int | None]]:
+    return [(quota.rows, quota.max_candidates) for quota in quotas.shards]
 
 
 def test_a_target_is_shared_out_by_the_number_of_prompts() -> None:
-    debts = ShardQuotas(10, max_candidates=40)
-    debts.share([300, 100, 100])
-    assert owed(debts) == [(6, 24), (2, 8), (2, 8)]
+    quotas = ShardQuotas(10, max_candidates=40)
+    quotas.share([300, 100, 100])
+    assert rows_and_candidates(quotas) == [(6, 24), (2, 8), (2, 8)]
 
 
 def test_asking_again_keeps_the_shares() -> None:
-    debts = ShardQuotas(4, max_candidates=None)
-    debts.share([10, 10])
-    debts.raise_by(2, gave((2, 3), (2, 2)))
-    debts.share([10, 10])
-    assert owed(debts) == [(3, None), (3, None)]
+    quotas = ShardQuotas(4, max_candidates=None)
+    quotas.share([10, 10])
+    quotas.raise_by(2, gave((2, 3), (2, 2)))
+    quotas.share([10, 10])
+    assert rows_and_candidates(quotas) == [(3, None), (3, None)]
 
 
-def test_what_is_missing_falls_to_the_shards_that_gave_all_they_owed() -> None:
-    debts = ShardQuotas(6, max_candidates=None)
-    debts.share([10, 10])
-    assert debts.raise_by(2, gave((1, 20), (3, 5)))
-    assert owed(debts) == [(3, None), (5, None)]
+def test_missing_rows_fall_to_the_shards_that_met_their_quotas() -> None:
+    quotas = ShardQuotas(6, max_candidates=None)
+    quotas.share([10, 10])
+    assert quotas.raise_by(2, gave((1, 20), (3, 5)))
+    assert rows_and_candidates(quotas) == [(3, None), (5, None)]
 
 
-def test_once_every_shard_gave_all_it_has_nothing_more_is_owed() -> None:
-    debts = ShardQuotas(6, max_candidates=None)
-    debts.share([10, 10])
-    assert not debts.raise_by(4, gave((1, 20), (1, 20)))
+def test_no_quota_rises_once_every_shard_gave_all_it_has() -> None:
+    quotas = ShardQuotas(6, max_candidates=None)
+    quotas.share([10, 10])
+    assert not quotas.raise_by(4, gave((1, 20), (1, 20)))
 
 
 def test_candidates_that_a_shard_did_not_need_go_to_those_that_were_stopped_by_their_part() -> None:
-    debts = ShardQuotas(8, max_candidates=20)
-    debts.share([10, 10])
-    assert owed(debts) == [(4, 10), (4, 10)]
-    assert debts.raise_by(3, gave((4, 4), (1, 10)))
-    assert sum(most or 0 for _, most in owed(debts)) == 20
-    assert owed(debts)[1][1] == 13
+    quotas = ShardQuotas(8, max_candidates=20)
+    quotas.share([10, 10])
+    assert rows_and_candidates(quotas) == [(4, 10), (4, 10)]
+    assert quotas.raise_by(3, gave((4, 4), (1, 10)))
+    assert sum(most or 0 for _, most in rows_and_candidates(quotas)) == 20
+    assert rows_and_candidates(quotas)[1][1] == 13
 
 
 def test_the_most_candidates_end_it() -> None:
-    debts = ShardQuotas(8, max_candidates=12)
-    debts.share([10, 10])
-    assert not debts.raise_by(2, gave((3, 6), (3, 6)))
+    quotas = ShardQuotas(8, max_candidates=12)
+    quotas.share([10, 10])
+    assert not quotas.raise_by(2, gave((3, 6), (3, 6)))
 
 
 @given(
@@ -68,9 +68,9 @@ def test_the_most_candidates_end_it() -> None:
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=8),
 )  # fmt: skip
 def test_the_shares_add_up(target: int, max_candidates: int | None, sizes: Sequence[int]) -> None:
-    debts = ShardQuotas(target, max_candidates)
-    debts.share(sizes)
-    assert sum(one.rows for one in debts.shards) == target
-    assert all(one.rows >= 0 for one in debts.shards)
+    quotas = ShardQuotas(target, max_candidates)
+    quotas.share(sizes)
+    assert sum(one.rows for one in quotas.shards) == target
+    assert all(one.rows >= 0 for one in quotas.shards)
     if max_candidates is not None:
-        assert sum(one.max_candidates or 0 for one in debts.shards) == max_candidates
+        assert sum(one.max_candidates or 0 for one in quotas.shards) == max_candidates

@@ -60,16 +60,16 @@ def world(
         yield World(provider, make_context, write_shard)
 
 
-def says(**said: Any) -> Reply:
-    return Reply(completion(orjson.dumps({"explanation": "because", **said}).decode()))
+def says(**judgement: Any) -> Reply:
+    return Reply(completion(orjson.dumps({"explanation": "because", **judgement}).decode()))
 
 
 def by_answer(asked: Asked) -> Reply:
     """Grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
     shown = asked.body["messages"][1]["content"]
-    said = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
+    judgement = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
     wanted = asked.body["response_format"]["json_schema"]["schema"]["required"]
-    return says(**{key: value for key, value in said.items() if key in wanted})
+    return says(**{key: value for key, value in judgement.items() if key in wanted})
 
 
 def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
@@ -87,8 +87,8 @@ def test_rows_get_grades_and_verdicts_in_the_order_of_the_trajectories(
     assert (wrong["verdict"], right["verdict"]) == (False, True)
     assert wrong["scores"] == right["scores"] == {"judge/clarity": 0.75}
     assert artifact.num_rows == 3
-    told = {name: artifact.facts[name] for name in ("judged", "judged_right", "judged_wrong", "failed")}
-    assert told == {"judged": 2, "judged_right": 1, "judged_wrong": 1, "failed": 0}
+    counts = {name: artifact.facts[name] for name in ("judged", "judged_right", "judged_wrong", "failed")}
+    assert counts == {"judged": 2, "judged_right": 1, "judged_wrong": 1, "failed": 0}
 
 
 def test_the_endpoint_is_sent_a_strict_schema_and_no_tools(world: World, make_answered: MakeAnswered) -> None:

@@ -44,8 +44,8 @@ def test_parts_that_run_at_once_are_shown_as_one_stage_of_all_rollouts(seen: See
         parts = [PartProgress("rollouts", name, 300, clock) for name in "ab"]
         parts[0].update_rollouts("anything", RolloutProgress(done=10, total=None, rows_per_s=2.0, limit=8, in_flight=7))
         parts[1].update_rollouts("anything", RolloutProgress(done=5, total=None, rows_per_s=1.0, limit=9, in_flight=8))
-    told = seen.last
-    assert (told.done, told.total, told.rows_per_s, told.limit, told.in_flight) == (15, 900, 3.0, 9, 8)
+    shown = seen.last
+    assert (shown.done, shown.total, shown.rows_per_s, shown.limit, shown.in_flight) == (15, 900, 3.0, 9, 8)
     assert {stage for stage, _ in seen.states} == {"rollouts"}
     assert watcher.states == seen.states
 

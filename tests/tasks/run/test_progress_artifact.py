@@ -58,8 +58,8 @@ def test_mlflow_gets_a_curve_of_each_figure_that_is_known(tmp_path: Path) -> Non
 
 
 def test_unknown_figures_are_not_zero() -> None:
-    told = metrics_of(RolloutProgress(done=0, total=None))
-    assert {name for name, value in told.items() if value is None} == {
+    metrics = metrics_of(RolloutProgress(done=0, total=None))
+    assert {name for name, value in metrics.items() if value is None} == {
         "requests_per_minute", "tokens_per_minute", "usd", "usd_projected", "eta_s",
     }  # fmt: skip
     assert metrics_of(BUSY)["retries"] == 3

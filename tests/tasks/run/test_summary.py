@@ -12,7 +12,7 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"),
+    ("stage", "text"),
     [
         (outcome("prompts", train=8, held_out=2, malformed=0, duplicates=0), "8 + 2 held out"),
         (outcome("prompts", train=8, held_out=0, malformed=3, duplicates=1), "8 + 0 held out, 3 malformed, 1 repeated"),
@@ -28,8 +28,8 @@ def outcome(name: str, cached: bool = False, **facts: Any) -> StageOutcome:
         (outcome("sft", steps=4, dropped_rows=2, unlearnt_rows=1), "4 steps, 2 too long, 1 with nothing to learn"),
     ],
 )
-def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, told: str) -> None:
-    assert summary_rows([stage], {})[0][-1] == told
+def test_a_line_tells_what_was_left_out_where_something_was(stage: StageOutcome, text: str) -> None:
+    assert summary_rows([stage], {})[0][-1] == text
 
 
 def test_tokens_are_counted_where_they_are_spent() -> None:
