@@ -1,4 +1,4 @@
-"""The journal of a task's answers, and its synchronization with the journals of other machines."""
+"""The journal of a task's completions, and its synchronization with the journals of other machines."""
 
 import asyncio
 import threading
@@ -26,23 +26,23 @@ _lock: Final = threading.Lock()
 
 @asynccontextmanager
 async def journal_of(context: RunContext) -> AsyncIterator[Journal]:
-    """Opens the journal of a run's answers; with object storage it starts with the answers of other machines.
+    """Opens the journal of a run; with object storage it starts with the completions of other machines.
 
     Raises:
         StoreError: it cannot be opened, or the storage cannot be reached.
     """
     store = context.store
     # The process that lent out a part merges it back, and copies it to the storage.
-    if store.remote is None or context.journal_part is not None:
-        with open_journal(context.journal) as journal:
-            yield journal
-        return
-    await asyncio.to_thread(_start_sync, JournalCopies(store.remote, store.root), store)
+    copies = None
+    if store.remote is not None and context.journal_part is None:
+        copies = JournalCopies(store.remote, store.root)
+        await asyncio.to_thread(_start_sync, copies, store)
     try:
         with open_journal(context.journal) as journal:
             yield journal
     finally:
-        await asyncio.to_thread(_stop_sync, store)
+        if copies is not None:
+            await asyncio.to_thread(_stop_sync, store)
 
 
 def _start_sync(copies: JournalCopies, store: ArtifactStore) -> None:

@@ -86,7 +86,7 @@ def _approval_task(reason: str) -> Task[..., Artifact]:
 
 
 def _wait_for_approval(dataset: Artifact, run: Run) -> str:
-    """Returns the reason that was given with the approval.
+    """Returns the reason of the approval.
 
     Raises:
         NotApproved: the dataset was rejected.

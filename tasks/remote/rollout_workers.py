@@ -3,7 +3,7 @@
 Shards in one process share rate limits, the run's budget and the journal. Separate processes share none of it, so each
 shard gets a share before it starts: an equal share of the limits, and of the budget in proportion to its prompts. The
 run then keeps within every cap, whatever its shards do; a shard with expensive prompts may use up its share while the
-run has budget left. Each process learns by itself how fast an endpoint may be asked.
+run has budget left. Each process adapts to the endpoint's rate limit by itself.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tasks.remote.flow_run_stage import StageCall, Stopped, load_result, run_sta
 from tasks.run.context import Run, RunContext
 
 RolloutKeys = Callable[[Mapping[str, Any]], Iterator[str]]
-"""Returns the keys of a shard's rollouts from the arguments of its task."""
+"""Yields the keys of a shard's rollouts, given the arguments of its task."""
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class RunContext(BaseModel):
 
     @property
     def journal(self) -> Path:
-        """Folder of the journal of answers."""
+        """Folder of the journal."""
         return self.store.root if self.journal_part is None else Path(self.journal_part)
 
     def open_nested_run(self, name: str, params: JsonObject, *, started_at: float | None = None) -> TrackedRun:
@@ -144,7 +144,7 @@ def start_flow(config: DistillConfig | JsonObject, name: str) -> Run:
     store = ArtifactStore(config.runtime.store, config.runtime.scratch)
     store.make()
     if store.remote is not None:
-        # A mistyped bucket should fail now and not after hours of work.
+        # A mistyped bucket should fail now, not after hours of work.
         store.check()
     record = start_run(
         config.tracking,

@@ -14,9 +14,16 @@ PROMPT_SETS = {
     "facts": {"rows_read": 4},
 }
 
+ROLLOUTS = {"shards": (ARTIFACT,), "metadata": (ARTIFACT,), "sampling": None, "facts": {"failed": 0}}
+
 
 @pytest.mark.parametrize(
-    ("path", "data"), [("stillhouse.types.Artifact", ARTIFACT), ("tasks.prompts.PromptSets", PROMPT_SETS)]
+    ("path", "data"),
+    [
+        ("stillhouse.types.Artifact", ARTIFACT),
+        ("tasks.prompts.PromptSets", PROMPT_SETS),
+        ("tasks.rollouts.Rollouts", ROLLOUTS),
+    ],
 )
 def test_a_stored_result_is_read_by_the_path_of_its_class(path: str, data: object) -> None:
     stored = json.dumps({"__class__": path, "data": data}).encode()
