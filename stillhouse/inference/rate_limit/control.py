@@ -1,20 +1,28 @@
 """`RateControl`: whether a request may be sent now. A pure state machine, clock passed in.
 
     admit     gate open, room in the window, both pacers ready: a ticket, else None
-    settle    success teaches sizes and lets the window grow; a refusal goes to `Refusals`; headers set the pacers
+    settle    success teaches sizes and lets the window grow; a refusal limits what it was about; headers set the pacers
     wait_s    seconds until admit may answer otherwise; None where only a settled request can help
 
 A ticket carries the epoch of its sending. A refusal of an older epoch belongs to an episode that has been dealt with:
 it is counted and changes nothing else, so that neither a burst of refusals cuts twice nor late ones prolong a wait.
+
+    refusal about          what it does
+    requests or tokens     sets the pace of that one; shuts the gate for the time of Retry-After
+    the number in flight   cuts the window; shuts the gate only where no answer is to make room, or where it is a guess
+    it does not say        is judged by `Attribution`; what was held back for the other reason goes free
+
+Whatever it was about, a refused request counts for nothing.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from stillhouse.inference.failures import FailureKind
-from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.inference.rate_limit.attribution import Attribution
+from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits
 from stillhouse.inference.rate_limit.pacer import Pacer, Since
-from stillhouse.inference.rate_limit.refusals import Attribution, Refusals, RetryAfterGate
 from stillhouse.inference.rate_limit.values import (
     Caps,
     ControlSnapshot,
@@ -31,6 +39,27 @@ _START_S: Final = 0.1
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
+_MAX_GATE_S: Final = 60.0
+_LONG_WAIT: Final = 10.0
+"""A Retry-After of more latencies than this, and seconds, means a rate: a slot in flight is free after one."""
+
+
+@dataclass(slots=True)
+class _Gate:
+    """Shut until a Retry-After has passed; after a minute, half open until one request has passed.
+
+    Only the first refusal of an episode shuts it, so that late refusals cannot prolong it, and never for more than a
+    minute: then a single request tries whether it may open, so that no server can freeze a run.
+    """
+
+    until: float = -math.inf
+    half_open: bool = False
+    """Only one request at a time may pass, until one is answered."""
+    probing: bool = False
+
+    def shut(self, wait_s: float, now: float) -> None:
+        self.until = max(self.until, now + min(wait_s, _MAX_GATE_S))
+        self.half_open = self.half_open or wait_s > _MAX_GATE_S
 
 
 class RateControl:
@@ -51,17 +80,22 @@ class RateControl:
         self._window = Window(min(initial, caps.concurrency), caps.concurrency)
         self._requests = Pacer(cap=_per_second(caps.requests_per_minute))
         self._tokens = Pacer(cap=_per_second(caps.tokens_per_minute), estimated=True)
-        self._gate = RetryAfterGate()
+        self._gate = _Gate()
         self._sizes = TokenEstimates()
         self._attribution = Attribution()
-        self._refusals = Refusals(self._window, self._requests, self._tokens, self._gate, self._attribution)
         self._first_send = -math.inf
         self._num_sent = 0
         self._tokens_sent = 0.0
-        self._latency_s = 1.0
+        self._latency_s = 1.0  # of a usual answer
+        self._before_cut = 1  # the window before it was cut on a guess, restored if the guess was wrong
         self._blocker = _NOTHING
         if learnt is not None:
-            self._remember(learnt)
+            if learnt.in_flight is not None:
+                self._window.remember(learnt.in_flight)
+            if learnt.requests_per_second is not None:
+                self._requests.remember(learnt.requests_per_second)
+            if learnt.tokens_per_second is not None:
+                self._tokens.remember(learnt.tokens_per_second)
 
     @property
     def limit(self) -> int:
@@ -117,7 +151,7 @@ class RateControl:
             return None
         if now < self._gate.until:
             return self._gate.until - now
-        if not self._window.has_room:
+        if self._window.in_flight >= self._window.limit:
             return None
         wait = max(self._requests.wait_s(now), self._tokens.wait_s(now))
         if self._num_sent < self._initial:
@@ -135,7 +169,8 @@ class RateControl:
         ticket.settled = True
         self._window.in_flight -= 1
         if ticket.probe:
-            self._gate.settle_probe(answered=outcome is not None)
+            self._gate.probing = False
+            self._gate.half_open = self._gate.half_open and outcome is None
         if outcome is None:
             return
         kind = outcome.kind
@@ -163,33 +198,83 @@ class RateControl:
     def _refused(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         self.num_rate_limited += 1
         if ticket.epoch != self.num_cuts:
-            self._refusals.meet_late(ticket, outcome.scope)
+            self._count_late(ticket, outcome.scope)
             return
-        since = Since(self._tokens_sent - ticket.tokens_sent, self._num_sent - ticket.num_sent)
-        self._refusals.meet_first(ticket, outcome, since, now, self._latency_s)
+        scope = outcome.scope or self._guess(ticket, outcome.retry_after_s or 0.0)
+        if scope is LimitScope.CONCURRENCY:
+            self._refused_in_flight(ticket, outcome, now)
+        else:
+            self._refused_rate(scope, ticket, outcome, now)
         self._begin_epoch()
+
+    def _count_late(self, ticket: Ticket, scope: LimitScope | None) -> None:
+        """Counts a refusal of an earlier episode."""
+        self._forgive(ticket)
+        if scope is None:
+            scope = LimitScope.REQUESTS if self._attribution.lean > 0 else LimitScope.CONCURRENCY
+        if scope is LimitScope.CONCURRENCY:
+            self._window.count_refusal(ticket.sent_at)
+        else:
+            (self._requests if scope is LimitScope.REQUESTS else self._tokens).count_refusal()
+
+    def _guess(self, ticket: Ticket, retry_after_s: float) -> LimitScope:
+        """What a refusal without a reason was about; lifts the limit learnt for the other reason."""
+        is_rate = self._attribution.refuse(ticket.ahead)
+        is_long = retry_after_s > _LONG_WAIT * max(self._latency_s, 1.0)
+        if is_rate or (self._attribution.lean == 0 and is_long):
+            if self._requests.pace == math.inf:
+                self._window.restore(self._before_cut)
+            return LimitScope.REQUESTS
+        if not self._requests.from_headers:
+            self._requests.forget()
+        return LimitScope.CONCURRENCY
+
+    def _refused_in_flight(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        lean, is_stated = self._attribution.lean, outcome.scope is not None
+        if lean <= 0 and not self._window.is_cut:
+            self._before_cut = self._window.limit
+        self._window.refuse(ticket.ahead, ticket.sent_at, now, self._latency_s, sure=is_stated or lean < 0)
+        self._forgive(ticket)
+        # Any answer makes room; to wait longer would leave slots unused.
+        if ticket.ahead == 0 or (not is_stated and lean >= 0):
+            self._shut(outcome.retry_after_s, now)
+
+    def _refused_rate(self, scope: LimitScope, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        gate_s = min(outcome.retry_after_s or 0.0, _MAX_GATE_S)
+        num_since = self._num_sent - ticket.num_sent
+        if scope is LimitScope.TOKENS:
+            since = Since(self._tokens_sent - ticket.tokens_sent, num_since)
+            self._tokens.refuse(ticket.tokens, since, ticket.sent_at, now, gate_s)
+            self._requests.forgive(1.0, ticket.sent_at)
+        else:
+            self._requests.refuse(1.0, Since(num_since, num_since), ticket.sent_at, now, gate_s)
+            self._tokens.forgive(ticket.tokens, ticket.sent_at)
+        self._shut(outcome.retry_after_s, now)
+
+    def _shut(self, retry_after_s: float | None, now: float) -> None:
+        if retry_after_s is not None:
+            self._gate.shut(retry_after_s, now)
+            self._requests.pause(min(retry_after_s, _MAX_GATE_S))
+            self._tokens.pause(min(retry_after_s, _MAX_GATE_S))
+
+    def _forgive(self, ticket: Ticket) -> None:
+        self._requests.forgive(1.0, ticket.sent_at)
+        self._tokens.forgive(ticket.tokens, ticket.sent_at)
 
     def _begin_epoch(self) -> None:
         self.num_cuts += 1
         self._attribution.begin_epoch(self.num_cuts, self._window.limit)
 
     def _read(self, limits: RateLimits, ticket: Ticket, now: float) -> None:
-        if (allowance := limits.requests) is not None and allowance.limit is not None:
-            self._requests.set_from_headers(
-                allowance.limit / 60.0, allowance.remaining, self._num_sent - ticket.num_sent, ticket.sent_at, now
-            )
-        if (allowance := limits.tokens) is not None and allowance.limit is not None:
-            if allowance.remaining is not None and self._sizes.mean_tokens:
-                self._sizes.watch(allowance.remaining, self._num_sent, ticket.max_tokens)
-            num_since = self._num_sent - ticket.num_sent
-            reserves_all = self._sizes.reserves_all
-            self._tokens.set_from_headers(
-                allowance.limit / 60.0,
-                allowance.remaining,
-                self._tokens_sent - ticket.tokens_sent if reserves_all else num_since * self._sizes.mean_tokens,
-                ticket.sent_at,
-                now,
-            )
+        num_since = self._num_sent - ticket.num_sent
+        if (stated := limits.requests) is not None and stated.limit is not None:
+            self._requests.set_from_headers(stated.limit / 60.0, stated.remaining, num_since, ticket.sent_at, now)
+        if (stated := limits.tokens) is not None and stated.limit is not None:
+            if stated.remaining is not None and self._sizes.mean_tokens:
+                self._sizes.watch(stated.remaining, self._num_sent, ticket.max_tokens)
+            reserved = self._tokens_sent - ticket.tokens_sent
+            tokens_since = reserved if self._sizes.reserves_all else num_since * self._sizes.mean_tokens
+            self._tokens.set_from_headers(stated.limit / 60.0, stated.remaining, tokens_since, ticket.sent_at, now)
 
     def cap(self, caps: Caps) -> None:
         self.caps = caps
@@ -203,14 +288,6 @@ class RateControl:
             None if self._requests.rate == math.inf else self._requests.rate,
             None if self._tokens.rate == math.inf else self._tokens.rate,
         )
-
-    def _remember(self, learnt: LearntLimits) -> None:
-        if learnt.in_flight is not None:
-            self._window.remember(learnt.in_flight)
-        if learnt.requests_per_second is not None:
-            self._requests.remember(learnt.requests_per_second)
-        if learnt.tokens_per_second is not None:
-            self._tokens.remember(learnt.tokens_per_second)
 
     @property
     def reason(self) -> str:
@@ -229,7 +306,7 @@ class RateControl:
             limit=self.limit,
             in_flight=self.in_flight,
             waiting=waiting,
-            gate_s=max(0.0, self._gate.wait_s(now)),
+            gate_s=max(0.0, self._gate.until - now),
             reason=self.reason,
             num_rate_limited=self.num_rate_limited,
             num_cuts=self.num_cuts,

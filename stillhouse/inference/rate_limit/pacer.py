@@ -8,10 +8,9 @@ enough accepted since a refusal    goes above the rate, step by step, until refu
                                    what is accepted all the same is the rate from now on
 headers                            rate = their limit, no probes; after refusals all the same it learns by itself
 
-`Spacing` keeps the pace: a leaky bucket that lets `pace` units a second through, one request after the other. Each
-request delays the next one by its units over the pace. A request that comes late, because an event loop or the window
-held it up, leaves the next on time, so that the pace is kept on average; idle time is lost, as it is in the provider's
-bucket once that is full.
+The pace is kept by a leaky bucket: each request delays the next one by its units over the pace. A request that comes
+late, because an event loop or the window held it up, leaves the next on time, so that the pace is kept on average; idle
+time is lost, as it is in the provider's bucket once that is full.
 """
 
 import math
@@ -65,54 +64,8 @@ _DISTRUST_S: Final = 60.0
 """Longest time between them."""
 
 
-@dataclass(slots=True)
-class Spacing:
-    """When the next request may go. Units are requests or tokens."""
-
-    pace: float = math.inf
-    slack_s: float = _LATENESS_S
-    """Lateness of a request that does not delay the next."""
-    _next: float = -math.inf
-
-    @property
-    def is_on(self) -> bool:
-        return self.pace != math.inf
-
-    def wait_s(self, now: float) -> float:
-        """Seconds until the next request may go; 0 or less for now."""
-        return self._next - self.slack_s - now
-
-    def take(self, amount: float, now: float) -> float:
-        """Sends a request of `amount` units; idle seconds before it."""
-        if self.pace == math.inf:
-            return 0.0
-        idle_s = 0.0 if self._next == -math.inf else max(now - self._next, 0.0)
-        self._next = max(self._next, now) + amount / self.pace
-        return idle_s
-
-    def correct(self, amount: float) -> None:
-        """A request had `amount` units more than were estimated."""
-        if self.pace != math.inf:
-            self._next += amount / self.pace
-
-    def set_pace(self, pace: float, now: float) -> None:
-        self.pace = pace
-        if self._next == -math.inf:
-            self._next = now
-
-    def set_slack(self, rate: float) -> None:
-        """Sets the slack for a bucket that fills by `rate` units a second."""
-        self.slack_s = slack_s(rate)
-
-    def resume_at(self, at: float) -> None:
-        self._next = at + self.slack_s
-
-    def delay_until(self, at: float) -> None:
-        self._next = max(self._next, at + self.slack_s)
-
-
-def slack_s(rate: float) -> float:
-    """Slack for a bucket that fills by `rate` units a second."""
+def _slack_s(rate: float) -> float:
+    """Lateness of a request that does not delay the next, for a bucket that fills by `rate` units a second."""
     return min(_LATENESS_S, _LATENESS_S * rate / _LATE_RATE)
 
 
@@ -134,7 +87,11 @@ class Pacer:
     """The limit as far as it is known."""
     from_headers: bool = False
     num_refusals: int = 0
-    _spacing: Spacing = field(default_factory=Spacing)
+    pace: float = math.inf
+    """Units a second that are let through now; infinite while nothing limits them."""
+    _slack_s: float = _LATENESS_S
+    _next: float = -math.inf
+    """When the next request is due."""
     _link: Link = field(default_factory=Link)
     _chain: Chain = field(default_factory=Chain)
     _probe: Probe = field(default_factory=Probe)
@@ -146,17 +103,8 @@ class Pacer:
     _contradicted_at: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._spacing.pace = min(self.rate, self.cap)
+        self.pace = self.cap
         self._chain.off_by = _OFF_BY_ESTIMATED if self.estimated else _OFF_BY
-
-    @property
-    def pace(self) -> float:
-        """Units a second that are let through now."""
-        return self._spacing.pace
-
-    @property
-    def is_set(self) -> bool:
-        return self._spacing.is_on
 
     def reason(self, units: str, cap_name: str) -> str:
         """The pace and how it is known, for people."""
@@ -177,7 +125,7 @@ class Pacer:
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next request may go; 0 or less for now."""
-        return self._spacing.wait_s(now)
+        return self._next - self._slack_s - now
 
     def take(self, amount: float, now: float) -> None:
         link = self._link
@@ -185,7 +133,10 @@ class Pacer:
             link.since = now
         link.taken += amount
         link.sends += 1
-        link.idle_s += self._spacing.take(amount, now)
+        if self.pace != math.inf:
+            if self._next != -math.inf:
+                link.idle_s += max(now - self._next, 0.0)
+            self._next = max(self._next, now) + amount / self.pace
         if self.rate != math.inf and not self.from_headers and self._probe.is_due(link, now):
             if self._probe.climb(link, self.pace, now):
                 self._raise()
@@ -198,7 +149,8 @@ class Pacer:
         """A request had `amount` units more than were estimated."""
         if sent_at >= self._link.since:
             self._link.taken += amount
-        self._spacing.correct(amount)
+        if self.pace != math.inf:
+            self._next += amount / self.pace
 
     def forgive(self, amount: float, sent_at: float) -> None:
         """A refused request counts for nothing."""
@@ -220,7 +172,7 @@ class Pacer:
             remaining: units left when the request was served; None if not stated.
             sent_since: units sent after that request.
             sent_at: when that request was sent.
-            now: seconds.
+            now: current time in seconds.
         """
         if limit != self._header_limit:
             self._header_limit, self._num_contradictions = limit, 0
@@ -230,26 +182,21 @@ class Pacer:
             return
         left = remaining - sent_since + limit * (now - sent_at)
         if left < 1.0:
-            self._spacing.delay_until(now + (1.0 - left) / limit)
-        self._spacing.slack_s = min(max(0.5 * (left - 1.0) / limit, slack_s(self.rate)), _MAX_SLACK_S)
+            self._delay_until(now + (1.0 - left) / limit)
+        self._slack_s = min(max(0.5 * (left - 1.0) / limit, _slack_s(self.rate)), _MAX_SLACK_S)
 
     def refuse(self, amount: float, since: Since, sent_at: float, now: float, gate_s: float) -> None:
-        """A request was refused by this limit, the first of its episode.
-
-        Args:
-            amount: its units.
-            since: what was sent after it.
-            sent_at: when it was sent.
-            now: seconds.
-            gate_s: the `Retry-After` of the refusal.
-        """
+        """A request of `amount` units was refused by this limit, the first of its episode."""
         self.num_refusals += 1
         self.forgive(amount, sent_at)
-        self._spacing.set_slack(self.rate)
+        self._slack_s = _slack_s(self.rate)
         if self.from_headers:
-            self._contradict(now)
+            is_recent = now - self._contradicted_at < _DISTRUST_S
+            self._num_contradictions = self._num_contradictions + 1 if is_recent else 1
+            self._contradicted_at = now
+            self.from_headers = self._num_contradictions < _DISTRUST
         if self.from_headers:
-            self._spacing.delay_until(sent_at + _CLEARLY * amount / self.rate)
+            self._delay_until(sent_at + _CLEARLY * amount / self.rate)
             return
         link = self._link
         ended = Link(link.since, link.taken - since.amount, link.sends - since.sends, link.idle_s)
@@ -274,7 +221,7 @@ class Pacer:
         """Starts from a rate that an earlier process learnt; it is probed soon."""
         self.rate = rate
         self._probe.hold_briefly()
-        self._spacing.set_slack(rate)
+        self._slack_s = _slack_s(rate)
         self._set_pace(self._short_of * rate, 0.0)
 
     def forget(self) -> None:
@@ -306,19 +253,19 @@ class Pacer:
         self._probe.hold(now, self._chain.sureness, gate_s)
         self._set_pace(self._short_of * self.rate, now)
         clearly = _CLEARLY_ESTIMATED if self.estimated else _CLEARLY
-        self._spacing.resume_at(max(now + gate_s, sent_at + (clearly * amount + since.amount) / self.rate))
+        resumes_at = max(now + gate_s, sent_at + (clearly * amount + since.amount) / self.rate)
+        self._next = resumes_at + self._slack_s
 
     def _close(self, amount: float, now: float) -> None:
         """Backs off from a provider that accepts nothing for a while."""
         spacing_s = _FIRST_CLOSED_S if self.rate == math.inf else _CLEARLY * amount / self.rate
         self._closed_s = min(max(2.0 * self._closed_s, spacing_s), _MAX_CLOSED_S)
-        self._spacing.resume_at(now + self._closed_s)
+        self._next = now + self._closed_s + self._slack_s
 
-    def _contradict(self, now: float) -> None:
-        recent = now - self._contradicted_at < _DISTRUST_S
-        self._num_contradictions = self._num_contradictions + 1 if recent else 1
-        self._contradicted_at = now
-        self.from_headers = self._num_contradictions < _DISTRUST
+    def _delay_until(self, at: float) -> None:
+        self._next = max(self._next, at + self._slack_s)
 
     def _set_pace(self, pace: float, now: float) -> None:
-        self._spacing.set_pace(min(pace, self.cap), now)
+        self.pace = min(pace, self.cap)
+        if self._next == -math.inf:
+            self._next = now

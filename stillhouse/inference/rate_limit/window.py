@@ -72,10 +72,6 @@ class Window:
     _step_s: float = _MAX_STEP_S
 
     @property
-    def has_room(self) -> bool:
-        return self.in_flight < self.limit
-
-    @property
     def reason(self) -> str:
         """What sets the limit and how that is known, for people."""
         if self.limit >= self.cap:
