@@ -8,8 +8,8 @@ from stillhouse.inference.budget.budget import (
     remaining_budget,
     shared_budget,
 )
-from stillhouse.inference.budget.ledger import NOTHING, REFUSED, Spend, spend_of
 from stillhouse.inference.budget.prices import price_of, require_prices, stated_price
+from stillhouse.inference.budget.spend import NOTHING, REFUSED, Spend, spend_of
 
 __all__ = [
     "NOTHING",

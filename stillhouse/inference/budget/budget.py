@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stillhouse.config import BudgetConfig
-from stillhouse.inference.budget.ledger import NOTHING, ZERO, Amounts, Spend
-from stillhouse.inference.budget.state import RunState
+from stillhouse.inference.budget.ledger import Ledger
+from stillhouse.inference.budget.spend import NOTHING, ZERO, Amounts, Spend
 from stillhouse.inference.endpoint import Price
 
 
@@ -71,7 +71,6 @@ class Budget:
     Without any cap `reserve`, `settle` and `count_replayed` do nothing.
 
     Args:
-        config: the caps.
         price: for the worst case of a request in money; None if unknown, and no money is then counted
             (`require_prices` rules that out where it matters).
     """
@@ -79,7 +78,7 @@ class Budget:
     def __init__(self, config: BudgetConfig, price: Price | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._price = price
         self._unlimited = config == BudgetConfig()
-        self._run = RunState(config, clock)
+        self._ledger = Ledger(config, clock)
         self._collection = _Collection()
 
     def part(self, price: Price | None) -> "Budget":
@@ -95,22 +94,14 @@ class Budget:
             self._collection.seen = ZERO
 
     def worst_case(self, prompt_characters: int, max_tokens: int) -> Spend:
-        """The most a request can cost.
-
-        A character counts as a token until answers have taught better (`learn_prompt`): today's tokenizers make about
-        one token of four characters of English, and seldom more than one of one character in any language.
-
-        Args:
-            prompt_characters: of all messages and tool schemas sent.
-            max_tokens: most tokens of the completion.
-        """
-        prompt_tokens = self._run.prompt_tokens.most(prompt_characters)
+        """The most a request can cost; a character counts as a token until answers have shown better."""
+        prompt_tokens = self._ledger.prompt_tokens.most(prompt_characters)
         usd = None if self._price is None else self._price.worst(prompt_tokens, max_tokens)
         return Spend(1, prompt_tokens + max_tokens, usd)
 
     def learn_prompt(self, prompt_characters: int, prompt_tokens: int) -> None:
         """Records how many tokens a prompt had, so that the next worst cases are closer."""
-        self._run.prompt_tokens.learn(prompt_characters, prompt_tokens)
+        self._ledger.prompt_tokens.learn(prompt_characters, prompt_tokens)
 
     async def reserve(self, worst: Spend) -> Reservation:
         """Permission to send one request that costs at most `worst`; waits while requests in flight may free room.
@@ -121,40 +112,35 @@ class Budget:
         if self._unlimited:
             return _FREE
         amounts = Amounts.of(worst)
-        await self._run.book.reserve(amounts)
+        await self._ledger.reserve(amounts)
         return Reservation(worst, amounts)
 
     def settle(self, reservation: Reservation, spent: Spend | None) -> None:
-        """Ends a reservation; see the module's table for what to pass.
-
-        Args:
-            reservation: of the request.
-            spent: its cost; None if unknown, and the worst case is then counted as possibly billed.
-        """
+        """Ends a reservation; `spent` is None where the cost is unknown. See the module's table for what to pass."""
         if reservation is _FREE or not reservation.is_open:
             return
         reservation.is_open = False
         worst = reservation.amounts
         if spent is None:
             if reservation.worst.usd is None:
-                self._run.usd_known = False
-            self._run.book.settle(worst, worst, worst)
+                self._ledger.usd_known = False
+            self._ledger.settle(worst, worst, worst)
             return
         counted, possible = Amounts.of(spent), ZERO
         if spent.usd is None and reservation.worst.usd is not None:
             possible = Amounts(spent.requests, 0, worst.picodollars)
             counted = counted.plus(Amounts(0, 0, worst.picodollars))
         elif spent.usd is None:
-            self._run.usd_known = False
+            self._ledger.usd_known = False
         if (excess := counted.above(worst)) != ZERO:
-            self._run.note_excess(excess)
+            self._ledger.note_excess(excess)
         if spent.tokens:
             # Answers are replayed with their own usage, without what was added as possibly billed.
             amounts = Amounts.of(spent)
             with self._collection.lock:
                 self._collection.counted = self._collection.counted.plus(amounts)
                 self._collection.seen = self._collection.seen.plus(amounts)
-        self._run.book.settle(worst, counted, possible)
+        self._ledger.settle(worst, counted, possible)
 
     def count_replayed(self, spent: Spend) -> None:
         """Counts an answer that an earlier attempt paid for."""
@@ -166,21 +152,21 @@ class Budget:
             fresh = self._collection.seen.above(self._collection.counted)
             self._collection.counted = self._collection.counted.plus(fresh)
         if spent.usd is None:
-            self._run.usd_known = False
-        self._run.book.settle(ZERO, fresh, ZERO)
+            self._ledger.usd_known = False
+        self._ledger.settle(ZERO, fresh, ZERO)
 
     def running(self) -> AbstractContextManager[None]:
         """Wall time counts while at least one of these is open in the run."""
-        return self._run.running()
+        return self._ledger.running()
 
     def snapshot(self) -> BudgetSnapshot:
-        book, known = self._run.book, self._run.usd_known
+        ledger, known = self._ledger, self._ledger.usd_known
         return BudgetSnapshot(
-            counted=book.counted.spend(usd_known=known),
-            possibly_billed=book.possible.spend(usd_known=known),
-            reserved=book.reserved.spend(usd_known=known),
-            waiting=book.waiting,
-            wall_s=self._run.wall_s(),
+            counted=ledger.counted.spend(usd_known=known),
+            possibly_billed=ledger.possible.spend(usd_known=known),
+            reserved=ledger.reserved.spend(usd_known=known),
+            waiting=ledger.waiting,
+            wall_s=self._ledger.wall_s(),
         )
 
 

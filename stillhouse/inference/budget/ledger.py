@@ -1,102 +1,59 @@
-"""What requests cost (`Spend`), and the ledger of what a run has spent and reserved."""
+"""`Ledger`: what a run has spent and reserved, its wall time, and the errors when its budget is spent."""
 
 import asyncio
+import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from stillhouse.config import BudgetConfig
 from stillhouse.errors import BudgetReached
-from stillhouse.inference.endpoint import Price
-from stillhouse.types import Turn
+from stillhouse.inference.budget.spend import PICO, ZERO, Amounts, Spend
 
-_PICO: Final = 10**12
-
-
-@dataclass(frozen=True, slots=True)
-class Spend:
-    requests: int = 0
-    tokens: int = 0
-    usd: float | None = 0.0
-    """None when the price is unknown; never 0 for unknown."""
-
-    def __add__(self, other: "Spend") -> "Spend":
-        usd = None if self.usd is None or other.usd is None else self.usd + other.usd
-        return Spend(self.requests + other.requests, self.tokens + other.tokens, usd)
+_FIRST: Final = 1.0
+"""Tokens a character before anything is known. English has about 0.25; few texts in any language have more than 1."""
+_MIN_SEEN: Final = 20
+_MIN_CHARACTERS: Final = 200
+_MARGIN: Final = 1.25  # times the highest ratio seen: the next prompt may be worse than all before
+_TEMPLATE: Final = 64  # tokens a chat template adds however short the prompt is
+_AGAIN = "and run the same command again: what was paid for is used again"
+_LOG = logging.getLogger(__name__)
+_SECONDS_PER_HOUR: Final = 3600.0
 
 
-NOTHING: Final = Spend()
-"""Of a request that was never sent."""
-REFUSED: Final = Spend(requests=1)
-"""Of a request that was answered with an error."""
+class PromptTokens:
+    """An estimate that leans high: the highest ratio of tokens to characters seen, and a quarter more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._highest = 0.0
+        self._num_seen = 0
+
+    def learn(self, characters: int, tokens: int) -> None:
+        """Learns from one prompt; a short one says more of the template than of the text."""
+        if characters < _MIN_CHARACTERS:
+            return
+        with self._lock:
+            self._num_seen += 1
+            self._highest = max(self._highest, (tokens - _TEMPLATE) / characters)
+
+    def most(self, characters: int) -> int:
+        ratio = _FIRST if self._num_seen < _MIN_SEEN else self._highest * _MARGIN
+        return math.ceil(characters * ratio) + _TEMPLATE
 
 
-def spend_of(turn: Turn, price: Price | None) -> Spend | None:
-    """What one completion cost; None when its endpoint did not say how many tokens it took.
-
-    Args:
-        turn: the completion's facts; its own cost goes before any price.
-        price: for where the turn has no cost.
-    """
-    usage = turn.usage
-    if "prompt_tokens" not in usage or "completion_tokens" not in usage:
-        return None
-    usd = turn.cost_usd
-    if usd is None and price is not None:
-        usd = price.of(usage)
-    return Spend(1, usage["prompt_tokens"] + usage["completion_tokens"], usd)
-
-
-class Amounts(NamedTuple):
-    """Requests, tokens and picodollars; an unknown price counts no money."""
-
-    requests: int
-    tokens: int
-    picodollars: int
-
-    @classmethod
-    def of(cls, spend: Spend) -> "Amounts":
-        """A spend as whole numbers. Rounding is monotone: the larger spend has the larger amounts."""
-        return cls(spend.requests, spend.tokens, 0 if spend.usd is None else round(spend.usd * _PICO))
-
-    def spend(self, *, usd_known: bool = True) -> Spend:
-        return Spend(self.requests, self.tokens, self.picodollars / _PICO if usd_known else None)
-
-    def plus(self, other: "Amounts") -> "Amounts":
-        return Amounts(self[0] + other[0], self[1] + other[1], self[2] + other[2])
-
-    def minus(self, other: "Amounts") -> "Amounts":
-        return Amounts(self[0] - other[0], self[1] - other[1], self[2] - other[2])
-
-    def above(self, other: "Amounts") -> "Amounts":
-        """The excess over `other`, each figure by itself."""
-        return Amounts(max(0, self[0] - other[0]), max(0, self[1] - other[1]), max(0, self[2] - other[2]))
-
-
-ZERO: Final = Amounts(0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetCaps:
-    """The most that may be counted; infinity where nothing is set."""
-
-    requests: float
-    tokens: float
-    picodollars: float
-
-    @classmethod
-    def of(cls, config: BudgetConfig) -> "BudgetCaps":
-        return cls(
-            math.inf if config.max_requests is None else config.max_requests,
-            math.inf if config.max_tokens is None else config.max_tokens,
-            math.inf if config.max_usd is None else round(config.max_usd * _PICO),
-        )
-
-    def hold(self, amounts: Amounts) -> bool:
-        return amounts[0] <= self.requests and amounts[1] <= self.tokens and amounts[2] <= self.picodollars
+def _passed(config: BudgetConfig, counted: Spend, worst: Spend) -> Iterator[tuple[str, str]]:
+    """The field and the reason for each cap that the request could pass."""
+    for name, unit in (("requests", "requests"), ("tokens", "tokens"), ("usd", "USD")):
+        cap, spent, more = getattr(config, f"max_{name}"), getattr(counted, name) or 0, getattr(worst, name) or 0
+        if cap is not None and spent + more > cap:
+            over = f" ({spent - cap:.6g} over, by answers that cost more than foreseen)" if spent > cap else ""
+            reason = f"{spent:.6g} of {cap:.6g} {unit} are spent{over}, and one more request may take {more:.6g}"
+            yield f"budget.max_{name}", reason
 
 
 @dataclass(slots=True, eq=False)
@@ -106,20 +63,20 @@ class _Waiter:
     future: "asyncio.Future[None]"
 
 
-class ReservationLedger:
-    """Room below the caps. Safe to use from several threads and event loops at once.
+class Ledger:
+    """Room below the caps of a run, shared by all its collections. Safe to use from several threads and event loops.
 
     Requests are served in order of arrival, so that a large one does not starve.
-
-    Args:
-        caps: the most that may be counted.
-        refuse: the error for a request that can never be sent, by its worst case and whether that fits together with
-            what is counted. Called under the lock.
     """
 
-    def __init__(self, caps: BudgetCaps, refuse: Callable[[Amounts, bool], BudgetReached | None]) -> None:
-        self._caps = caps
-        self._refuse = refuse
+    def __init__(self, config: BudgetConfig, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._caps = (
+            math.inf if config.max_requests is None else config.max_requests,
+            math.inf if config.max_tokens is None else config.max_tokens,
+            math.inf if config.max_usd is None else round(config.max_usd * PICO),
+        )
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
         self.counted = ZERO
@@ -127,11 +84,51 @@ class ReservationLedger:
         self.possible = ZERO
         """The part of `counted` that is an upper bound."""
         self.reserved = ZERO
+        self.usd_known = True
+        """Whether the cost of everything counted is known, or bounded."""
+        self.prompt_tokens = PromptTokens()
+        self._time_lock = threading.Lock()
+        self._num_running = 0
+        self._started = 0.0
+        self._ran_s = 0.0
+        self._has_logged_excess = False
 
     @property
     def waiting(self) -> int:
         with self._lock:
             return sum(not waiter.future.done() for waiter in self._waiters)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Wall time counts while at least one of these is open."""
+        with self._time_lock:
+            if self._num_running == 0:
+                self._started = self._clock()
+            self._num_running += 1
+        try:
+            yield
+        finally:
+            with self._time_lock:
+                self._num_running -= 1
+                if self._num_running == 0:
+                    self._ran_s += self._clock() - self._started
+
+    def wall_s(self) -> float:
+        """Seconds in which at least one collection ran."""
+        with self._time_lock:
+            return self._ran_s + (self._clock() - self._started if self._num_running else 0.0)
+
+    def note_excess(self, excess: Amounts) -> None:
+        """Logs, once in a run, an answer that cost more than its request reserved."""
+        with self._time_lock:
+            was_logged, self._has_logged_excess = self._has_logged_excess, True
+        if not was_logged:
+            _LOG.warning(
+                "an answer took %d tokens and %.4g USD more than its request had reserved; caps may be passed by as "
+                "much for each request in flight",
+                excess.tokens,
+                excess.spend().usd,
+            )
 
     async def reserve(self, worst: Amounts) -> None:
         """Waits until `worst` fits below the caps together with everything counted and reserved.
@@ -140,8 +137,7 @@ class ReservationLedger:
             BudgetReached: what is counted leaves no room, so that no request in flight can free any.
         """
         with self._lock:
-            error = self._error(worst)
-            if error is not None:
+            if (error := self._error(worst)) is not None:
                 raise error
             if not self._waiters and self._take(worst):
                 return
@@ -168,15 +164,35 @@ class ReservationLedger:
             if self._waiters:
                 self._admit()
 
-    def _error(self, worst: Amounts) -> BudgetReached | None:
-        return self._refuse(worst, self._caps.hold(self.counted.plus(worst)))
+    def _fits(self, amounts: Amounts) -> bool:
+        return all(amount <= cap for amount, cap in zip(amounts, self._caps, strict=True))
 
     def _take(self, worst: Amounts) -> bool:
         reserved = self.reserved.plus(worst)
-        if not self._caps.hold(self.counted.plus(reserved)):
+        if not self._fits(self.counted.plus(reserved)):
             return False
         self.reserved = reserved
         return True
+
+    def _error(self, worst: Amounts) -> BudgetReached | None:
+        """The error for a request that can never be sent, whatever those in flight turn out to cost."""
+        max_hours = self._config.max_hours
+        if max_hours is not None and (wall_s := self.wall_s()) >= max_hours * _SECONDS_PER_HOUR:
+            return BudgetReached(
+                f"the budget is spent: rollouts have taken {wall_s / _SECONDS_PER_HOUR:.3g} of {max_hours:g} hours. "
+                f"Raise budget.max_hours {_AGAIN}"
+            )
+        if self._fits(self.counted.plus(worst)):
+            return None
+        passed = list(_passed(self._config, self.counted.spend(), worst.spend()))
+        message = f"the budget is spent: {'; '.join(reason for _, reason in passed)}. "
+        if (possible := self.possible.spend()).requests:
+            money = f" and {possible.usd:.4g} USD" if possible.usd else ""
+            message += (
+                f"(Of that, {possible.tokens} tokens{money} are the worst case of {possible.requests} "
+                "requests that did not say what they cost.) "
+            )
+        return BudgetReached(message + f"Raise {' and '.join(field for field, _ in passed)} {_AGAIN}")
 
     def _admit(self) -> None:
         """Admits or refuses requests from the head of the queue until one has to wait. Under the lock."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from stillhouse.config import BudgetConfig, ModelRole, RolloutsConfig, TeacherConfig
 from stillhouse.errors import ConfigError
@@ -42,8 +42,7 @@ class _Row(BaseModel):
     cached_prompt: float | None = Field(default=None, ge=0.0)
 
 
-class _Table(RootModel[dict[str, _Row]]):
-    pass
+_TABLE: Final = TypeAdapter(dict[str, _Row])
 
 
 def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) -> Price | None:
@@ -60,11 +59,6 @@ def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) ->
           completion: 0.40
 
     A name that is written out goes before any pattern; of several patterns the first in the file holds.
-
-    Args:
-        path: of the file.
-        model: name at its endpoint.
-        role: whose section names the file.
 
     Raises:
         ConfigError: the file is not there, is not YAML, or does not have the form shown above.
@@ -84,41 +78,28 @@ def _read(path: Path, field: str) -> dict[str, _Row]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{field}: {path} is not valid YAML: {error}. Correct the file") from error
     try:
-        return _Table.model_validate(body).root
+        return _TABLE.validate_python(body)
     except ValidationError as error:
-        raise ConfigError(f"{field}: {path}: {_described(error)}") from error
-
-
-def _described(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "the file"
-    return (
-        f"{place}: {first['msg']}, found {first['input']!r}. Expected for each model name or pattern a mapping of "
-        "prompt, completion and, if it differs, cached_prompt: numbers in USD per million tokens, from 0"
-    )
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ConfigError(
+            f"{field}: {path}: {place}: {first['msg']}, found {first['input']!r}. Expected for each model name or "
+            "pattern a mapping of prompt, completion and, if it differs, cached_prompt: numbers in USD per million "
+            "tokens, from 0"
+        ) from error
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:
     """What `endpoint` charges for its model; None if unknown.
 
-    Args:
-        endpoint: the endpoint.
-        teacher: its section of the config.
-
     Raises:
         ConfigError: `teacher.prices_file` cannot be read.
     """
-    price = stated_price(teacher)
     # A mistake in the file is reported at once, not on the day the endpoint stops listing its prices.
     file = teacher.prices_file
     in_file = None if file is None else price_in_file(file, endpoint.model, endpoint.role)
-    if price is None:
-        price = await listed_price(endpoint)
-    if price is None:
-        price = in_file
-    if price is not None and teacher.batch:
-        price = price.half()
-    return price
+    price = stated_price(teacher) or await listed_price(endpoint) or in_file
+    return price.half() if price is not None and teacher.batch else price
 
 
 def stated_price(teacher: TeacherConfig) -> Price | None:
@@ -135,8 +116,14 @@ async def listed_price(endpoint: Endpoint) -> Price | None:
     with _lock:
         if key in _listed:
             return _listed[key]
-    models = await _models(endpoint)
-    if models is None:
+    # aiohttp takes a third of a second to import, which commands without requests should not wait for.
+    from stillhouse.inference.http_client import HttpClient
+
+    try:
+        async with aclosing(HttpClient(endpoint, timeout_s=_TIMEOUT_S)) as client:
+            models = orjson.loads((await client.get("models")).content)
+    except (RequestFailed, ValueError) as error:
+        _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)
         return None
     with _lock:
         _listed[key] = price = read_listed(models, endpoint.model)
@@ -153,7 +140,19 @@ def read_listed(body: Any, model: str) -> Price | None:
     rows = body.get("data") if isinstance(body, dict) else None
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and row.get("id") == model and isinstance(row.get("pricing"), dict):
-            return _listed_in(row["pricing"])
+            prompt, completion, cached, reasoning, request = (
+                _per_token(row["pricing"], name)
+                for name in ("prompt", "completion", "input_cache_read", "internal_reasoning", "request")
+            )
+            if prompt is None or completion is None:
+                return None
+            return Price(
+                prompt * 1e6,
+                completion * 1e6,
+                cached_prompt=None if cached is None else cached * 1e6,
+                reasoning=reasoning * 1e6 if reasoning else None,
+                request=request or 0.0,
+            )
     return None
 
 
@@ -171,32 +170,6 @@ def require_prices(endpoint: Endpoint, budget: BudgetConfig, rollouts: RolloutsC
                 f"{section}.usd_per_million_prompt_tokens and {section}.usd_per_million_completion_tokens, or name a "
                 f"file of prices in {section}.prices_file; or leave {field} out and cap tokens instead"
             )
-
-
-async def _models(endpoint: Endpoint) -> Any:
-    # aiohttp takes a third of a second to import, which commands without requests should not wait for.
-    from stillhouse.inference.http_client import HttpClient
-
-    try:
-        async with aclosing(HttpClient(endpoint, timeout_s=_TIMEOUT_S)) as client:
-            return orjson.loads((await client.get("models")).content)
-    except (RequestFailed, ValueError) as error:
-        _LOG.info("prices: %s does not list its models: %s", endpoint.base_url, error)
-        return None
-
-
-def _listed_in(pricing: dict[str, Any]) -> Price | None:
-    prompt, completion = _per_token(pricing, "prompt"), _per_token(pricing, "completion")
-    if prompt is None or completion is None:
-        return None
-    cached, reasoning = _per_token(pricing, "input_cache_read"), _per_token(pricing, "internal_reasoning")
-    return Price(
-        prompt * 1e6,
-        completion * 1e6,
-        cached_prompt=None if cached is None else cached * 1e6,
-        reasoning=reasoning * 1e6 if reasoning else None,
-        request=_per_token(pricing, "request") or 0.0,
-    )
 
 
 def _per_token(pricing: dict[str, Any], name: str) -> float | None:

@@ -60,10 +60,6 @@ def student_t(confidence: float, freedom: int) -> float:
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5, with four terms; for 19 degrees of freedom and
     more it is right to five digits.
-
-    Args:
-        confidence: probability between the two quantiles.
-        freedom: degrees of freedom.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     terms = (

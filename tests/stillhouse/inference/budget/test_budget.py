@@ -170,7 +170,7 @@ def test_counted_and_reserved_never_pass_a_cap_while_answers_keep_to_their_reser
         budget = Budget(BudgetConfig(max_tokens=200, max_usd=1.0, max_requests=20), PRICE)
 
         def check() -> None:
-            book = budget._run.book
+            book = budget._ledger
             both = book.counted.plus(book.reserved)
             assert both.requests <= 20
             assert both.tokens <= 200
@@ -190,7 +190,7 @@ def test_counted_and_reserved_never_pass_a_cap_while_answers_keep_to_their_reser
 
         async with asyncio.timeout(5):
             await asyncio.gather(*(ask(*request) for request in requests))
-        assert budget._run.book.reserved == (0, 0, 0)
+        assert budget._ledger.reserved == (0, 0, 0)
 
     asyncio.run(main())
 
