@@ -73,12 +73,7 @@ def read_completion(
     An empty message counts as an answer unless its usage contradicts it: a model may end its turn at once, and with a
     seed it would do so again. If tokens were sampled and none are there, the answer was lost on the way.
 
-    Args:
-        content: the body.
-        headers: of the answer; looked up by names in lower case.
-        latency_s: seconds from sending to the last byte.
-        model: the model requested, where the body does not name one.
-        record_tokens: whether token ids were requested.
+    `headers` are looked up by names in lower case; `model` is used where the body does not name one.
 
     Raises:
         RequestFailed: the body is cut, carries an error, or has no message in it.

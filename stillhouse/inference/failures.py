@@ -87,23 +87,21 @@ _MAX_MESSAGE: Final = 500
 def classify(status: int, headers: Mapping[str, str], body: Any, now: datetime) -> Failure:
     """The failure that an HTTP answer reports.
 
-    Args:
-        status: HTTP status; for an error inside a body of HTTP 200, the status that the body names.
-        headers: of the answer; names in lower case.
-        body: the parsed JSON, or the text that would not parse.
-        now: for Retry-After dates; with a time zone.
+    For an error inside a body of HTTP 200 `status` is the one that the body names. `headers` have names in lower case,
+    `body` is the parsed JSON or the text that would not parse, and `now` has a time zone.
     """
     error = error_of(body)
     message = _message(status, error, body)
     codes = {str(error[key]) for key in ("code", "type", "status") if error.get(key) is not None}
-    kind = _kind(status, codes, error, message)
+    kind = _kind(status, codes, error, message.lower())
     limits = read_limits(headers, now)
     return Failure(
         kind,
         message,
         status,
         retry_after_s=retry_after(headers, now),
-        context_overflow=kind is FailureKind.PERMANENT and _is_context_overflow(codes, message),
+        context_overflow=kind is FailureKind.PERMANENT
+        and (bool(codes & _CONTEXT_CODES) or any(phrase in message.lower() for phrase in _CONTEXT_PHRASES)),
         scope=_scope(codes, message, limits) if kind is FailureKind.RATE else None,
         limits=limits,
     )
@@ -126,11 +124,15 @@ def error_of(body: Any) -> JsonObject:
 
 
 def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> FailureKind:
-    if status == 402 or codes & _QUOTA_CODES or (status == 429 and _is_daily_allowance(message)):
+    is_daily = any(phrase in message for phrase in _DAILY_PHRASES)
+    if status == 402 or codes & _QUOTA_CODES or (status == 429 and is_daily):
         return FailureKind.QUOTA
     if status in (429, 529) or (status == 503 and codes & _RATE_CODES):
         return FailureKind.RATE
-    if codes & _CONTENT_CODES or (status == 403 and _is_moderated(error)):
+    # OpenRouter answers 403 with the reasons when moderation flags a prompt.
+    metadata = error.get("metadata")
+    is_moderated = status == 403 and isinstance(metadata, dict) and "reasons" in metadata
+    if codes & _CONTENT_CODES or is_moderated:
         return FailureKind.CONTENT
     if status in (401, 403):
         return FailureKind.AUTH
@@ -139,34 +141,16 @@ def _kind(status: int, codes: set[str], error: JsonObject, message: str) -> Fail
     return FailureKind.PERMANENT
 
 
-def _is_moderated(error: JsonObject) -> bool:
-    """OpenRouter answers 403 with the reasons when moderation flags a prompt."""
-    metadata = error.get("metadata")
-    return isinstance(metadata, dict) and "reasons" in metadata
-
-
-def _is_context_overflow(codes: set[str], message: str) -> bool:
-    return bool(codes & _CONTEXT_CODES) or any(phrase in message.lower() for phrase in _CONTEXT_PHRASES)
-
-
-def _is_daily_allowance(message: str) -> bool:
-    return any(phrase in message.lower() for phrase in _DAILY_PHRASES)
-
-
 def _scope(codes: set[str], message: str, limits: RateLimits | None) -> LimitScope | None:
     """What the rate limit was about: by the error's type or wording, else what its headers show as used up."""
     text = " ".join([*codes, message]).lower()
     for scope, phrases in _SCOPE_PHRASES:
         if any(phrase in text for phrase in phrases):
             return scope
-    used_up = [
-        scope
-        for scope, allowance in (
-            (LimitScope.REQUESTS, limits and limits.requests),
-            (LimitScope.TOKENS, limits and limits.tokens),
-        )
-        if allowance and allowance.remaining == 0
-    ]
+    if limits is None:
+        return None
+    stated = {LimitScope.REQUESTS: limits.requests, LimitScope.TOKENS: limits.tokens}
+    used_up = [scope for scope, allowance in stated.items() if allowance and allowance.remaining == 0]
     return used_up[0] if len(used_up) == 1 else None
 
 

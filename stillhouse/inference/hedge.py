@@ -15,11 +15,9 @@ from stillhouse.inference.failures import RequestFailed
 AnswerT = TypeVar("AnswerT")
 
 _NUM_RECENT: Final = 256
-_NUM_ENOUGH: Final = 16
-"""Latencies needed before any is called late, and answers between two updates."""
+_NUM_ENOUGH: Final = 16  # latencies needed before any is called late, and answers between two updates
 _TIMES_P99: Final = 5.0
-_HARMLESS: Final = 8
-"""Copies that may be sent whatever their share: in a short run a few silent requests are many."""
+_HARMLESS: Final = 8  # copies that may be sent whatever their share: in a short run a few silent requests are many
 _MAX_SHARE: Final = 0.05
 """Copies over requests at most: a provider that slows down for everybody must not be sent twice the load."""
 
@@ -95,7 +93,8 @@ class _Race(Generic[AnswerT]):
         try:
             return HedgedAnswer(await primary, by_copy=False)
         except asyncio.CancelledError:
-            if self._spare is None or not self._interrupted or _still_cancelled(self._owner):
+            # Withdraws our own cancellation; the task may be cancelled by others as well.
+            if self._spare is None or not self._interrupted or self._owner is None or self._owner.uncancel() > 0:
                 raise
             return HedgedAnswer(self._spare.result(), by_copy=True)
         except RequestFailed:
@@ -128,8 +127,3 @@ class _Race(Generic[AnswerT]):
         else:
             self._interrupted = True
             self._owner.cancel()
-
-
-def _still_cancelled(task: "asyncio.Task[object] | None") -> bool:
-    """Whether the task is cancelled by others as well; withdraws our own cancellation."""
-    return task is None or task.uncancel() > 0

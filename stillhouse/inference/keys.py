@@ -17,13 +17,7 @@ from stillhouse.types import JsonObject, Message, ToolSchema
 
 
 class KeyForm:
-    """Keys of rollouts that share config, endpoint and tools, whose canonical JSON is made once.
-
-    Args:
-        identity: `Endpoint.identity`.
-        config: what is sampled.
-        schemas: schemas of the tools offered, in order.
-    """
+    """Keys of rollouts that share config, endpoint and tools, whose canonical JSON is made once."""
 
     def __init__(self, identity: str, config: RolloutsConfig, schemas: Sequence[ToolSchema]) -> None:
         shared = _shared(identity, config, schemas)
@@ -34,10 +28,7 @@ class KeyForm:
     def key(self, prompt_id: str, sample_index: int, metadata: JsonObject | None = None) -> str:
         """The identity of one rollout, in hex.
 
-        Args:
-            prompt_id: the prompt's identity.
-            sample_index: which of the prompt's samples, from 0.
-            metadata: of the prompt, if a tool gets it; else None.
+        `metadata` is the prompt's if a tool gets it, else None.
         """
         prompt: JsonObject = {"prompt_id": prompt_id}
         if metadata is not None:

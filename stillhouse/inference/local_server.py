@@ -50,13 +50,7 @@ def served_model(
     Blocks while the server starts (a few seconds): an asyncio caller enters it by
     `await asyncio.to_thread(stack.enter_context, served_model(...))`.
 
-    Args:
-        ref: model ref.
-        runtime: gives device and CPU threads.
-        dtype: weights' type.
-        max_batch: sequences sampled at once.
-        max_pending: sequences that may wait; more get a 429.
-        start_timeout_s: longest wait for the server to answer.
+    `max_batch` sequences are sampled at once and `max_pending` may wait; more get a 429.
 
     Raises:
         ConfigError: If `ref` names nothing.

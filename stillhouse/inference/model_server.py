@@ -40,9 +40,7 @@ class ModelServer:
     Args:
         base_url: its address, with `/v1` or without.
         key: sent with every request; None sends none.
-        timeout_s: longest wait for one answer.
         model: the model that is asked, under which rate limits are kept; empty for several.
-        max_bytes: longest answer; what is longer is not read.
         timeout_setting: config field that sets `timeout_s`; None if there is none.
     """
 
@@ -64,7 +62,11 @@ class ModelServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="model-server", daemon=True)
         self._thread.start()
         self._stopped = asyncio.Event()
-        self._client = self.start(self._open(timeout_s, max_bytes, timeout_setting)).result()
+
+        async def connect() -> HttpClient:
+            return HttpClient(self.endpoint, timeout_s=timeout_s, max_bytes=max_bytes, timeout_setting=timeout_setting)
+
+        self._client = self.start(connect()).result()
 
     def start(self, work: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Runs a coroutine on the server's event loop."""
@@ -126,9 +128,6 @@ class ModelServer:
         self._thread.join()
         self._loop.close()
 
-    async def _open(self, timeout_s: float, max_bytes: int, timeout_setting: str | None) -> HttpClient:
-        return HttpClient(self.endpoint, timeout_s=timeout_s, max_bytes=max_bytes, timeout_setting=timeout_setting)
-
     async def _close(self) -> None:
         await self._client.aclose()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -165,10 +164,6 @@ class ModelServer:
 
 def read_key(variable: str | None, setting: str) -> str | None:
     """The key that an environment variable holds; None where there is no variable.
-
-    Args:
-        variable: its name.
-        setting: where the name was given.
 
     Raises:
         AuthenticationError: the variable is not set.

@@ -50,8 +50,6 @@ class BatchClient:
     Args:
         endpoint: the endpoint that is asked, at the price of a batch (`Price.half`).
         folder: keeps the notes of open batches; the same for every run that shares a journal.
-        pace: how requests are gathered and batches polled.
-        sleep: waits between polls.
     """
 
     def __init__(

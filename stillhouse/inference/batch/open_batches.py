@@ -41,14 +41,7 @@ class BatchNote:
 
 
 class BatchNotes:
-    """The notes of one folder, for one model of one endpoint.
-
-    Args:
-        folder: where they lie; made when the first is written.
-        base_url: of the endpoint.
-        model: the model there.
-        now: seconds since 1970.
-    """
+    """The notes of one folder, for one model of one endpoint."""
 
     def __init__(self, folder: Path, base_url: str, model: str, now: Callable[[], float] = time.time) -> None:
         self._folder = folder

@@ -23,12 +23,6 @@ def require_batchable(
 ) -> None:
     """Validates that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
 
-    Args:
-        teacher: the section of the model.
-        rollouts: what is sampled.
-        tools: tools offered.
-        role: whose section `teacher` is.
-
     Raises:
         ConfigError: they do not; the message names every such field.
     """

@@ -28,10 +28,8 @@ _TIMEOUT_S: Final = 600.0
 _RETRIES: Final = RetryPolicy(max_attempts=3, max_refused_s=60.0)
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _PASSING: Final = frozenset({FailureKind.RATE, FailureKind.TRANSIENT, FailureKind.STALL})
-_TAG: Final = "stillhouse"
-"""The key of a batch's metadata that holds its tag."""
-_LISTED_BACK_S: Final = 86_400.0
-"""How far the endpoint's clock and ours may be apart."""
+_TAG: Final = "stillhouse"  # the key of a batch's metadata that holds its tag
+_LISTED_BACK_S: Final = 86_400.0  # how far the endpoint's clock and ours may be apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +70,6 @@ def read_batch(body: Any) -> Batch:
 
 def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record_tokens: bool) -> Completion:
     """The completion in one line of a batch's output or error file.
-
-    Args:
-        row: the line.
-        endpoint: whose price is that of a batch.
-        latency_s: seconds from request to answer.
-        record_tokens: whether token ids were requested.
 
     Raises:
         RequestFailed: there is none in it.
@@ -140,10 +132,7 @@ class BatchEndpoint:
     async def create(self, tag: str, lines: bytes, *, since: float) -> str:
         """The id of a new batch.
 
-        Args:
-            tag: goes into the batch's metadata.
-            lines: its input file.
-            since: when the tag was made, in seconds since 1970.
+        `tag` goes into the batch's metadata; `since` is when it was made, in seconds since 1970.
 
         Raises:
             RequestFailed: there is none, or it is not known whether there is.

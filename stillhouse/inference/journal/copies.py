@@ -42,12 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class JournalCopies:
-    """The files that machines make of their journals, as one machine sees them.
-
-    Args:
-        remote: the storage.
-        folder: of this machine's journal.
-    """
+    """The files that machines make of their journals, as one machine sees them."""
 
     def __init__(self, remote: RemoteFolder, folder: Path) -> None:
         self._remote, self._folder = remote, folder

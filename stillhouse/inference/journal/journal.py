@@ -42,9 +42,6 @@ class Journal:
     it is requested again and replaced. Use as a context manager: leaving the block waits for pending writes and frees
     all claims.
 
-    Args:
-        path: the SQLite file; made with its folder where it is missing.
-
     Raises:
         StoreError: it cannot be opened, is no journal, or was written by a newer version.
     """

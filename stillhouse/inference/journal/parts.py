@@ -35,11 +35,6 @@ logger = logging.getLogger(__name__)
 def lend(journal: Path, part: Path, rollout_keys: Iterable[str]) -> None:
     """Copies the journal's records of some rollouts to a part, which may hold some already, unless it is in use.
 
-    Args:
-        journal: folder of the journal; nothing is lent where it has none.
-        part: folder of the part; made where it is missing.
-        rollout_keys: in hex.
-
     Raises:
         StoreError: a file cannot be read or written.
     """

@@ -120,13 +120,6 @@ class NewerVersion(Exception):
 def place(rollout_key: bytes, kind: bytes, turn: int = 0, call_index: int = 0, digest: bytes = _NO_DIGEST) -> bytes:
     """The place of a record.
 
-    Args:
-        rollout_key: 32 bytes.
-        kind: `TRAJECTORY`, `COMPLETION` or `TOOL_RESULT`.
-        turn: from 0.
-        call_index: which call of the turn, from 0.
-        digest: of the request or the call, 32 bytes.
-
     Raises:
         ValueError: a digest is not 32 bytes, or a number has more than six digits.
     """

@@ -40,7 +40,6 @@ class Writer:
 
     Args:
         connection: used by this writer's thread alone until `close` returns.
-        as_error: makes the error that waiting futures get.
     """
 
     def __init__(self, connection: sqlite3.Connection, as_error: Callable[[Exception], StoreError]) -> None:

@@ -8,19 +8,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-_CLEARLY_FEWER: Final = 0.75
-"""Share of what was accepted below which a refusal cannot be about the number in flight."""
-_OVERLAP: Final = 3
-"""Requests accepted at the limit after which a refusal below it speaks for a rate."""
+_CLEARLY_FEWER: Final = 0.75  # share of what was accepted below which a refusal cannot be about the number in flight
+_OVERLAP: Final = 3  # requests accepted at the limit after which a refusal below it speaks for a rate
 _MIN_ACCEPTED: Final = 5
 """Requests accepted between two refusals for the second to say anything about the number in flight."""
-_MAX_LEAN: Final = 3
-"""Evidence that counts; more would make it slow to change its mind."""
+_MAX_LEAN: Final = 3  # evidence that counts; more would make it slow to change its mind
 _REMEMBERED: Final = 4
 _MAX_SPREAD: Final = 0.2
 """Share by which the last refusals may differ in the number ahead and still be about one limit in flight."""
-_RISEN: Final = 1.2
-"""Times the highest of them above which a limit in flight has risen."""
+_RISEN: Final = 1.2  # times the highest of them above which a limit in flight has risen
 
 
 @dataclass(slots=True)

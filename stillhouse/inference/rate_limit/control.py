@@ -34,8 +34,7 @@ from stillhouse.inference.rate_limit.values import (
 )
 from stillhouse.inference.rate_limit.window import Window
 
-_START_S: Final = 0.1
-"""The first requests are spread over this time, so that a low limit refuses only a few of them."""
+_START_S: Final = 0.1  # the first requests are spread over this time, so that a low limit refuses only a few of them
 # What held the last request back.
 _NOTHING, _GATE, _WINDOW, _REQUESTS, _TOKENS = range(5)
 _FAILED: Final = frozenset({FailureKind.TRANSIENT, FailureKind.STALL})
@@ -63,13 +62,7 @@ class _Gate:
 
 
 class RateControl:
-    """Window, pacers and gate of one endpoint. Not thread-safe; `Controller` guards it.
-
-    Args:
-        initial: requests in flight at the start.
-        caps: limits set by the user.
-        learnt: limits learnt by an earlier process.
-    """
+    """Window, pacers and gate of one endpoint. Not thread-safe; `Controller` guards it."""
 
     def __init__(self, initial: int, caps: Caps | None = None, learnt: LearntLimits | None = None) -> None:
         caps = caps or Caps()

@@ -36,12 +36,7 @@ class _Waiter:
 
 
 class Controller:
-    """Admits requests to one endpoint. Safe to use from several threads and event loops at once.
-
-    Args:
-        control: the state machine that decides.
-        memory: keeps limits learnt; None keeps none.
-    """
+    """Admits requests to one endpoint. Safe to use from several threads and event loops at once."""
 
     def __init__(
         self, control: RateControl, clock: Callable[[], float] = time.monotonic, memory: LimitsFile | None = None
@@ -71,9 +66,7 @@ class Controller:
     def try_acquire(self, size: RequestSize, *, continuing: bool) -> Ticket | None:
         """Permission to send one request at once, or None if it would have to wait; no waiting request is overtaken.
 
-        Args:
-            size: what is known of the request.
-            continuing: whether the rollout has been under way; these go before new ones.
+        Requests of rollouts under way (`continuing`) go before those of new ones.
         """
         with self._lock:
             if self._queue:
@@ -83,12 +76,7 @@ class Controller:
             return self._control.admit(size, self._clock())
 
     async def acquire(self, size: RequestSize, *, continuing: bool) -> Ticket:
-        """Waits for permission to send one request; `release` gives it back.
-
-        Args:
-            size: what is known of the request.
-            continuing: whether the rollout has been under way; these go before new ones.
-        """
+        """Waits for permission to send one request; `release` gives it back."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(size, loop, loop.create_future())
         with self._lock:
@@ -220,11 +208,8 @@ def limits_file(runtime: RuntimeConfig) -> Path:
 def shared_controller(endpoint: Endpoint, *, initial: int, caps: Caps, memory: Path | None) -> Controller:
     """The process's controller for (base URL, key, model), which outlives a shard.
 
-    Args:
-        endpoint: the endpoint.
-        initial: requests in flight at the start; the first caller's holds.
-        caps: limits set by the user; the latest hold.
-        memory: file that keeps limits learnt for the next process, the first caller's; None keeps none.
+    The first caller's `initial` and `memory` hold, and the latest caller's `caps`; without `memory` nothing is kept for
+    the next process.
     """
     key = hashlib.sha256(endpoint.api_key.encode()).hexdigest()
     name = hashlib.sha256("\n".join([endpoint.base_url, key, endpoint.model]).encode()).hexdigest()

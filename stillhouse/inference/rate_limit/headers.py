@@ -56,9 +56,7 @@ _MAX_WINDOW_S: Final = 120.0
 def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
     """The limits that an answer's headers state; None where they state none.
 
-    Args:
-        headers: of the answer; names in lower case, or a mapping that ignores case.
-        now: for resets given as a date; with a time zone.
+    Names of headers are in lower case, or `headers` ignores case; `now` has a time zone.
     """
     if _OPENAI[0] in headers or _OPENAI[1] in headers:
         requests, tokens = (

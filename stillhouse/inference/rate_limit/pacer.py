@@ -19,49 +19,35 @@ from typing import Final, NamedTuple
 
 from stillhouse.inference.rate_limit.rate_estimate import Chain, Link, Probe
 
-_LATENESS_S: Final = 0.05
-"""Lateness of a request that does not delay the next: a few turns of a busy event loop."""
+_LATENESS_S: Final = 0.05  # lateness of a request that does not delay the next: a few turns of a busy event loop
 _LATE_RATE: Final = 20.0
 """Units a second below which that is less in proportion, so that never more than one comes too early: a bucket of a
 minute's sixtieth may hold just one request."""
-_SHORT_OF: Final = 0.98
-"""The pace as a share of a learnt rate."""
-_LEAST_SHORT_OF: Final = 0.95
-"""The same where sizes vary more than the bucket can bear."""
-_SHORT_OF_STEP: Final = 0.005
-"""By how much refusals without a probe lower that share; others raise it by a fifth."""
-_SHORT_OF_TOLD: Final = 0.99
-"""The pace as a share of a rate from headers."""
+_SHORT_OF: Final = 0.98  # the pace as a share of a learnt rate
+_LEAST_SHORT_OF: Final = 0.95  # the same where sizes vary more than the bucket can bear
+_SHORT_OF_STEP: Final = 0.005  # by how much refusals without a probe lower that share; others raise it by a fifth
+_SHORT_OF_TOLD: Final = 0.99  # the pace as a share of a rate from headers
 _MAX_SLACK_S: Final = 1.0
 """Slack if headers say that much remains: a bucket of a second's worth is never emptied at once."""
 _CLEARLY: Final = 1.05
 """Times a request's units that must be replenished after a refusal, if units are known: next to no extra wait."""
 _CLEARLY_ESTIMATED: Final = 3.0
 """The same if they are estimates: the next may be larger. At 1.05 every third probe was refused twice."""
-_OFF_BY: Final = 2.0
-"""Requests by which a count of accepted units may be wrong, where units are known."""
+_OFF_BY: Final = 2.0  # requests by which a count of accepted units may be wrong, where units are known
 _OFF_BY_ESTIMATED: Final = 3.0
 """The same where they are estimates: at 2 a chain of tokens started over every minute for nothing."""
 _RAISE: Final = 0.75
 """Share of the last step by which a rate rises that was too low: short of where it was refused, if it was."""
-_LARGEST_FALL: Final = 4.0
-"""A single refusal never divides a rate by more."""
-_MIN_LINK: Final = 4.0
-"""A link of fewer round trips says more about the requests in flight than about the rate."""
-_FIRST_CLOSED_S: Final = 0.1
-"""First wait for a provider that has accepted nothing."""
-_MAX_CLOSED_S: Final = 8.0
-"""Longest wait for one that has closed: an eighth of a window of a minute."""
-_GATE_FREE_S: Final = 1.0
-"""The part of a Retry-After in which a bucket fills; the rest does not count as elapsed."""
-_COSTLY_S: Final = 10.0
-"""A Retry-After from which on the first rate of tokens is better too low than too high."""
+_LARGEST_FALL: Final = 4.0  # a single refusal never divides a rate by more
+_MIN_LINK: Final = 4.0  # a link of fewer round trips says more about the requests in flight than about the rate
+_FIRST_CLOSED_S: Final = 0.1  # first wait for a provider that has accepted nothing
+_MAX_CLOSED_S: Final = 8.0  # longest wait for one that has closed: an eighth of a window of a minute
+_GATE_FREE_S: Final = 1.0  # the part of a Retry-After in which a bucket fills; the rest does not count as elapsed
+_COSTLY_S: Final = 10.0  # a Retry-After from which on the first rate of tokens is better too low than too high
 _BUCKET_S: Final = 1.0
 """Assumed content of the bucket then, in seconds' worth. Without, it took three waits, not one."""
-_DISTRUST: Final = 3
-"""Refusals in a row that contradict headers until these are no longer believed."""
-_DISTRUST_S: Final = 60.0
-"""Longest time between them."""
+_DISTRUST: Final = 3  # refusals in a row that contradict headers until these are no longer believed
+_DISTRUST_S: Final = 60.0  # longest time between them
 
 
 def _slack_s(rate: float) -> float:
@@ -90,14 +76,12 @@ class Pacer:
     pace: float = math.inf
     """Units a second that are let through now; infinite while nothing limits them."""
     _slack_s: float = _LATENESS_S
-    _next: float = -math.inf
-    """When the next request is due."""
+    _next: float = -math.inf  # when the next request is due
     _link: Link = field(default_factory=Link)
     _chain: Chain = field(default_factory=Chain)
     _probe: Probe = field(default_factory=Probe)
     _short_of: float = _SHORT_OF
-    _closed_s: float = 0.0
-    """Current wait for a provider that has closed."""
+    _closed_s: float = 0.0  # current wait for a provider that has closed
     _header_limit: float = math.inf
     _num_contradictions: int = 0
     _contradicted_at: float = -math.inf
@@ -167,12 +151,8 @@ class Pacer:
     ) -> None:
         """Takes the limit that an answer's headers state.
 
-        Args:
-            limit: units a second.
-            remaining: units left when the request was served; None if not stated.
-            sent_since: units sent after that request.
-            sent_at: when that request was sent.
-            now: current time in seconds.
+        `limit` is in units a second; `remaining` units were left when the request of `sent_at` was served, and
+        `sent_since` units were sent after it.
         """
         if limit != self._header_limit:
             self._header_limit, self._num_contradictions = limit, 0

@@ -19,41 +19,29 @@ from typing import Final
 
 _SURE_AFTER: Final = 40
 """Accepted requests after which the error of a chain, one request, is below the 2.5 % that matter."""
-_FORGET_S: Final = 300.0
-"""Length at which a chain is halved, so that it follows a limit that drifts within minutes."""
+_FORGET_S: Final = 300.0  # length at which a chain is halved, so that it follows a limit that drifts within minutes
 _FADING: Final = 0.7
 """Weight of errors so far at each link: a series of short links contradicts as well as a long one."""
-_RATE_OFF_BY: Final = 0.1
-"""Share of a link within which an error is noise: beyond it a chain starts over."""
-_ACCEPTED_PER_REFUSAL: Final = 125
-"""1 in 125 is 0.8 %."""
+_RATE_OFF_BY: Final = 0.1  # share of a link within which an error is noise: beyond it a chain starts over
+_ACCEPTED_PER_REFUSAL: Final = 125  # 1 in 125 is 0.8 %
 _MIN_HOLD: Final = 8
 """Accepted requests to hold for in any case. While a rate is unsure it is better to learn than to save."""
-_MIN_HOLD_S: Final = 8.0
-"""Seconds to hold for when the rate is sure."""
+_MIN_HOLD_S: Final = 8.0  # seconds to hold for when the rate is sure
 _GATE_SHARE: Final = 30.0
 """Times the wait that a refusal brought to hold for: waiting then costs a thirtieth of the time at most."""
 _FIRST_STEP: Final = 0.04
 """Each step is twice the one before and this: a doubled limit is reached in five, and the first is well above noise."""
-_LARGE_BUCKET_STEP: Final = 0.28
-"""The last step where the bucket is known to be large."""
-_LAST_STEP: Final = 1.24
-"""The last step elsewhere: above a doubled limit, so that one is met within a few seconds."""
+_LARGE_BUCKET_STEP: Final = 0.28  # the last step where the bucket is known to be large
+_LAST_STEP: Final = 1.24  # the last step elsewhere: above a doubled limit, so that one is met within a few seconds
+# Least length of a step in seconds and requests, so that it is refused before the next.
 _STEP_S: Final = 0.5
 _STEP_SENDS: Final = 8
-"""Least length of a step in seconds and requests, so that it is refused before the next."""
-_USED: Final = 0.85
-"""Share of the pace that must have been used for a step to count: other limits may bind."""
-_BURST_S: Final = 1.0
-"""Assumed size of a bucket until it is seen to be larger, in seconds' worth of the rate."""
-_MAX_BURST_S: Final = 60.0
-"""Largest bucket assumed: a minute's worth."""
-_RISEN: Final = 1.25
-"""Buckets by which more must have been accepted than the rate allows for the limit to have risen."""
-_NOT_RISEN: Final = 0.7
-"""Share of a raised rate that shows, when it is all there is, that the limit had not risen."""
-_SETTLED_S: Final = 20.0
-"""A raised rate is confirmed after this time."""
+_USED: Final = 0.85  # share of the pace that must have been used for a step to count: other limits may bind
+_BURST_S: Final = 1.0  # assumed size of a bucket until it is seen to be larger, in seconds' worth of the rate
+_MAX_BURST_S: Final = 60.0  # largest bucket assumed: a minute's worth
+_RISEN: Final = 1.25  # buckets by which more must have been accepted than the rate allows for the limit to have risen
+_NOT_RISEN: Final = 0.7  # share of a raised rate that shows, when it is all there is, that the limit had not risen
+_SETTLED_S: Final = 20.0  # a raised rate is confirmed after this time
 _CREEP: Final = 0.05
 """Share of half the refused step by which the rate learnt is raised: a small bucket overflows while the pace is short
 of the limit, so that the chain falls short as well."""
@@ -85,8 +73,7 @@ class Chain:
     _taken: float = 0.0
     _elapsed_s: float = 0.0
     _sends: int = 0
-    _error: float = 0.0
-    """Units accepted beyond the chain's prediction, recently."""
+    _error: float = 0.0  # units accepted beyond the chain's prediction, recently
 
     @property
     def sureness(self) -> float:
@@ -118,14 +105,12 @@ class Probe:
 
     step: float = 0.0
     _hold_until: float = 0.0
-    _hold_sends: float = 0.0
-    """Requests of the link to wait for."""
-    _begun: bool = False
-    """Whether the hold is over."""
+    _hold_sends: float = 0.0  # requests of the link to wait for
+    _begun: bool = False  # whether the hold is over
+    # When the step began, and what the link held then.
     _at: float = 0.0
     _sends: int = 0
     _taken: float = 0.0
-    """When the step began, and what the link held then."""
     _burst_s: float = _BURST_S
     _risen_by_s: float = 0.0
     """Seconds' worth accepted beyond the rate when it was last raised; 0 once that is confirmed."""

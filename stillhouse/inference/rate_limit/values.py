@@ -7,8 +7,7 @@ from typing import Final
 from stillhouse.inference.failures import FailureKind
 from stillhouse.inference.rate_limit.headers import LimitScope, RateLimits
 
-_FIRST_CHARACTERS_PER_TOKEN: Final = 4.0
-"""Rule of thumb for English text (platform.openai.com/tokenizer)."""
+_FIRST_CHARACTERS_PER_TOKEN: Final = 4.0  # rule of thumb for English text (platform.openai.com/tokenizer)
 _QUANTILE: Final = 0.9
 _QUICKNESS: Final = 0.1
 _SMOOTHING: Final = 0.05
@@ -108,10 +107,7 @@ class TokenEstimates:
     def estimate(self, characters: int, max_tokens: int, *, surely: bool) -> float:
         """Tokens to reserve for a request: its maximum before the first answer, then what others took.
 
-        Args:
-            characters: of its prompt.
-            max_tokens: of its completion.
-            surely: take a high quantile, for a limit that must not be exceeded, in place of the mean.
+        `surely` takes a high quantile, for a limit that must not be exceeded, in place of the mean.
         """
         completion = self.completion_tokens if surely else self.mean_completion_tokens
         if completion is None or completion > max_tokens or self.reserves_all:
@@ -122,11 +118,6 @@ class TokenEstimates:
         """Judges by the tokens remaining after `num_sent` requests whether `max_tokens` of each was counted.
 
         They fall by what was taken less what was replenished, so the fall never overestimates.
-
-        Args:
-            remaining: tokens left.
-            num_sent: requests sent so far.
-            max_tokens: of a completion.
         """
         fall, num = self._last_remaining - remaining, num_sent - self._last_num_sent
         if 0 < num < _MIN_WATCHED and fall >= 0.0:

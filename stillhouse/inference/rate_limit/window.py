@@ -17,27 +17,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-_SATURATED: Final = 0.8
-"""Share of the window in use from which success tells that more may be served."""
+_SATURATED: Final = 0.8  # share of the window in use from which success tells that more may be served
 _FAST_GROWTH: Final = 3
 """Fourfold a round trip: 256 from 20 in two. Doubling, 2,000 prompts without a limit took 7 % longer."""
 _FAST_UP_TO: Final = 256
 """Beyond, what is sent while a refusal travels would be too much: it was 1.6 % of all that a large bucket was sent."""
-_RECENT: Final = 10
-"""Outcomes looked at for failures."""
-_OVERLOAD: Final = 3
-"""Failures among them that make an overload."""
-_OVERLOAD_CUT: Final = 0.7
-"""Share of what is in flight that is left then."""
-_ACCEPTED_PER_REFUSAL: Final = 125
-"""Accepted requests that pay for a refusal: 1 in 125 is 0.8 %."""
+_RECENT: Final = 10  # outcomes looked at for failures
+_OVERLOAD: Final = 3  # failures among them that make an overload
+_OVERLOAD_CUT: Final = 0.7  # share of what is in flight that is left then
+_ACCEPTED_PER_REFUSAL: Final = 125  # accepted requests that pay for a refusal: 1 in 125 is 0.8 %
 _STEP_REFUSALS: Final = 10.0
 """Round trips of a refusal between two steps of a probe, so that one is refused before the next is taken."""
 _MIN_STEP_S: Final = 0.1
 _MAX_STEP_S: Final = 0.5
-"""That time at least and at most."""
-_BURST_S: Final = 0.002
-"""Requests sent within this may overtake each other."""
+_BURST_S: Final = 0.002  # requests sent within this may overtake each other
 _NEAR: Final = 0.1
 """Share of the number held within which a refusal is about the last step, and beyond which the limit has moved."""
 _SHARES: Final = (1.0, 1.0, 0.9, 0.8, 0.6)
@@ -57,15 +50,13 @@ class Window:
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _num_failed: int = 0
     _last_cut: float = -math.inf
-    _full_at: float = -math.inf
-    """When the window was nearly full last."""
+    _full_at: float = -math.inf  # when the window was nearly full last
     _cuts_in_row: int = 0
     _sends: int = 0
     _hold_sends: int = 0
     _hold_each: int = 0
     _sure: bool = False
-    _held: int = 0
-    """What it was cut to, before probes."""
+    _held: int = 0  # what it was cut to, before probes
     _refused_sent_at: float = -math.inf
     _step: int = 0
     _step_at: float = 0.0

@@ -10,8 +10,7 @@ from typing import Final, Protocol
 from stillhouse.types import JsonObject
 
 _AS_ID: Final = "token_id:"
-_LEAST: Final = -9999.0
-"""Written by vLLM and others for minus infinity, which JSON does not have."""
+_LEAST: Final = -9999.0  # written by vLLM and others for minus infinity, which JSON does not have
 _ROUNDING: Final = 1e-3
 
 
@@ -90,9 +89,6 @@ class VllmApi:
     (https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html and its OpenAI server's code). The prompt's token is
     always in it, at any place, whatever number of alternatives is requested; 0 requests it alone, which no
     `--max-logprobs` forbids. One token must be generated. A probability of 0 is written as -9999.
-
-    Args:
-        model: the name the server knows it by.
     """
 
     path = "/v1/completions"
@@ -157,7 +153,6 @@ class EchoApi:
     all alike; vLLM and others write `token_id:123` where `return_tokens_as_token_ids` is set.
 
     Args:
-        model: the name the server knows it by.
         with_ids: ask for token ids in place of their texts, which some servers refuse.
     """
 

@@ -43,7 +43,6 @@ class ScoreJournal:
     """Log-probabilities by scorer and token sequence.
 
     Args:
-        path: the SQLite file; made with its folder where it is missing.
         identity: of the scorer and everything its answers depend on, such as the temperature.
 
     Raises:

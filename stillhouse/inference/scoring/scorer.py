@@ -49,12 +49,7 @@ class Scorer:
     Its coroutines run on the server's event loop.
 
     Args:
-        server: the server that is asked.
-        api: the form of requests.
-        journal: what was scored before, and where scores become durable.
-        controller: the rate limits of the server.
         batch_tokens: most tokens of one request; a longer sequence goes alone.
-        temperature: of the distribution that is scored.
         budget: what the run may spend; None sets no limit.
         hedge: send requests a second time that are overdue by far.
     """
