@@ -73,6 +73,25 @@ async def aread_within(pieces: AsyncIterable[bytes], max_bytes: int) -> bytes:
     return bytes(body)
 
 
+async def complete_lines(pieces: AsyncIterable[bytes], max_line_bytes: int) -> AsyncIterator[bytes]:
+    """The same bytes in chunks that end at line feeds, the last one perhaps not.
+
+    Raises:
+        BodyRefused: a line is longer than `max_line_bytes`.
+    """
+    rest = bytearray()
+    async for piece in pieces:
+        rest += piece
+        end = rest.rfind(b"\n", len(rest) - len(piece)) + 1
+        if end:
+            yield bytes(rest[:end])
+            del rest[:end]
+        elif len(rest) > max_line_bytes:
+            raise BodyRefused(f"has a line of more than {max_line_bytes >> 20} MiB")
+    if rest:
+        yield bytes(rest)
+
+
 async def adecoded(headers: Mapping[str, str], chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """The decoded pieces of a body that arrives in chunks.
 

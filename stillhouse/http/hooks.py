@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import httpx2
 
-from stillhouse.http.bodies import MAX_ANSWER_BYTES, BodyRefused, adecoded
+from stillhouse.http.bodies import MAX_ANSWER_BYTES, BodyRefused, adecoded, complete_lines
 from stillhouse.http.keys import KeyRedactor
 
 ResponseHook = Callable[[httpx2.Response], Awaitable[None]]
@@ -48,7 +48,7 @@ def guard_answers(
 
 
 class _GuardedBody(httpx2.AsyncByteStream):
-    """The decoded body in complete lines, as a key is within one."""
+    """The decoded body in complete lines, as a key is within one; `max_bytes` is None for an endless stream."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class _GuardedBody(httpx2.AsyncByteStream):
         max_bytes: int | None,
         max_line_bytes: int,
     ) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._request = response.request
         self._inner = response.stream
         self._headers = headers
@@ -66,26 +67,19 @@ class _GuardedBody(httpx2.AsyncByteStream):
         self._max_line_bytes = max_line_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        assert isinstance(self._inner, httpx2.AsyncByteStream)
-        num_bytes = 0
-        line = bytearray()
         try:
-            async for piece in adecoded(self._headers, self._inner):
-                num_bytes += len(piece)
-                if self._max_bytes is not None and num_bytes > self._max_bytes:
-                    raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")
-                line += piece
-                end = line.rfind(b"\n", len(line) - len(piece)) + 1
-                if end:
-                    yield self._redactor.body(bytes(line[:end]))
-                    del line[:end]
-                elif len(line) > self._max_line_bytes:
-                    raise BodyRefused(f"has a line of more than {self._max_line_bytes >> 20} MiB")
+            async for lines in complete_lines(self._bounded(), self._max_line_bytes):
+                yield self._redactor.body(lines)
         except BodyRefused as error:
             raise httpx2.DecodingError(f"the answer {error}", request=self._request) from error
-        if line:
-            yield self._redactor.body(bytes(line))
+
+    async def _bounded(self) -> AsyncIterator[bytes]:
+        num_bytes = 0
+        async for piece in adecoded(self._headers, self._inner):
+            num_bytes += len(piece)
+            if self._max_bytes is not None and num_bytes > self._max_bytes:
+                raise BodyRefused(f"is longer than {self._max_bytes >> 20} MiB")
+            yield piece
 
     async def aclose(self) -> None:
-        assert isinstance(self._inner, httpx2.AsyncByteStream)
         await self._inner.aclose()

@@ -23,11 +23,7 @@ _ESCAPE: Final = re.compile(
 
 
 class KeyRedactor:
-    """Takes keys out of answers.
-
-    Args:
-        keys: the keys that were sent; None and what is too short for a key are left out.
-    """
+    """Takes keys out of answers."""
 
     def __init__(self, *keys: str | None) -> None:
         known = [key.encode() for key in keys if key is not None and len(key) >= _SHORTEST_KEY]

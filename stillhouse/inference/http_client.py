@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 import yarl
 
-from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within
+from stillhouse.http.bodies import ACCEPT_ENCODING, MAX_ANSWER_BYTES, BodyRefused, Decoder, aread_within, complete_lines
 from stillhouse.http.keys import KeyRedactor
 from stillhouse.inference.completion import Completion, Sampling, read_completion, request_body
 from stillhouse.inference.endpoint import Endpoint
@@ -143,18 +143,9 @@ class HttpClient:
                 if status != 200:
                     content = self._redactor.body(await aread_within(answer.content.iter_any(), self._max_bytes))
                     raise RequestFailed(_refusal(status, headers, content))
-                rest = bytearray()
-                async for chunk in answer.content.iter_any():
-                    rest += chunk
-                    end = rest.rfind(b"\n", len(rest) - len(chunk)) + 1
-                    if end:
-                        for line in self._redactor.body(bytes(rest[: end - 1])).split(b"\n"):
-                            yield line
-                        del rest[:end]
-                    elif len(rest) > self._max_bytes:
-                        raise BodyRefused(f"has a line of more than {self._max_bytes >> 20} MiB")
-                if rest:
-                    yield self._redactor.body(bytes(rest))
+                async for chunk in complete_lines(answer.content.iter_any(), self._max_bytes):
+                    for line in self._redactor.body(chunk.removesuffix(b"\n")).split(b"\n"):
+                        yield line
         except BodyRefused as error:
             raise RequestFailed(Failure(FailureKind.PERMANENT, f"the answer {error}", status)) from error
         except _CONNECTION_ERRORS as error:
