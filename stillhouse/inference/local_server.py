@@ -65,7 +65,9 @@ def served_model(
         shared = _servers.setdefault(key, _SharedServer())
     with shared.lock:
         if shared.process is None or shared.process.poll() is not None:
-            _stop(shared)
+            if shared.process is not None:
+                shared.process.stop()
+                shared.process = None
             shared.process, shared.url = _start(ref, [key[0], *args], start_timeout_s)
         shared.num_users += 1
         url = shared.url
@@ -74,8 +76,9 @@ def served_model(
     finally:
         with shared.lock:
             shared.num_users -= 1
-            if shared.num_users == 0:
-                _stop(shared)
+            if shared.num_users == 0 and shared.process is not None:
+                shared.process.stop()
+                shared.process = None
 
 
 def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProcess, str]:
@@ -102,9 +105,3 @@ def _start(ref: str, args: Sequence[str], timeout_s: float) -> tuple[GuardedProc
                 f"{process.poll()}; its last words: {words or '(none)'}"
             )
     return process, json.loads(line)["url"]
-
-
-def _stop(shared: _SharedServer) -> None:
-    if shared.process is not None:
-        shared.process.stop()
-        shared.process = None

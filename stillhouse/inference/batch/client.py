@@ -22,15 +22,19 @@ from typing import Final
 
 import orjson
 
+from stillhouse.config import ModelRole, RolloutsConfig, TeacherConfig, ToolsConfig
+from stillhouse.errors import ConfigError
 from stillhouse.inference.batch.open_batches import BatchNote, BatchNotes, BatchRequest, OpenBatch
-from stillhouse.inference.batch.rules import MAX_REQUESTS
 from stillhouse.inference.batch.wire import BatchEndpoint, read_answer
 from stillhouse.inference.completion import Completion, Sampling, request_body
 from stillhouse.inference.endpoint import Endpoint
-from stillhouse.inference.failures import Failure, RequestFailed
+from stillhouse.inference.failures import RequestFailed
+from stillhouse.inference.rate_limit import Caps, Controller, RateControl
 from stillhouse.types import Message, ToolSchema
 
 _LOG = logging.getLogger(__name__)
+MAX_REQUESTS: Final = 50_000
+"""Requests of one batch at OpenAI (https://platform.openai.com/docs/guides/batch), hence how many to send at once."""
 _MAX_BYTES: Final = 200_000_000
 
 
@@ -88,7 +92,12 @@ class BatchClient:
         body = orjson.dumps(request_body(self._endpoint, messages, tools, sampling), option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()[:40]
         request = BatchRequest(digest, body, asyncio.get_running_loop().create_future())
-        if not self._claim(request):
+        if held := self._unclaimed.get(digest):
+            # An open batch of an earlier run holds an equal request.
+            batch, custom_id = held.pop(0)
+            batch.requests[custom_id] = request
+            batch.follow()
+        else:
             self._gather(request)
         row = await request.answer
         return read_answer(row, self._endpoint, latency_s=self._clock() - started, record_tokens=sampling.record_tokens)
@@ -134,15 +143,6 @@ class BatchClient:
                 self._unclaimed[custom_id.partition("-")[0]].append((batch, custom_id))
             _LOG.info("batch %s: holds up to %d answers of an earlier run", note.batch_id, len(note.custom_ids))
 
-    def _claim(self, request: BatchRequest) -> bool:
-        """Whether an open batch holds an equal, unclaimed request; it is then answered from there."""
-        known = self._unclaimed.get(request.digest)
-        if not known:
-            return False
-        batch, custom_id = known.pop(0)
-        batch.join(custom_id, request)
-        return True
-
     def _gather(self, request: BatchRequest) -> None:
         size = len(request.body) + 200
         if self._gathered and (
@@ -174,7 +174,8 @@ class BatchClient:
             batch = OpenBatch(self._wire, self._notes.with_id(note, batch_id), by_id)
         # Whatever it is, the waiting requests must get it.
         except Exception as error:
-            if note is not None and isinstance(error, RequestFailed) and _is_refusal(error.failure):
+            status = error.failure.status if isinstance(error, RequestFailed) else None
+            if note is not None and status is not None and status < 500:
                 self._notes.strike(note, set(note.custom_ids))
             for request in requests:
                 request.fail(error)
@@ -184,10 +185,47 @@ class BatchClient:
         batch.follow()
 
 
-def _is_refusal(failure: Failure) -> bool:
-    return failure.status is not None and failure.status < 500
-
-
 def _line(custom_id: str, body: bytes) -> bytes:
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": orjson.Fragment(body)}
     return orjson.dumps(line) + b"\n"
+
+
+def batch_controller() -> Controller:
+    """A controller that admits everything at once: a batch endpoint has a queue and limits of its own.
+
+    A batch refused for too many tokens in that queue still shuts the gate.
+    """
+    return Controller(RateControl(MAX_REQUESTS, Caps(MAX_REQUESTS)))
+
+
+def require_batchable(
+    teacher: TeacherConfig, rollouts: RolloutsConfig, tools: ToolsConfig, role: ModelRole = ModelRole.TEACHER
+) -> None:
+    """Validates that each rollout takes one turn and may wait for hours, if `teacher.batch` is set.
+
+    Raises:
+        ConfigError: they do not; the message names every such field.
+    """
+    if not teacher.batch:
+        return
+    against = []
+    if teacher.base_url is None:
+        against.append(f"{role.section}.base_url is not set: a model served by this machine has no batch endpoint")
+    for field in ("builtin", "file", "mcp"):
+        if value := getattr(tools, field):
+            against.append(f"tools.{field} is {value!r}: a rollout with tools takes several turns")
+    if rollouts.termination_policy == "max_turns" and rollouts.max_turns > 1:
+        against.append(
+            f"rollouts.termination_policy is 'max_turns' and rollouts.max_turns is {rollouts.max_turns}: set it to 1"
+        )
+    if rollouts.response_schema and rollouts.max_corrections > 0:
+        against.append(
+            f"rollouts.max_corrections is {rollouts.max_corrections} with a rollouts.response_schema: set it to 0"
+        )
+    if rollouts.timeout_s is not None:
+        against.append(f"rollouts.timeout_s is {rollouts.timeout_s:g}: a batch may take 24 hours; leave it out")
+    if against:
+        raise ConfigError(
+            f"{role.section}.batch asks for one turn a rollout, but {'; '.join(against)}. Change these, or set "
+            f"{role.section}.batch to false"
+        )

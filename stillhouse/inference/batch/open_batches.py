@@ -129,11 +129,6 @@ class OpenBatch:
     """Custom ids of requests that got their answer or their failure."""
     watch: "asyncio.Task[None] | None" = None
 
-    def join(self, custom_id: str, request: BatchRequest) -> None:
-        """Answers `request` from this batch, which holds an equal one under that id."""
-        self.requests[custom_id] = request
-        self.follow()
-
     def follow(self) -> None:
         """Starts to wait for the end of the batch, unless something does already."""
         if self.watch is None or self.watch.done():

@@ -89,17 +89,16 @@ class Journal:
             except OSError as error:
                 raise self._error("claimed from", error) from error
             if not granted:
-                return self._is_finished(key, self._first_kind(key))
+                return self._look(key)[1]
             try:
-                first_kind = self._first_kind(key)
-                is_finished = self._is_finished(key, first_kind)
+                has_records, is_finished = self._look(key)
             except StoreError:
                 self._claims.free(key)
                 raise
             if is_finished:
                 self._claims.free(key)
             else:
-                self._claimed[key] = set() if first_kind is None else None
+                self._claimed[key] = None if has_records else set()
         return True
 
     def disclaim(self, rollout_key: str) -> None:
@@ -186,13 +185,11 @@ class Journal:
             )
         return None
 
-    def _first_kind(self, key: bytes) -> bytes | None:
+    def _look(self, key: bytes) -> tuple[bool, bool]:
+        """Whether the rollout has records, and whether an intact trajectory is among them."""
         row = self._ask(FIRST_KIND, key)
-        return None if row is None else row[0]
-
-    def _is_finished(self, key: bytes, first_kind: bytes | None) -> bool:
-        """Whether the rollout has an intact trajectory."""
-        return first_kind == TRAJECTORY and self._stored(place(key, TRAJECTORY)) is not None
+        has_trajectory = row is not None and row[0] == TRAJECTORY
+        return row is not None, has_trajectory and self._stored(place(key, TRAJECTORY)) is not None
 
     def _ask(self, question: str, argument: bytes) -> tuple[Any, ...] | None:
         try:

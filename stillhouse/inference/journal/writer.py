@@ -102,7 +102,9 @@ class Writer:
 
     def _commit(self, batch: list[_Write]) -> None:
         results = self._store(batch)
-        if len(batch) > 1 and _is_full(results[0]):
+        cause = results[0].__cause__ if isinstance(results[0], StoreError) else None
+        is_full = isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL
+        if len(batch) > 1 and is_full:
             # On a nearly full disk single answers may fit where the batch does not.
             results = [self._store([write])[0] for write in batch]
         settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Result]]] = defaultdict(list)
@@ -143,8 +145,3 @@ def _settle(pairs: list[tuple[_Waiting, _Result]]) -> None:
             stored.set_exception(result)
         else:
             stored.set_result(result)
-
-
-def _is_full(result: _Result) -> bool:
-    cause = result.__cause__ if isinstance(result, StoreError) else None
-    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL

@@ -43,9 +43,10 @@ class RateLimits:
     tokens: Allowance | None = None
 
 
-# One look-up each shows whether an answer has any of the forms.
-_OPENAI: Final = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
-_ANTHROPIC: Final = ("anthropic-ratelimit-requests-limit", "anthropic-ratelimit-tokens-limit")
+_FORMS: Final = (
+    ("x-ratelimit-limit-{}", "x-ratelimit-remaining-{}"),
+    ("anthropic-ratelimit-{}-limit", "anthropic-ratelimit-{}-remaining"),
+)
 _OPENROUTER: Final = "x-ratelimit-limit"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -58,23 +59,17 @@ def read_limits(headers: Mapping[str, str], now: datetime) -> RateLimits | None:
 
     Names of headers are in lower case, or `headers` ignores case; `now` has a time zone.
     """
-    if _OPENAI[0] in headers or _OPENAI[1] in headers:
-        requests, tokens = (
-            _allowance(headers, f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}")
-            for unit in ("requests", "tokens")
-        )
-    elif _ANTHROPIC[0] in headers or _ANTHROPIC[1] in headers:
-        requests, tokens = (
-            _allowance(headers, f"anthropic-ratelimit-{unit}-limit", f"anthropic-ratelimit-{unit}-remaining")
-            for unit in ("requests", "tokens")
-        )
-    elif _OPENROUTER in headers:
+    for limit, remaining in _FORMS:
+        if limit.format("requests") in headers or limit.format("tokens") in headers:
+            requests, tokens = (
+                _allowance(headers, limit.format(unit), remaining.format(unit)) for unit in ("requests", "tokens")
+            )
+            break
+    else:
         reset_s = _until(headers.get("x-ratelimit-reset"), now)
-        if reset_s is not None and reset_s > _MAX_WINDOW_S:
+        if _OPENROUTER not in headers or (reset_s is not None and reset_s > _MAX_WINDOW_S):
             return None
         requests, tokens = _allowance(headers, _OPENROUTER, "x-ratelimit-remaining"), None
-    else:
-        return None
     return None if requests is None and tokens is None else RateLimits(requests, tokens)
 
 
