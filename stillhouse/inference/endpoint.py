@@ -1,7 +1,7 @@
 """An endpoint and its prices."""
 
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from stillhouse.config import ModelRole
@@ -44,14 +44,8 @@ class Price:
 
     def half(self) -> "Price":
         """The price through a batch endpoint (https://platform.openai.com/docs/guides/batch: "50% lower costs")."""
-        return replace(
-            self,
-            prompt=self.prompt / 2,
-            completion=self.completion / 2,
-            cached_prompt=None if self.cached_prompt is None else self.cached_prompt / 2,
-            reasoning=None if self.reasoning is None else self.reasoning / 2,
-            request=self.request / 2,
-        )
+        halved: dict[str, Any] = {name: None if usd is None else usd / 2 for name, usd in asdict(self).items()}
+        return Price(**halved)
 
 
 @dataclass(frozen=True, slots=True)
