@@ -85,34 +85,23 @@ def test_overdue_is_five_times_the_slowest_percent_and_never_less_than_the_bound
     assert hedging.overdue_s == 45.0
 
 
-def test_an_answer_in_time_is_asked_once() -> None:
+@pytest.mark.parametrize(
+    ("first", "copy", "answered_by", "given_up", "num_copies"),
+    [
+        ((0.0, False), (0.0, False), "first", [], 0),
+        ((30.0, False), (0.0, False), "copy", ["first"], 1),
+        ((2 * OVERDUE_S, False), (30.0, False), "first", ["copy"], 1),
+        ((4.5 * OVERDUE_S, False), (0.0, True), "first", [], 4),
+        ((2 * OVERDUE_S, True), (2 * OVERDUE_S, False), "copy", [], 1),
+    ],
+    ids=["in time", "silent", "slow, but before the copy", "failed copies change nothing", "the copy decides"],
+)
+def test_the_first_good_answer_is_taken_and_the_other_request_given_up(
+    first: tuple[float, bool], copy: tuple[float, bool], answered_by: str, given_up: list[str], num_copies: int
+) -> None:
     hedging = warm()
-    assert race(hedging, (0.0, False), (0.0, False)) == ("first", [])
-    assert hedging.num_copies == 0
-
-
-def test_a_silent_request_is_overtaken_by_its_copy_and_given_up() -> None:
-    hedging = warm()
-    assert race(hedging, (30.0, False), (0.0, False)) == ("copy", ["first"])
-    assert hedging.num_copies == 1
-
-
-def test_a_slow_answer_that_comes_before_the_copys_is_taken() -> None:
-    assert race(warm(), (2 * OVERDUE_S, False), (30.0, False)) == ("first", ["copy"])
-
-
-def test_a_copy_that_fails_changes_nothing() -> None:
-    assert race(warm(), (3 * OVERDUE_S, False), (0.0, True)) == ("first", [])
-
-
-def test_a_copy_that_fails_is_followed_by_another() -> None:
-    hedging = warm()
-    assert race(hedging, (4.5 * OVERDUE_S, False), (0.0, True)) == ("first", [])
-    assert hedging.num_copies == 4
-
-
-def test_where_the_first_fails_the_copy_decides() -> None:
-    assert race(warm(), (2 * OVERDUE_S, True), (2 * OVERDUE_S, False)) == ("copy", [])
+    assert race(hedging, first, copy) == (answered_by, given_up)
+    assert hedging.num_copies == num_copies
 
 
 def test_the_failure_of_both_is_a_failure() -> None:

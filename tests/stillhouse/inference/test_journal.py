@@ -159,19 +159,15 @@ def test_collections_of_a_store_share_its_journal_and_the_last_one_closes_it(tmp
         assert again is not one
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "j").write_text("prompt,answer\n" * 100)
+def test_a_file_that_is_no_database_or_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("prompt,answer\n" * 100)
     with pytest.raises(StoreError, match="not a database"):
-        Journal(tmp_path / "j")
-
-
-def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    Journal(tmp_path / "j").close()
-    connection = sqlite3.connect(tmp_path / "j")
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
+        Journal(tmp_path / "text")
+    Journal(tmp_path / "newer").close()
+    with closing(sqlite3.connect(tmp_path / "newer")) as connection:
+        connection.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="it has version 99"):
-        Journal(tmp_path / "j")
+        Journal(tmp_path / "newer")
 
 
 def test_places_that_differ_in_one_thing_are_kept_apart(tmp_path: Path) -> None:

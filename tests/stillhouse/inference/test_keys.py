@@ -46,17 +46,14 @@ def test_a_key_is_the_digest_of_one_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"num_samples": 9},
-        {"max_prompts": 5},
-        {"failure_budget": 0.5},
-        {"max_rollout_tokens": 1000},
-        {"max_rollout_usd": 0.5},
-    ],
+    ("field", "value"),
+    {
+        **{"num_samples": 9, "max_prompts": 5, "failure_budget": 0.5},
+        **{"max_rollout_tokens": 1000, "max_rollout_usd": 0.5},
+    }.items(),
 )
-def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(change: dict[str, object]) -> None:
-    assert key(RolloutsConfig.model_validate(change)) == KEY
+def test_how_much_is_sampled_and_at_what_cost_leaves_rollouts_what_they_are(field: str, value: object) -> None:
+    assert key(RolloutsConfig.model_validate({field: value})) == KEY
 
 
 @pytest.mark.parametrize(
@@ -99,12 +96,8 @@ def test_every_setting_is_either_in_the_key_or_known_to_be_left_out() -> None:
         *("reasoning_effort", "extra_body"),
     }
     left_out = {
-        "max_prompts",
-        "num_samples",
-        "trajectories_file",
-        "failure_budget",
-        "max_rollout_tokens",
-        "max_rollout_usd",
+        *("max_prompts", "num_samples", "trajectories_file"),
+        *("failure_budget", "max_rollout_tokens", "max_rollout_usd"),
     }
     assert set(RolloutsConfig.model_fields) == in_key | left_out
 

@@ -260,13 +260,6 @@ def test_wall_time_counts_while_something_is_collected_and_ends_the_run() -> Non
             reserved(budget, Spend(1, 1, None))
 
 
-def test_answers_of_earlier_attempts_count_against_the_caps() -> None:
-    budget = Budget(BudgetConfig(max_tokens=100), None)
-    budget.count_replayed(Spend(1, 95, None))
-    with pytest.raises(BudgetReached):
-        reserved(budget, Spend(1, 10, None))
-
-
 def test_a_collection_that_runs_again_counts_what_is_replayed_to_it_once() -> None:
     budget = Budget(BudgetConfig(max_tokens=1000), None)
     budget.count_replayed(Spend(1, 100))
@@ -352,25 +345,15 @@ def test_a_reservation_costs_next_to_nothing(config: BudgetConfig) -> None:
 SHARED_CAPS = BudgetConfig(max_tokens=100)
 
 
-def test_all_parts_of_a_run_spend_from_one_budget_and_other_runs_from_theirs() -> None:
+def test_parts_of_a_run_share_a_budget_count_replays_once_and_are_forgotten_together() -> None:
     run, other = uuid.uuid4().hex, uuid.uuid4().hex
-    shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 90))
-    with pytest.raises(BudgetReached):
-        asyncio.run(shared_budget(run, "shard 1", SHARED_CAPS, None).reserve(Spend(1, 20)))
-    asyncio.run(shared_budget(other, "shard 1", SHARED_CAPS, None).reserve(Spend(1, 20)))
-
-
-def test_a_part_asked_for_again_does_not_count_its_replays_twice() -> None:
-    run = uuid.uuid4().hex
     for _ in range(3):
         shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 60))
-    shared_budget(run, "shard 1", SHARED_CAPS, None).count_replayed(Spend(1, 10))
-    assert shared_budget(run, "shard 0", SHARED_CAPS, None).snapshot().counted == Spend(2, 70, 0.0)
-
-
-def test_a_run_that_is_forgotten_starts_anew() -> None:
-    run = uuid.uuid4().hex
-    shared_budget(run, "shard 0", SHARED_CAPS, None).count_replayed(Spend(1, 60))
+    shared_budget(run, "shard 1", SHARED_CAPS, None).count_replayed(Spend(1, 30))
+    assert shared_budget(run, "shard 0", SHARED_CAPS, None).snapshot().counted == Spend(2, 90, 0.0)
+    with pytest.raises(BudgetReached):
+        reserved(shared_budget(run, "shard 1", SHARED_CAPS, None), Spend(1, 20))
+    reserved(shared_budget(other, "shard 1", SHARED_CAPS, None), Spend(1, 20))
     forget_budgets(run)
     assert shared_budget(run, "shard 0", SHARED_CAPS, None).snapshot().counted == Spend(0, 0, 0.0)
 

@@ -52,9 +52,12 @@ def test_the_config_goes_before_the_endpoint_and_the_endpoint_before_the_file(
     assert model_server.keys == ["Bearer key"]
 
 
-def test_the_file_is_asked_where_the_endpoint_lists_no_price(model_server: Any, prices_file: str) -> None:
+def test_the_file_is_read_where_the_endpoint_lists_no_price_and_a_batch_costs_half(
+    model_server: Any, prices_file: str
+) -> None:
     model_server.body = {"data": [{"id": "m", "object": "model"}]}
     assert found(model_server.url, prices_file=prices_file) == Price(7.0, 8.0)
+    assert found(model_server.url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
 
 
 def test_a_list_is_asked_for_once(model_server: Any) -> None:
@@ -82,10 +85,6 @@ def test_a_list_that_could_not_be_read_is_asked_for_again(model_server: Any) -> 
     assert found(model_server.url) is not None
 
 
-def test_the_batch_endpoint_takes_half_of_any_price(model_server: Any, prices_file: str) -> None:
-    assert found(model_server.url, prices_file=prices_file, batch=True) == Price(3.5, 4.0)
-
-
 def test_a_file_with_a_mistake_is_told_also_where_the_price_is_known(model_server: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("m: 1")
     stated = {"usd_per_million_prompt_tokens": 1.0, "usd_per_million_completion_tokens": 2.0}
@@ -109,13 +108,10 @@ def test_openrouters_form_is_read_with_cache_reasoning_and_request() -> None:
         {"prompt": None, "completion": "nan"},
     ],
 )
-def test_a_listed_price_that_is_none_is_unknown(pricing: dict[str, Any]) -> None:
+def test_a_listed_price_that_is_none_is_unknown_and_a_free_model_costs_nothing(pricing: dict[str, Any]) -> None:
     assert read_listed({"data": [{"id": "m", "pricing": pricing}]}, "m") is None
-
-
-def test_a_free_model_costs_nothing_and_that_is_known() -> None:
-    price = read_listed({"data": [{"id": "m", "pricing": {"prompt": "0", "completion": "0"}}]}, "m")
-    assert price == Price(0.0, 0.0)
+    free = {"prompt": "0", "completion": "0"}
+    assert read_listed({"data": [{"id": "m", "pricing": free}]}, "m") == Price(0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +125,6 @@ def test_each_cap_in_money_needs_a_price(budget: BudgetConfig, rollouts: Rollout
     with pytest.raises(ConfigError, match=rf"{field} is .* the price of the teacher .* teacher\.prices_file"):
         require_prices(Endpoint("u", "m", "m"), budget, rollouts)
     require_prices(Endpoint("u", "m", "m", price=Price(0.0, 0.0)), budget, rollouts)
-
-
-def test_caps_without_money_need_no_price() -> None:
     require_prices(Endpoint("u", "m", "m"), BudgetConfig(max_tokens=5), RolloutsConfig())
 
 
@@ -139,33 +132,22 @@ def test_a_price_that_the_judge_lacks_is_asked_for_in_its_own_section(tmp_path: 
     judge = Endpoint("u", "m", "m", role=ModelRole.JUDGE)
     with pytest.raises(ConfigError, match=r"the judge is unknown.* dataset\.judge\.model\.usd_per_million"):
         require_prices(judge, BudgetConfig(max_usd=1.0), RolloutsConfig())
-    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent"):
+    with pytest.raises(ConfigError, match=r"dataset\.judge\.model\.prices_file: .*absent cannot be read"):
         asyncio.run(price_of(judge, TeacherConfig(prices_file=str(tmp_path / "absent"))))
 
 
 TABLE = """
 "qwen/*": {prompt: 0.1, completion: 0.4}
-qwen/large:
-  prompt: 1
-  completion: 4.0
-  cached_prompt: 0.25
+qwen/large: {prompt: 1, completion: 4.0, cached_prompt: 0.25}
 "qwen/la*": {prompt: 9, completion: 9}
 """
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    path = tmp_path / "prices.yaml"
-    path.write_text(TABLE)
-    return path
-
-
-def test_a_name_goes_before_patterns_and_the_first_pattern_before_others(table: Path) -> None:
+def test_a_name_goes_before_patterns_and_the_first_pattern_before_others(tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    table.write_text(TABLE)
     assert price_in_file(str(table), "qwen/large") == Price(1.0, 4.0, cached_prompt=0.25)
     assert price_in_file(str(table), "qwen/lake") == Price(0.1, 0.4)
-
-
-def test_a_model_that_no_line_is_about_has_no_price(table: Path) -> None:
     assert price_in_file(str(table), "gpt") is None
 
 
@@ -194,8 +176,3 @@ def test_a_mistake_is_told_with_file_key_value_and_form(tmp_path: Path, text: st
     with pytest.raises(ConfigError, match=told) as caught:
         price_in_file(str(path), "gpt")
     assert str(path) in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        price_in_file(str(tmp_path / "none.yaml"), "gpt")

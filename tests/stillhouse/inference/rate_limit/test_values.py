@@ -31,18 +31,11 @@ def test_a_request_never_takes_more_than_it_allows() -> None:
     assert sizes.estimate(0, 300, surely=True) == 300
 
 
-def test_a_provider_that_sets_aside_all_that_is_allowed_shows_it_in_what_is_left() -> None:
+@pytest.mark.parametrize(("counted", "reserves_all"), [(4196, True), (150, False)])
+def test_what_is_left_shows_whether_a_provider_counts_all_that_is_allowed(counted: int, reserves_all: bool) -> None:
     sizes = TokenEstimates()
     sizes.learn(400, 100, 50)
     sizes.watch(1e6, 100, 4096)
-    sizes.watch(1e6 - 50 * 4196, 150, 4096)
-    assert sizes.reserves_all
-    assert sizes.estimate(0, 4096, surely=False) == 4096
-
-
-def test_a_provider_that_counts_what_was_sampled_is_not_mistaken_for_one() -> None:
-    sizes = TokenEstimates()
-    sizes.learn(400, 100, 50)
-    sizes.watch(1e6, 100, 4096)
-    sizes.watch(1e6 - 50 * 150, 150, 4096)
-    assert not sizes.reserves_all
+    sizes.watch(1e6 - 50 * counted, 150, 4096)
+    assert sizes.reserves_all is reserves_all
+    assert sizes.estimate(0, 4096, surely=False) == (4096 if reserves_all else 50)
