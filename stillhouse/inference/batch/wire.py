@@ -76,7 +76,12 @@ def read_answer(row: JsonObject, endpoint: Endpoint, *, latency_s: float, record
     """
     response = row.get("response")
     if not isinstance(response, dict):
-        raise RequestFailed(_line_failure(row.get("error")))
+        # The endpoint did not process the request.
+        error = row["error"] if isinstance(row.get("error"), dict) else {}
+        if (code := error.get("code")) in _KIND_BY_CODE:
+            message = f"the batch ended first: {error.get('message') or code}"
+            raise RequestFailed(Failure(_KIND_BY_CODE[code], message))
+        raise RequestFailed(classify(500, {}, {"error": error}, datetime.now(UTC)))
     status, body = response.get("status_code"), response.get("body")
     headers = {"x-request-id": str(response["request_id"])} if response.get("request_id") else {}
     if status != 200:
@@ -104,14 +109,6 @@ def end_failure(batch: Batch) -> Failure:
     message = f"batch {batch.id} {batch.status}: {error.get('message')} ({error.get('code')})"
     wait_s = _RETRY_S if failure.kind is FailureKind.RATE else None
     return replace(failure, message=message, status=None, retry_after_s=wait_s)
-
-
-def _line_failure(error: Any) -> Failure:
-    """The failure of a request that the endpoint did not process."""
-    error = error if isinstance(error, dict) else {}
-    if (code := error.get("code")) in _KIND_BY_CODE:
-        return Failure(_KIND_BY_CODE[code], f"the batch ended first: {error.get('message') or code}")
-    return classify(500, {}, {"error": error}, datetime.now(UTC))
 
 
 class BatchEndpoint:

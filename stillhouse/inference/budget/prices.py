@@ -63,22 +63,15 @@ def price_in_file(path: str, model: str, role: ModelRole = ModelRole.TEACHER) ->
     Raises:
         ConfigError: the file is not there, is not YAML, or does not have the form shown above.
     """
-    rows = _read(Path(path), f"{role.section}.prices_file")
-    row = rows.get(model) or next((row for name, row in rows.items() if fnmatchcase(model, name)), None)
-    return None if row is None else Price(row.prompt, row.completion, cached_prompt=row.cached_prompt)
-
-
-def _read(path: Path, field: str) -> dict[str, _Row]:
+    field = f"{role.section}.prices_file"
     try:
-        body: Any = yaml.safe_load(path.read_bytes())
+        rows = _TABLE.validate_python(yaml.safe_load(Path(path).read_bytes()))
     except OSError as error:
         raise ConfigError(
             f"{field}: {path} cannot be read ({error.strerror}). Correct the path, or leave the field out"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{field}: {path} is not valid YAML: {error}. Correct the file") from error
-    try:
-        return _TABLE.validate_python(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -87,6 +80,8 @@ def _read(path: Path, field: str) -> dict[str, _Row]:
             "pattern a mapping of prompt, completion and, if it differs, cached_prompt: numbers in USD per million "
             "tokens, from 0"
         ) from error
+    row = rows.get(model) or next((row for name, row in rows.items() if fnmatchcase(model, name)), None)
+    return None if row is None else Price(row.prompt, row.completion, cached_prompt=row.cached_prompt)
 
 
 async def price_of(endpoint: Endpoint, teacher: TeacherConfig) -> Price | None:

@@ -96,7 +96,9 @@ class Controller:
             now = self._clock()
             self._control.settle(ticket, outcome, now)
             self._admit()
-            self._log_limit(now)
+            if self._control.num_cuts != self._logged_cuts and now - self._logged_at >= _LOG_S:
+                self._logged_at, self._logged_cuts = now, self._control.num_cuts
+                _LOG.info("limits: %d in flight, %s", self._control.limit, self._control.reason)
             keep = self._worth_keeping(now)
         if keep is not None and self._memory is not None:
             # In a thread, as the disk may be slow and the caller runs an event loop.
@@ -167,11 +169,6 @@ class Controller:
             if self._wakes.get(loop) == at:
                 del self._wakes[loop]
             self._admit()
-
-    def _log_limit(self, now: float) -> None:
-        if self._control.num_cuts != self._logged_cuts and now - self._logged_at >= _LOG_S:
-            self._logged_at, self._logged_cuts = now, self._control.num_cuts
-            _LOG.info("limits: %d in flight, %s", self._control.limit, self._control.reason)
 
     def _worth_keeping(self, now: float) -> LearntLimits | None:
         """The limits to save, at intervals and when no request is in flight; None if nothing changed."""

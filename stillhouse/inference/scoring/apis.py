@@ -178,7 +178,9 @@ class EchoApi:
         scores = []
         for choice, sequence in zip(ordered_choices(answer, len(sequences)), sequences, strict=True):
             tokens, logprobs = _echoed_lists(choice, len(sequence.token_ids))
-            _check_ids(tokens, sequence.token_ids)
+            for token, token_id in zip(tokens, sequence.token_ids, strict=True):
+                if str(token).startswith(_AS_ID) and token != f"{_AS_ID}{token_id}":
+                    raise WrongAnswer(f"it echoes {token} in place of token {token_id}")
             scored = zip(logprobs, sequence.token_ids, sequence.loss_mask, strict=True)
             scores.append([checked_logprob(logprob, token) for logprob, token, is_scored in scored if is_scored])
         return scores
@@ -202,12 +204,6 @@ def _echoed_lists(choice: JsonObject, num_tokens: int) -> tuple[list, list]:
     if logprobs[0] is not None:
         raise WrongAnswer("the first token has a log-probability, though nothing stands before it; expected None")
     return tokens[:num_tokens], logprobs[:num_tokens]
-
-
-def _check_ids(tokens: Sequence[object], expected: Sequence[int]) -> None:
-    for token, token_id in zip(tokens, expected, strict=True):
-        if str(token).startswith(_AS_ID) and token != f"{_AS_ID}{token_id}":
-            raise WrongAnswer(f"it echoes {token} in place of token {token_id}")
 
 
 class SglangApi:
