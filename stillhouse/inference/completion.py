@@ -178,10 +178,11 @@ def _tokens(body: JsonObject, choice: JsonObject) -> tuple[list[int] | None, lis
 
 def _logprobs(written: Any) -> list[float] | None:
     entries = _list(written.get("content")) if isinstance(written, dict) else None
-    logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries or ()]
-    if entries is None or not all(isinstance(value, int | float) for value in logprobs):
+    if entries is None:
         return None
-    return [float(value) for value in logprobs]
+    logprobs = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
+    values = [float(value) for value in logprobs if isinstance(value, int | float)]
+    return values if len(values) == len(logprobs) else None
 
 
 def _list(value: Any) -> list[Any] | None:
