@@ -95,7 +95,7 @@ def _of_trajectory(trajectory: Trajectory, stage: str, label: JsonObject, prompt
     }
     return ViewRow(
         stage=stage,
-        outcome="failed" if failed else _outcome(verified),
+        outcome="failed" if failed else _OUTCOMES[verified],
         kept=label.get("kept"),
         score=_score(_NO_ROW, verified),
         figures={
@@ -137,7 +137,7 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     return ViewRow(
         stage=stage,
-        outcome="failed" if known.get("stop_reason") == StopReason.ERROR else _outcome(verified),
+        outcome="failed" if known.get("stop_reason") == StopReason.ERROR else _OUTCOMES[verified],
         kept=known.get("kept"),
         score=_score(known, verified),
         figures={
@@ -169,10 +169,6 @@ def _of_row(row: JsonObject, stage: str, number: int) -> ViewRow:
             "num_tokens": known.get("num_tokens"),
         },
     )
-
-
-def _outcome(verified: bool | None) -> Outcome:
-    return _OUTCOMES[verified]
 
 
 def _score(row: JsonObject, verified: bool | None) -> float | None:

@@ -31,13 +31,13 @@ def failed(prompt: str, stop: StopReason = StopReason.ERROR) -> Trajectory:
     return Trajectory(prompt, prompt, 0, messages, [], [], stop, "m", {"kind": "transient", "message": "x"})
 
 
-def about(**expected: str | None) -> dict[str, PromptMetadata]:
+def prompt_metadata(**expected: str | None) -> dict[str, PromptMetadata]:
     """Prompts with their answers; the tag is the first letter of the name."""
     return {name: PromptMetadata(name, answer, name[0], "exact", {}) for name, answer in expected.items()}
 
 
 def test_accuracy_counts_verified_trajectories_and_shows_its_interval() -> None:
-    prompts = about(a1="5", a2="5", b1="5", b2=None)
+    prompts = prompt_metadata(a1="5", a2="5", b1="5", b2=None)
     facts = measure(
         [trajectory("a1"), trajectory("a2", "6"), trajectory("b1"), trajectory("b2"), trajectory("unknown")],
         prompts,
@@ -53,7 +53,7 @@ def test_accuracy_counts_verified_trajectories_and_shows_its_interval() -> None:
 def test_failures_of_the_infrastructure_are_not_wrong_answers() -> None:
     stops = (StopReason.ERROR, StopReason.TIMEOUT, StopReason.CONTENT_FILTER)
     rows = [trajectory("a"), *(failed("a", stop) for stop in stops)]
-    facts = measure(rows, about(a="5"), confidence=0.95)
+    facts = measure(rows, prompt_metadata(a="5"), confidence=0.95)
     assert (facts["accuracy"], facts["num_verified"], facts["failed_share"]) == (1.0, 1, 0.75)
     assert facts["mean_turns"] == 1.0
     assert facts["completion_tokens"] == 10
@@ -64,7 +64,7 @@ def test_a_model_that_comes_to_no_answer_is_wrong() -> None:
         *(StopReason.LENGTH, StopReason.CONTEXT_OVERFLOW, StopReason.BUDGET),
         *(StopReason.MAX_TURNS, StopReason.INVALID),
     )
-    facts = measure([trajectory("a", stop=stop) for stop in stops], about(a="5"), confidence=0.95)
+    facts = measure([trajectory("a", stop=stop) for stop in stops], prompt_metadata(a="5"), confidence=0.95)
     assert (facts["accuracy"], facts["failed_share"]) == (0.0, 0.0)
     assert facts["truncated_share"] == pytest.approx(3 / 5)
 
@@ -91,7 +91,7 @@ def test_token_counts_are_unknown_as_soon_as_one_is() -> None:
 
 def test_samples_of_one_prompt_do_not_narrow_the_interval_as_new_prompts_would() -> None:
     answers = {"p0": "5", "p1": "6", "p2": "5", "p3": "6"}
-    prompts = about(**dict.fromkeys(answers, "5"))
+    prompts = prompt_metadata(**dict.fromkeys(answers, "5"))
     one = measure([trajectory(*row) for row in answers.items()], prompts, confidence=0.95)
     eight = measure([trajectory(*row) for row in answers.items() for _ in range(8)], prompts, confidence=0.95)
     assert (eight["accuracy_low"], eight["accuracy_high"]) == pytest.approx((one["accuracy_low"], one["accuracy_high"]))
@@ -103,14 +103,14 @@ def test_nothing_measured_is_none_and_not_zero() -> None:
     assert (facts["num_trajectories"], facts["accuracy"], facts["accuracy_low"]) == (0, None, None)
     assert facts["mean_turns"] is None
     assert facts["failed_share"] is None
-    only_failed = measure([failed("a")], about(a="5"), confidence=0.95)
+    only_failed = measure([failed("a")], prompt_metadata(a="5"), confidence=0.95)
     assert (only_failed["accuracy"], only_failed["mean_completion_tokens"]) == (None, None)
     assert only_failed["failed_share"] == 1.0
 
 
 def test_a_prompt_beyond_the_context_sampled_no_token_and_hides_no_count() -> None:
     overflow = failed("b", StopReason.CONTEXT_OVERFLOW)
-    facts = measure([trajectory("a", tokens=10), overflow], about(a="5", b="5"), confidence=0.95)
+    facts = measure([trajectory("a", tokens=10), overflow], prompt_metadata(a="5", b="5"), confidence=0.95)
     assert (facts["mean_completion_tokens"], facts["completion_tokens"]) == (5.0, 10)
     assert (facts["accuracy"], facts["truncated_share"], facts["failed_share"]) == (0.5, 0.5, 0.0)
 
