@@ -42,7 +42,7 @@ from typing import Any, Final, Literal
 import psutil
 import yaml
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 Flow = Literal["generate", "distill"]
 
@@ -251,13 +251,13 @@ def _write_prompts(path: Path, flow: Flow, count: int) -> dict[str, str]:
 def _answer(answers: dict[str, str]) -> Any:
     """Two calls of a tool, one a turn, then the answer; every request takes 50 to 150 ms."""
 
-    def script(asked: Asked) -> Reply:
-        question = next(message["content"] for message in asked.body["messages"] if message["role"] == "user")
-        delay_s = 0.05 + int(asked.digest[:2], 16) / 255 * 0.1
-        if asked.num_turns < 2:
-            (tool,) = [tool["function"]["name"] for tool in asked.body["tools"]]
-            text = f"{question} turn {asked.num_turns}"
-            arguments = {"expression": f"{asked.num_turns} + 1"} if tool == "calculator" else {"text": text}
+    def script(request: ReceivedRequest) -> Reply:
+        question = next(message["content"] for message in request.body["messages"] if message["role"] == "user")
+        delay_s = 0.05 + int(request.digest[:2], 16) / 255 * 0.1
+        if request.num_turns < 2:
+            (tool,) = [tool["function"]["name"] for tool in request.body["tools"]]
+            text = f"{question} turn {request.num_turns}"
+            arguments = {"expression": f"{request.num_turns} + 1"} if tool == "calculator" else {"text": text}
             return Reply(completion(tool_calls=[(tool, json.dumps(arguments))]), delay_s=delay_s)
         return Reply(completion(answers[question]), delay_s=delay_s)
 

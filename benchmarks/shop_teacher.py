@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.embedded.shop import Story
+from stillhouse.testing.provider import ReceivedRequest, Reply, completion
 
 
 def append_prompts(path: Path, stories: Sequence[Story]) -> None:
@@ -16,7 +16,7 @@ def append_prompts(path: Path, stories: Sequence[Story]) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def shop_teacher(stories: Sequence[Story], asked: list[str]) -> Callable[[Asked], Reply]:
+def shop_teacher(stories: Sequence[Story], asked: list[str]) -> Callable[[ReceivedRequest], Reply]:
     """Takes each step of a story to the calculator, and then tells the answer.
 
     Args:
@@ -25,7 +25,7 @@ def shop_teacher(stories: Sequence[Story], asked: list[str]) -> Callable[[Asked]
     """
     by_text = {story.text: story for story in stories}
 
-    def answer(request: Asked) -> Reply:
+    def answer(request: ReceivedRequest) -> Reply:
         messages = request.body["messages"]
         story = by_text[next(m["content"] for m in messages if m["role"] == "user")]
         asked.append(story.text)

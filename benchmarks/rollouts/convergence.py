@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.provider.ledger import Second
-from benchmarks.provider.limits import Limits, Step
+from stillhouse.testing.ledger import Second
+from stillhouse.testing.limits import Limits, Step
 
 _MEAN_OVER_S: Final = 5
 _REACHED: Final = 0.9

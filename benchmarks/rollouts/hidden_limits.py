@@ -4,9 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.provider.limits import Limits, Step
 from benchmarks.rollouts.convergence import Convergence
 from benchmarks.rollouts.measure import Effort, endure
+from stillhouse.testing.limits import Limits, Step
 
 _HIDDEN: Final = {
     "RPM": Limits(requests_per_minute=1200),

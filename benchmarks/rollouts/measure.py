@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.ledger import Summary
-from benchmarks.provider.limits import Step
-from benchmarks.provider.process import RunningProvider, running
 from benchmarks.rollouts.client import Client, Took
 from benchmarks.rollouts.convergence import Convergence, follow
 from benchmarks.rollouts.sides.job import Job
+from stillhouse.testing.answers import Service
+from stillhouse.testing.ledger import Summary
+from stillhouse.testing.limits import Step
+from stillhouse.testing.process import RunningProvider, running
 
 HERE: Final = Path(sys.executable)
 LATENCY_S: Final = 0.2

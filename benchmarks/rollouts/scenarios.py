@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.limits import Limits, Step
+from stillhouse.testing.answers import Service
+from stillhouse.testing.limits import Limits, Step
 
 _S = {"latency_s": 0.2, "latency_sigma": 0.3}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.store.records import write_jsonl
+from stillhouse.testing.provider import ReceivedRequest, Reply, completion
 from tasks.server.environment import set_defaults
 
 # Prefect reads its environment once, when it is imported.
@@ -149,14 +149,14 @@ def embedded_rows() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def knowing_teacher(embedded_rows: list[dict[str, Any]]) -> Callable[[Asked], Reply]:
+def knowing_teacher(embedded_rows: list[dict[str, Any]]) -> Callable[[ReceivedRequest], Reply]:
     """Answers each of `embedded_rows` rightly; every second one only after it has used the calculator."""
     answers = {row["prompt"]: row["metadata"]["expected_answer"] for row in embedded_rows}
     by_tool = set(list(answers)[::2])
 
-    def answer(asked: Asked) -> Reply:
-        question = next(m["content"] for m in asked.body["messages"] if m["role"] == "user")
-        if question in by_tool and asked.body["messages"][-1]["role"] == "user":
+    def answer(request: ReceivedRequest) -> Reply:
+        question = next(m["content"] for m in request.body["messages"] if m["role"] == "user")
+        if question in by_tool and request.body["messages"][-1]["role"] == "user":
             return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": answers[question]}))]))
         return Reply(completion(answers[question]))
 

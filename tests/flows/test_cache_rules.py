@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, error
 from stillhouse.config import DistillConfig
 from stillhouse.errors import FailureBudgetExceeded
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.types import Artifact
 from tasks.publish import Published
 
@@ -49,7 +49,7 @@ def workshop(
     tmp_path_factory: pytest.TempPathFactory,
     smoke_config: Callable[..., DistillConfig],
     embedded_rows: Rows,
-    knowing_teacher: Callable[[Asked], Reply],
+    knowing_teacher: Callable[[ReceivedRequest], Reply],
     little_training: dict[str, Any],
 ) -> Iterator[Workshop]:
     from flows.train_sft import train_sft
@@ -277,15 +277,15 @@ def test_too_many_failures_end_the_stage_and_the_next_run_asks_only_for_those(
     tmp_path: Path,
     smoke_config: Callable[..., DistillConfig],
     embedded_rows: Rows,
-    knowing_teacher: Callable[[Asked], Reply],
+    knowing_teacher: Callable[[ReceivedRequest], Reply],
     little_training: dict[str, Any],
 ) -> None:
     refused = {embedded_rows[1]["prompt"], embedded_rows[5]["prompt"], embedded_rows[7]["prompt"]}
 
-    def moody(asked: Asked) -> Reply:
-        if asked.body["messages"][0]["content"] in refused:
+    def moody(request: ReceivedRequest) -> Reply:
+        if request.body["messages"][0]["content"] in refused:
             return error(400, "not today")
-        return knowing_teacher(asked)
+        return knowing_teacher(request)
 
     source = _write(tmp_path / "prompts.jsonl", embedded_rows)
     with SimulatedProvider(moody) as provider:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.store.records import read_jsonl, read_trajectories
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Shell = Callable[..., tuple[int, str]]
@@ -37,7 +37,7 @@ def prompts(tmp_path: Path, embedded_rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def provider(knowing_teacher: Callable[[Asked], Reply]) -> Iterator[SimulatedProvider]:
+def provider(knowing_teacher: Callable[[ReceivedRequest], Reply]) -> Iterator[SimulatedProvider]:
     with SimulatedProvider(knowing_teacher) as provider:
         yield provider
 
@@ -70,9 +70,9 @@ def test_generate_writes_rows_and_asks_nothing_again(
     authorizations = set()
     known = provider.script
 
-    def script(asked: Asked) -> Reply:
-        authorizations.add(asked.authorization)
-        return known(asked)
+    def script(request: ReceivedRequest) -> Reply:
+        authorizations.add(request.authorization)
+        return known(request)
 
     provider.script = script
     options = ["-c", "2", "-t", "none", "-s", "Answer by a number.", "--temperature", "0.5"]
@@ -109,8 +109,8 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
     (tmp_path / "prompts.txt").write_text("How warm is it in Rome?\n\nHow warm is it in Oslo?\n")
     (tmp_path / "tools.py").write_text(TOOLS)
 
-    def script(asked: Asked) -> Reply:
-        last = asked.body["messages"][-1]
+    def script(request: ReceivedRequest) -> Reply:
+        last = request.body["messages"][-1]
         if last["role"] == "tool":
             return Reply(completion(f"It is {last['content']}."))
         city = last["content"].removesuffix("?").split()[-1]
@@ -139,7 +139,7 @@ def test_generate_offers_the_functions_of_a_tools_file_and_export_hands_them_on(
 
 def test_a_stage_that_fails_is_told_in_one_line(generate: Shell, prompts: Path, provider: SimulatedProvider) -> None:
     known = provider.script
-    provider.script = lambda asked: known(asked) if asked.index % 2 else error(400, "not today")
+    provider.script = lambda request: known(request) if request.index % 2 else error(400, "not today")
     code, output = generate(prompts.name, "-o", "out.jsonl")
     assert code == 1
     (error_line,) = [line for line in output.splitlines() if line.startswith("error: ")]
@@ -166,7 +166,7 @@ def test_a_key_that_is_refused_is_named_with_its_endpoint_and_not_shown(
     generate: Shell, prompts: Path, provider: SimulatedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_KEY", "not-this-one")
-    provider.script = lambda asked: error(401, "Incorrect API key provided", code="invalid_api_key")
+    provider.script = lambda request: error(401, "Incorrect API key provided", code="invalid_api_key")
     code, output = generate(prompts.name, "-n", "2", key="BAD_KEY")
     assert code == 1
     assert "BAD_KEY" in output

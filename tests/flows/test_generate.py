@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import QuotaError
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tasks.publish import Published
 
 RNOW_ROWS = [
@@ -64,13 +64,13 @@ ANSWERS = {
 }
 
 
-def answer(asked: Asked) -> Reply:
-    question = next(m["content"] for m in asked.body["messages"] if m["role"] == "user")
+def answer(request: ReceivedRequest) -> Reply:
+    question = next(m["content"] for m in request.body["messages"] if m["role"] == "user")
     if question.startswith("question "):
         # Every third is wrong, whatever the sample.
         number = int(question.split()[1])
         return Reply(completion(str(number if number % 3 else -1)))
-    if "17" in question and asked.body["messages"][-1]["role"] == "user":
+    if "17" in question and request.body["messages"][-1]["role"] == "user":
         return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": "17 + 25"}))]))
     return Reply(completion(ANSWERS[question]))
 
@@ -190,10 +190,10 @@ def test_a_schema_may_refer_to_its_own_definitions(generate: Generate) -> None:
 def test_the_error_of_one_shard_counts_what_all_shards_have_finished(
     generate: Generate, provider: SimulatedProvider
 ) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.index >= 14:
+    def script(request: ReceivedRequest) -> Reply:
+        if request.index >= 14:
             return error(402, "Insufficient credits")
-        return answer(asked)
+        return answer(request)
 
     provider.script = script
     with pytest.raises(QuotaError) as raised:

@@ -9,22 +9,22 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.provider.embeddings import embeddings
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.dataset.read import read_rows
+from stillhouse.testing.embeddings import embeddings
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 Generate = Callable[..., Published]
 RUBRIC = [{"name": "clarity", "question": "Is it clear?", "best": 4}]
 
 
-def answer(asked: Asked) -> Reply:
+def answer(request: ReceivedRequest) -> Reply:
     """A teacher that is wrong on every third question, and a judge that finds every odd question unclear."""
-    if asked.path.endswith("/embeddings"):
-        return Reply(embeddings(asked.body))
-    shown = next(message["content"] for message in asked.body["messages"] if message["role"] == "user")
+    if request.path.endswith("/embeddings"):
+        return Reply(embeddings(request.body))
+    shown = next(message["content"] for message in request.body["messages"] if message["role"] == "user")
     number = int(re.search(r"question (\d+)", shown)[1])  # type: ignore[index]
-    if asked.body["model"] == "simulated":
+    if request.body["model"] == "simulated":
         return Reply(completion(str(number if number % 3 else -1)))
     given, expected = re.findall(r"# (?:Final|Expected) answer\n\n(\S+)", shown)
     said = {

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.errors import ConfigError, InputError, StillhouseError
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 ROWS = [{"prompt": f"question {number}", "tools": [], "metadata": {"tag": "sums"}} for number in range(3)]
@@ -23,8 +23,8 @@ def {}(args: LabelArgs, messages: list) -> float:
 """
 
 
-def answer(asked: Asked) -> Reply:
-    return Reply(completion("answer to " + asked.body["messages"][-1]["content"]))
+def answer(request: ReceivedRequest) -> Reply:
+    return Reply(completion("answer to " + request.body["messages"][-1]["content"]))
 
 
 @pytest.fixture

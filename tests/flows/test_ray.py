@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import BudgetReached, ConfigError
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 LABELS = """
@@ -38,9 +38,9 @@ class Teacher:
     def __init__(self) -> None:
         self.num_asked = 0
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, request: ReceivedRequest) -> Reply:
         self.num_asked += 1
-        last = asked.body["messages"][-1]
+        last = request.body["messages"][-1]
         if last["role"] == "user":
             return Reply(completion(tool_calls=[("where", "{}")]))
         return Reply(completion(last["content"]))

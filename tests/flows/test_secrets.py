@@ -12,7 +12,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 CANARY = "sk-canary-6f1d0c2b9a"
 ESCAPED = "".join(f"\\u{ord(one):04x}" for one in CANARY)
@@ -22,9 +22,9 @@ SPELLINGS = (CANARY, ESCAPED, PERCENT, BASE64, CANARY.encode().hex())
 ROWS = [{"prompt": "What is 17 + 25?"}, {"prompt": "Who is there?"}, {"prompt": "Who moved?"}, {"prompt": "Say more."}]
 
 
-def answer(asked: Asked, sent: set[str]) -> Reply:
-    sent.add(asked.authorization)
-    question = asked.body["messages"][-1]["content"]
+def answer(request: ReceivedRequest, sent: set[str]) -> Reply:
+    sent.add(request.authorization)
+    question = request.body["messages"][-1]["content"]
     # An address in a header would be cut at a character that may not stand there.
     headers = {"x-request-id": f"{CANARY} {BASE64}", "x-ratelimit-limit-requests": "60"}
     if "17" in question:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig
 from stillhouse.store.records import write_jsonl
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.training.results.record import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -25,7 +25,7 @@ def keys(s3: Any, prefix: str) -> list[str]:
 
 
 @pytest.fixture
-def provider(knowing_teacher: Callable[[Asked], Reply]) -> Iterator[SimulatedProvider]:
+def provider(knowing_teacher: Callable[[ReceivedRequest], Reply]) -> Iterator[SimulatedProvider]:
     with SimulatedProvider(knowing_teacher) as provider:
         yield provider
 

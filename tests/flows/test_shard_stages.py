@@ -8,12 +8,12 @@ import orjson
 import pytest
 from prefect import flow, task
 
-from benchmarks.provider.embeddings import embeddings
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import DistillConfig
 from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FILE
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
+from stillhouse.testing.embeddings import embeddings
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
 from tasks.cache.shards import map_shards
 from tasks.cache.stage import CACHED_STAGE, Stage
@@ -29,9 +29,9 @@ KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
 NUM_SHARDS, NUM_ROWS = 3, 4
 
 
-def answer(asked: Asked) -> Reply:
-    if asked.path.endswith("/embeddings"):
-        return Reply(embeddings(asked.body))
+def answer(request: ReceivedRequest) -> Reply:
+    if request.path.endswith("/embeddings"):
+        return Reply(embeddings(request.body))
     return Reply(completion(orjson.dumps({"explanation": "because", "clarity": 2}).decode()))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider
 from stillhouse.config import parse_config
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.view.page import COLUMNS
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 def store(
     tmp_path_factory: pytest.TempPathFactory,
     embedded_rows: list[dict[str, Any]],
-    knowing_teacher: Callable[[Asked], Reply],
+    knowing_teacher: Callable[[ReceivedRequest], Reply],
 ) -> Path:
     """Of a run that sampled eight prompts and made a dataset of them."""
     from flows.generate import generate

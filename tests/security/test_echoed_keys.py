@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Reply, SimulatedProvider, completion, error
 from stillhouse.errors import ConfigError
 from stillhouse.inference.failures import RequestFailed
+from stillhouse.testing.provider import Reply, SimulatedProvider, completion, error
 
 KEY = "sk-canary-0123456789"
 Clients = dict[str, Callable[..., Any]]

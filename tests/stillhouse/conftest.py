@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, completion
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Controller, Endpoint, Journal, RolloutStats
 from stillhouse.inference.rate_limit import Caps, RateControl
@@ -26,6 +25,7 @@ from stillhouse.inference.retry import Effects
 from stillhouse.progress.state import RolloutProgress
 from stillhouse.rollouts import EverySample, Plan, RolloutCollector
 from stillhouse.store import prompt_id
+from stillhouse.testing.provider import ReceivedRequest, Reply, completion
 from stillhouse.tools import Toolbox
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Message, Prompt, Trajectory
@@ -168,17 +168,17 @@ def collect(journal: Journal) -> Callable[..., Collected]:
 
 
 @pytest.fixture
-def hello() -> Callable[[Asked], Reply]:
+def hello() -> Callable[[ReceivedRequest], Reply]:
     """A script of one turn."""
-    return lambda asked: Reply(completion("hello"))
+    return lambda request: Reply(completion("hello"))
 
 
 @pytest.fixture
-def two_sums_then_answer() -> Callable[[Asked], Reply]:
+def two_sums_then_answer() -> Callable[[ReceivedRequest], Reply]:
     """A script of three turns: two with a call of the calculator, then the answer."""
 
-    def script(asked: Asked) -> Reply:
-        if (turn := asked.num_turns) < 2:
+    def script(request: ReceivedRequest) -> Reply:
+        if (turn := request.num_turns) < 2:
             return Reply(completion(tool_calls=[("calculator", json.dumps({"expression": f"{turn} + 1"}))]))
         return Reply(completion("The answer is 2."))
 

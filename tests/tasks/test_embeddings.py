@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, Service, SimulatedProvider, error
 from stillhouse.config import BudgetConfig, EmbeddingsConfig, TeacherConfig
 from stillhouse.dataset.schema import EMBEDDINGS_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached
+from stillhouse.testing.provider import ReceivedRequest, Reply, Service, SimulatedProvider, error
 from stillhouse.types import Artifact, Trajectory
 from tasks.embeddings import embeddings_task
 from tasks.models import teacher_model
@@ -90,9 +90,9 @@ def test_the_cost_counts_against_the_budget_of_the_run(embed: Embed, make_answer
 def test_the_endpoint_has_a_key_of_its_own(embed: Embed, make_answered: MakeAnswered) -> None:
     keys = []
 
-    def guarded(asked: Asked) -> Reply:
-        keys.append(asked.authorization)
-        return error(401, f"no such key at {asked.path}")
+    def guarded(request: ReceivedRequest) -> Reply:
+        keys.append(request.authorization)
+        return error(401, f"no such key at {request.path}")
 
     with SimulatedProvider(guarded) as provider:
         with pytest.raises(

@@ -7,10 +7,10 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, Criterion, JudgeConfig
 from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetExceeded
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.judging import judge_task
 from tasks.models import teacher_model
@@ -64,11 +64,11 @@ def says(**judgement: Any) -> Reply:
     return Reply(completion(orjson.dumps({"explanation": "because", **judgement}).decode()))
 
 
-def by_answer(asked: Asked) -> Reply:
+def by_answer(request: ReceivedRequest) -> Reply:
     """Grades and verdicts that follow from the answer shown; the keys that the schema asks for."""
-    shown = asked.body["messages"][1]["content"]
+    shown = request.body["messages"][1]["content"]
     judgement = {"clarity": 3, "verdict": "right" if "It is 5." in shown else "wrong"}
-    wanted = asked.body["response_format"]["json_schema"]["schema"]["required"]
+    wanted = request.body["response_format"]["json_schema"]["schema"]["required"]
     return says(**{key: value for key, value in judgement.items() if key in wanted})
 
 
@@ -127,8 +127,8 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(world: World, make_answe
 
 
 def test_garbage_is_corrected(world: World, make_answered: MakeAnswered) -> None:
-    def improving(asked: Asked) -> Reply:
-        turn = asked.num_turns
+    def improving(request: ReceivedRequest) -> Reply:
+        turn = request.num_turns
         return [Reply(completion("Great answer!")), says(clarity=9), says(clarity=2)][turn]
 
     world.provider.script = improving
@@ -158,8 +158,8 @@ def test_judgements_that_fail_leave_rows_null_within_the_failure_budget_and_end_
 ) -> None:
     rows = [make_answered(f"{number}?") for number in range(4)]
 
-    def failing(asked: Asked) -> Reply:
-        return error(400, "not that one") if "2?" in asked.body["messages"][1]["content"] else by_answer(asked)
+    def failing(request: ReceivedRequest) -> Reply:
+        return error(400, "not that one") if "2?" in request.body["messages"][1]["content"] else by_answer(request)
 
     world.provider.script = failing
     with pytest.raises(FailureBudgetExceeded, match="1 of 4 rollouts failed"):
@@ -181,9 +181,9 @@ def test_the_judge_has_a_key_of_its_own(
     monkeypatch.setenv("JUDGE_KEY", "judge-key")
     keys: list[str] = []
 
-    def noting(asked: Asked) -> Reply:
-        keys.append(asked.authorization)
-        return by_answer(asked)
+    def noting(request: ReceivedRequest) -> Reply:
+        keys.append(request.authorization)
+        return by_answer(request)
 
     world.provider.script = noting
     world.judge([make_answered("one?")], runtime={"judge_api_key_env": "JUDGE_KEY"})

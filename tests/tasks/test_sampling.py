@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, RolloutsConfig, TeacherConfig, ToolsConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, ConfigError, FailureBudgetExceeded
 from stillhouse.store import prompt_id
+from stillhouse.testing.provider import Reply, SimulatedProvider, completion, error
 from stillhouse.types import ErrorRecord, Message, Prompt, StopReason, Trajectory
 from tasks.models import teacher_model
 from tasks.run.context import RunContext
@@ -43,14 +43,14 @@ def sample_from(make_context: Callable[..., RunContext], monkeypatch: pytest.Mon
 
 
 def test_trajectories_come_in_the_order_of_the_prompts(sample_from: Callable[..., Sampled]) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=0.02 * (asked.index % 3))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=0.02 * (request.index % 3))) as provider:
         got = sample_from(provider.url)
     assert [one.messages[0]["content"] for one in got.trajectories] == [f"question {index}" for index in range(12)]
     assert (got.facts["trajectories"], got.facts["requests"], got.facts["failed"]) == (12, 12, 0)
 
 
 def test_the_budget_of_the_run_ends_it(sample_from: Callable[..., Sampled]) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("hi"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
         with pytest.raises(BudgetReached, match=r"budget\.max_usd"):
             sample_from(provider.url, usd=1.0, max_usd=0.0002)
         assert 0 < provider.num_billed < 12
@@ -59,7 +59,7 @@ def test_the_budget_of_the_run_ends_it(sample_from: Callable[..., Sampled]) -> N
 def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(
     sample_from: Callable[..., Sampled],
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("hi"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"))) as provider:
         with pytest.raises(ConfigError, match="the price of the teacher is unknown"):
             sample_from(provider.url, max_usd=1.0)
         assert provider.ledger == []
@@ -67,7 +67,7 @@ def test_a_cap_in_money_without_a_price_is_refused_before_anything_is_asked(
 
 def test_a_key_that_is_refused_is_told_with_its_variable_and_its_setting(sample_from: Callable[..., Sampled]) -> None:
     with (
-        SimulatedProvider(lambda asked: error(401, "Incorrect API key")) as provider,
+        SimulatedProvider(lambda request: error(401, "Incorrect API key")) as provider,
         pytest.raises(AuthenticationError, match=r"variable TEACHER_KEY:.* in runtime\.api_key_env"),
     ):
         sample_from(provider.url)

@@ -1,8 +1,8 @@
 import pytest
 
-from benchmarks.provider.ledger import Second
-from benchmarks.provider.limits import Limits, Step
 from benchmarks.rollouts.convergence import follow
+from stillhouse.testing.ledger import Second
+from stillhouse.testing.limits import Limits, Step
 
 
 def test_share_and_refusals_are_of_the_time_after_settling() -> None:

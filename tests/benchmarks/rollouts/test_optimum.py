@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.limits import Limits, Step
 from benchmarks.rollouts.optimum import optimum_s
 from benchmarks.rollouts.scenarios import Scenario
+from stillhouse.testing.answers import Service
+from stillhouse.testing.limits import Limits, Step
 
 
 def scenario(num_prompts: int, *, limits: dict[str, Any] | None = None, **keys: Any) -> Scenario:

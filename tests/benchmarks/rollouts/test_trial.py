@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.limits import Limits, Step
 from benchmarks.rollouts.__main__ import main
 from benchmarks.rollouts.scenarios import Scenario
 from benchmarks.rollouts.trial import Score, run_trial
+from stillhouse.testing.answers import Service
+from stillhouse.testing.limits import Limits, Step
 
 
 def trial(scenario: Scenario, side: str, folder: Path) -> Score:

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.store.records import read_jsonl
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"
@@ -33,8 +33,8 @@ class Teacher:
         self.otherwise = error(429, "later", headers={"retry-after": "0.5"})
         self._known: set[str] = set()
 
-    def _script(self, asked: Asked) -> Reply:
-        question = next(m["content"] for m in asked.body["messages"] if m["role"] == "user")
+    def _script(self, request: ReceivedRequest) -> Reply:
+        question = next(m["content"] for m in request.body["messages"] if m["role"] == "user")
         if question not in self._known and len(self._known) >= self.answered:
             return self.otherwise
         self._known.add(question)

@@ -23,18 +23,18 @@ def asked(tmp_path: Path, images: Path) -> Any:
     return run
 
 
-def test_each_secret_is_a_variable_of_the_command_and_the_rest_stays(asked: Any, tmp_path: Path) -> None:
+def test_each_secret_is_a_variable_of_the_command_and_the_rest_stays(request: Any, tmp_path: Path) -> None:
     (tmp_path / "TOKEN").write_text("a b'\"$c\n", encoding="utf-8")
-    assert asked('printf "%s|%s" "$TOKEN" "$OTHER"', OTHER="kept").stdout == "a b'\"$c|kept"
+    assert request('printf "%s|%s" "$TOKEN" "$OTHER"', OTHER="kept").stdout == "a b'\"$c|kept"
 
 
-def test_without_secrets_the_command_runs_all_the_same(asked: Any) -> None:
-    assert asked("echo here; exit 3").returncode == 3
+def test_without_secrets_the_command_runs_all_the_same(request: Any) -> None:
+    assert request("echo here; exit 3").returncode == 3
 
 
-def test_a_secret_whose_name_is_no_variable_stops_the_command(asked: Any, tmp_path: Path) -> None:
+def test_a_secret_whose_name_is_no_variable_stops_the_command(request: Any, tmp_path: Path) -> None:
     (tmp_path / "not-a-name").write_text("x", encoding="utf-8")
-    result = asked("echo ran")
+    result = request("echo ran")
     assert (result.returncode != 0, result.stdout) == (True, "")
 
 

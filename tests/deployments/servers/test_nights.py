@@ -12,8 +12,8 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks.shop_teacher import append_prompts, shop_teacher
-from benchmarks.simulated_provider import SimulatedProvider
 from stillhouse.embedded.shop import draw_stories
+from stillhouse.testing.provider import SimulatedProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

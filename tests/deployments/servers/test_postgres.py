@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from benchmarks.simulated_provider import Reply, SimulatedProvider, completion
+from stillhouse.testing.provider import Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -37,7 +37,7 @@ def test_a_flow_is_recorded_in_both_databases_and_its_files_are_on_s3(
     with (
         serve_prefect(tmp_path, database=prefect_db) as prefect,
         serve_mlflow(tmp_path, database=mlflow_db, files="s3://bucket/mlflow") as mlflow,
-        SimulatedProvider(lambda asked: Reply(completion("It is 5."))) as provider,
+        SimulatedProvider(lambda request: Reply(completion("It is 5."))) as provider,
     ):
         config = {
             "prompts": {"source": "prompts.txt", "held_out_fraction": 0.0},

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import completion
 from stillhouse.agent.loop import Conversation, run_agent
 from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.completion import Completion, ToolChoice, read_completion
 from stillhouse.store import canonical_json, digest
+from stillhouse.testing.provider import completion
 from stillhouse.tools import Toolbox, ToolResult
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Message, StopReason

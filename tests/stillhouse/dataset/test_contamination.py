@@ -25,8 +25,8 @@ SOLUTION = "Nine sheep remain, since all but nine ran away, so that he buys elev
 OTHER = "Compute the sum of the first one hundred positive integers by pairing the terms from both ends of the list."
 
 
-def item(asked: str, written: str = "I cannot tell.", returned: str | None = None) -> LabelInput:
-    messages: list[Any] = [{"role": "user", "content": asked}]
+def item(request: str, written: str = "I cannot tell.", returned: str | None = None) -> LabelInput:
+    messages: list[Any] = [{"role": "user", "content": request}]
     if returned is not None:
         call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})

@@ -5,7 +5,6 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.simulated_provider import completion
 from stillhouse.inference.completion import (
     Completion,
     Sampling,
@@ -17,6 +16,7 @@ from stillhouse.inference.completion import (
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
+from stillhouse.testing.provider import completion
 from stillhouse.tools.calculator import calculator
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.inference.completion import Completion, Sampling
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)
@@ -39,10 +39,10 @@ def failure_of(call: Callable[[], Completion]) -> Failure:
 
 
 def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
-    seen: list[Asked] = []
+    seen: list[ReceivedRequest] = []
 
-    def script(asked: Asked) -> Reply:
-        seen.append(asked)
+    def script(request: ReceivedRequest) -> Reply:
+        seen.append(request)
         return Reply(completion("hello"))
 
     with SimulatedProvider(script) as provider:
@@ -77,7 +77,7 @@ def test_what_is_sent_is_what_was_configured_and_nothing_else() -> None:
     ],
 )
 def test_faults_are_told_apart_and_tried_once(reply: Reply, kind: str, status: int | None) -> None:
-    with SimulatedProvider(lambda asked: reply) as provider:
+    with SimulatedProvider(lambda request: reply) as provider:
         failure = failure_of(lambda: ask(provider.url, timeout_s=0.5))
         assert len(provider.ledger) == 1
     assert failure.kind is FailureKind(kind)
@@ -86,7 +86,7 @@ def test_faults_are_told_apart_and_tried_once(reply: Reply, kind: str, status: i
 
 
 def test_retry_after_reaches_the_failure() -> None:
-    with SimulatedProvider(lambda asked: error(429, "slow", headers={"Retry-After": "3"})) as provider:
+    with SimulatedProvider(lambda request: error(429, "slow", headers={"Retry-After": "3"})) as provider:
         assert failure_of(lambda: ask(provider.url)).retry_after_s == 3.0
 
 
@@ -99,7 +99,7 @@ def test_an_endpoint_that_is_not_there_is_unreachable(url: str) -> None:
 
 def test_a_moved_endpoint_is_not_followed_with_the_key_but_named() -> None:
     moved = Reply(b"", 308, {"location": "https://elsewhere.example/v1/chat/completions"})
-    with SimulatedProvider(lambda asked: moved) as provider:
+    with SimulatedProvider(lambda request: moved) as provider:
         failure = failure_of(lambda: ask(provider.url))
         assert len(provider.ledger) == 1
     assert failure.kind is FailureKind.PERMANENT
@@ -115,7 +115,7 @@ def test_a_thousand_requests_are_in_flight_at_once() -> None:
         finally:
             await client.aclose()
 
-    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=3.0)) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=3.0)) as provider:
         asyncio.run(main(provider.url))
         assert provider.peak_in_flight == 1000
 
@@ -125,7 +125,7 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    with SimulatedProvider(lambda asked: Reply(completion("direct"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("direct"))) as provider:
         assert ask(provider.url).message["content"] == "direct"
 
 
@@ -141,5 +141,5 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(monkeypatch: py
 def test_cost_is_what_the_endpoint_says_else_by_price_else_unknown(
     usage: dict[str, Any], expected: float | None
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply({**completion("hello"), "usage": usage})) as provider:
+    with SimulatedProvider(lambda request: Reply({**completion("hello"), "usage": usage})) as provider:
         assert ask(provider.url, price=Price(prompt=2.0, completion=4.0)).turn.cost_usd == expected

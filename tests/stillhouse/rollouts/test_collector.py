@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import RolloutsConfig
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
 def test_every_prompt_gets_its_samples_with_tools_run(
@@ -84,8 +84,8 @@ def test_tools_that_raise_hang_or_are_called_wrongly_are_told_to_the_model(
 
     calls = [("explode", "{}"), ("hang", "{}"), ("calculator", '{"expression": '), ("nothing", "{}")]
 
-    def script(asked: Asked) -> Reply:
-        return Reply(completion("sorry") if asked.num_turns else completion(tool_calls=calls))
+    def script(request: ReceivedRequest) -> Reply:
+        return Reply(completion("sorry") if request.num_turns else completion(tool_calls=calls))
 
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, make_prompts(2), toolbox=Toolbox([explode, hang, calculator]))
@@ -123,7 +123,7 @@ def test_prompts_that_raise_end_the_collection_with_their_error(
 
 
 def test_token_ids_reach_the_trajectory_when_asked_for(collect: Collect, make_prompts: MakePrompts) -> None:
-    def script(asked: Asked) -> Reply:
+    def script(request: ReceivedRequest) -> Reply:
         body = completion("hello")
         body["prompt_token_ids"] = [1, 2]
         body["choices"][0]["token_ids"] = [3, 4]

@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import BudgetConfig, RolloutsConfig, RuntimeConfig
 from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError, QuotaError, StoreError
 from stillhouse.inference import Controller, Journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import Caps, RateControl
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox
 from stillhouse.types import Prompt, StopReason
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
 def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
     collect: Collect, make_prompts: MakePrompts, hello: Script
 ) -> None:
-    def script(asked: Asked) -> Reply:
-        if "question 1" in str(asked.body["messages"]):
+    def script(request: ReceivedRequest) -> Reply:
+        if "question 1" in str(request.body["messages"]):
             return error(400, "maximum context length is 16 tokens", code="context_length_exceeded")
-        return hello(asked)
+        return hello(request)
 
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, make_prompts(3))
@@ -47,8 +47,8 @@ def test_a_prompt_longer_than_the_context_is_recorded_and_never_asked_again(
 
 
 def test_one_bad_request_among_many_is_a_row(collect: Collect, make_prompts: MakePrompts, hello: Script) -> None:
-    def script(asked: Asked) -> Reply:
-        return error(400, "no such field") if "question 7" in str(asked.body["messages"]) else hello(asked)
+    def script(request: ReceivedRequest) -> Reply:
+        return error(400, "no such field") if "question 7" in str(request.body["messages"]) else hello(request)
 
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, make_prompts(30))
@@ -71,10 +71,10 @@ def test_faults_of_every_passing_kind_lose_and_double_nothing(
         error(429, "slow", headers={"retry-after": "0.1"}),
     ]
 
-    def script(asked: Asked) -> Reply:
-        if asked.attempt == 0 and asked.index % 5 == 0:
-            return faults[asked.index // 5 % len(faults)]
-        return two_sums_then_answer(asked)
+    def script(request: ReceivedRequest) -> Reply:
+        if request.attempt == 0 and request.index % 5 == 0:
+            return faults[request.index // 5 % len(faults)]
+        return two_sums_then_answer(request)
 
     with SimulatedProvider(script) as provider:
         got = collect(
@@ -95,11 +95,11 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
     limits: list[int] = []
     # Slow enough that a cap in flight is not taken for one of requests a second, also on a busy machine.
     reply = Reply(completion("hello"), delay_s=0.03)
-    provider = SimulatedProvider(lambda asked: reply, max_in_flight=4, retry_after_s=0.1)
+    provider = SimulatedProvider(lambda request: reply, max_in_flight=4, retry_after_s=0.1)
 
-    def script(asked: Asked) -> Reply:
+    def script(request: ReceivedRequest) -> Reply:
         limits.append(controller.limit)
-        if asked.index == 100:
+        if request.index == 100:
             provider.max_in_flight = None
         return reply
 
@@ -132,7 +132,7 @@ def test_rate_limits_use_up_no_attempts_and_concurrency_recovers(collect: Collec
 def test_what_concerns_every_request_stops_the_run(
     collect: Collect, make_prompts: MakePrompts, reply: Reply, expected: type[EndpointError]
 ) -> None:
-    with SimulatedProvider(lambda asked: reply) as provider:
+    with SimulatedProvider(lambda request: reply) as provider:
         got = collect(provider.url, make_prompts(500))
         assert len(provider.ledger) <= 16
     assert type(got.error) is expected
@@ -143,8 +143,8 @@ def test_what_concerns_every_request_stops_the_run(
 def test_answers_under_way_come_in_before_the_run_stops(
     collect: Collect, make_prompts: MakePrompts, hello: Script
 ) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.index == 7:
+    def script(request: ReceivedRequest) -> Reply:
+        if request.index == 7:
             return error(402, "Insufficient credits")
         return Reply(completion("hello"), delay_s=0.3)
 
@@ -163,7 +163,7 @@ def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
     options: dict[str, Any] = {"config": RolloutsConfig(max_tokens=20), "toolbox": Toolbox([])}
-    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.01)) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hello"), delay_s=0.01)) as provider:
         small = Budget(BudgetConfig(max_tokens=300), None)
         got = collect(provider.url, make_prompts(50), budget=small, **options)
         assert isinstance(got.error, BudgetReached)
@@ -178,8 +178,8 @@ def test_a_budget_ends_the_run_before_it_is_passed_and_a_raised_one_goes_on(
 
 
 def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_prompts: MakePrompts) -> None:
-    def one_is_silent(asked: Asked) -> Reply:
-        silent = asked.attempt == 0 and asked.body["messages"][0]["content"] == "question 90"
+    def one_is_silent(request: ReceivedRequest) -> Reply:
+        silent = request.attempt == 0 and request.body["messages"][0]["content"] == "question 90"
         return Reply(completion("hello"), fault="hang" if silent else "none")
 
     with SimulatedProvider(one_is_silent) as provider:
@@ -192,9 +192,9 @@ def test_an_answer_that_never_comes_is_asked_for_again(collect: Collect, make_pr
 
 
 def test_silent_requests_in_every_slot_leave_room_for_their_copies(collect: Collect, make_prompts: MakePrompts) -> None:
-    def some_are_silent(asked: Asked) -> Reply:
-        number = int(asked.body["messages"][0]["content"].split()[1])
-        return Reply(completion("hello"), fault="hang" if asked.attempt == 0 and number >= 32 else "none")
+    def some_are_silent(request: ReceivedRequest) -> Reply:
+        number = int(request.body["messages"][0]["content"].split()[1])
+        return Reply(completion("hello"), fault="hang" if request.attempt == 0 and number >= 32 else "none")
 
     with SimulatedProvider(some_are_silent) as provider:
         runtime = RuntimeConfig(concurrency=4, max_concurrency=4, request_timeout_s=60)
@@ -219,7 +219,7 @@ def test_a_journal_that_cannot_be_written_stops_the_run(
     collect: Collect, make_prompts: MakePrompts, tmp_path: Path
 ) -> None:
     path = tmp_path / "other.sqlite3"
-    with SimulatedProvider(lambda asked: Reply(completion("x" * 20_000))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("x" * 20_000))) as provider:
         with Journal(path) as journal:
             # As a disk does that fills up.
             pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]

@@ -11,19 +11,19 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import RolloutsConfig, RuntimeConfig
 from stillhouse.inference import Controller, Endpoint, Journal
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts import EverySample, RolloutCollector
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
 def test_finished_trajectories_are_not_asked_again_and_equal_to_the_byte(
@@ -48,10 +48,10 @@ def test_a_rollout_replayed_turn_by_turn_has_the_facts_it_was_paid_with(
 ) -> None:
     broken = True
 
-    def script(asked: Asked) -> Reply:
-        if asked.num_turns == 2 and broken:
+    def script(request: ReceivedRequest) -> Reply:
+        if request.num_turns == 2 and broken:
             return error(500, "down")
-        return two_sums_then_answer(asked)
+        return two_sums_then_answer(request)
 
     with SimulatedProvider(script) as provider:
         failed = collect(provider.url, make_prompts(5))
@@ -114,8 +114,8 @@ def test_a_tool_is_told_the_metadata_of_its_prompt_and_only_then_it_decides(
         """Tells the prompt's secret."""
         return f"{args.metadata['secret']} of sample {args.sample_index}"
 
-    def call_then_answer(asked: Asked) -> Reply:
-        called = asked.body["messages"][-1]["role"] == "tool"
+    def call_then_answer(request: ReceivedRequest) -> Reply:
+        called = request.body["messages"][-1]["role"] == "tool"
         return Reply(completion("done")) if called else Reply(completion(tool_calls=[("secret", "{}")]))
 
     prompt = make_prompts(1)[0]
@@ -135,9 +135,9 @@ def test_two_collections_on_one_journal_pay_once_and_agree(
     path = tmp_path / "shared.sqlite3"
     results: list[Any] = [None, None]
 
-    def script(asked: Asked) -> Reply:
+    def script(request: ReceivedRequest) -> Reply:
         # Every answer is another, as with a provider that knows no seeds.
-        return Reply(completion(f"answer {asked.index}"), delay_s=0.01)
+        return Reply(completion(f"answer {request.index}"), delay_s=0.01)
 
     def run(index: int, url: str) -> None:
         with Journal(path) as journal:

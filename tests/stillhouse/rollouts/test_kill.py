@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 
 NUM_PROMPTS, NUM_TURNS, CONCURRENCY = 40, 5, 8
 PROGRAM = textwrap.dedent("""
@@ -56,9 +56,9 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def script(asked: Asked) -> Reply:
-    turn = asked.num_turns
-    name = asked.body["messages"][0]["content"]
+def script(request: ReceivedRequest) -> Reply:
+    turn = request.num_turns
+    name = request.body["messages"][0]["content"]
     if turn + 1 < NUM_TURNS:
         call = ("note", json.dumps({"text": f"{name} turn {turn}"}))
         return Reply(completion(tool_calls=[call]), delay_s=0.02)

@@ -13,28 +13,28 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.config import DatasetConfig, LabelsConfig, RolloutsConfig, RuntimeConfig, load_config, parse_config
 from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import read_rows
 from stillhouse.inference import Journal
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def one_sum_then_answer(asked: Asked) -> Reply:
-    if asked.body["messages"][-1]["role"] == "user":
+def one_sum_then_answer(request: ReceivedRequest) -> Reply:
+    if request.body["messages"][-1]["role"] == "user":
         return Reply(completion(tool_calls=[("calculator", '{"expression": "1 + 1"}')]))
     return Reply(completion("The answer is 2."))
 
 
-def always_a_call(asked: Asked) -> Reply:
+def always_a_call(request: ReceivedRequest) -> Reply:
     return Reply(completion(tool_calls=[("calculator", '{"expression": "1 + 1"}')]))
 
 
@@ -71,7 +71,7 @@ def test_03_as_many_prompts_as_there_are_means_each_of_them_once(
 
 
 def test_04_a_429_makes_no_duplicate_and_bills_nothing_twice(collect: Collect, make_prompts: MakePrompts) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("hi"), delay_s=0.01), max_in_flight=2) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hi"), delay_s=0.01), max_in_flight=2) as provider:
         got = collect(provider.url, make_prompts(100), runtime=RuntimeConfig(concurrency=16))
         assert provider.num_rejected > 0
         assert set(provider.billed.values()) == {1}
@@ -80,8 +80,8 @@ def test_04_a_429_makes_no_duplicate_and_bills_nothing_twice(collect: Collect, m
 
 
 def test_05_at_a_concurrency_of_one_a_429_skips_no_prompt(collect: Collect, make_prompts: MakePrompts) -> None:
-    def refused_twice(asked: Asked) -> Reply:
-        return error(429, "slow down") if asked.index in (3, 4) else Reply(completion("hi"))
+    def refused_twice(request: ReceivedRequest) -> Reply:
+        return error(429, "slow down") if request.index in (3, 4) else Reply(completion("hi"))
 
     with SimulatedProvider(refused_twice) as provider:
         got = collect(provider.url, make_prompts(12), runtime=RuntimeConfig(concurrency=1, max_concurrency=1))
@@ -92,7 +92,7 @@ def test_05_at_a_concurrency_of_one_a_429_skips_no_prompt(collect: Collect, make
 def test_06_retry_after_is_kept_by_all(collect: Collect, make_prompts: MakePrompts) -> None:
     refused_at: list[float] = []
 
-    def first_refused(asked: Asked) -> Reply:
+    def first_refused(request: ReceivedRequest) -> Reply:
         if not refused_at:
             refused_at.append(time.time())
             return error(429, "slow down", headers={"retry-after": "1"})
@@ -109,9 +109,9 @@ def test_06_retry_after_is_kept_by_all(collect: Collect, make_prompts: MakePromp
 def test_07_what_was_cut_short_is_no_training_row(
     collect: Collect, make_prompts: MakePrompts, tmp_path: Path, hello: Script
 ) -> None:
-    def cut_short(asked: Asked) -> Reply:
-        long = asked.body["messages"][0]["content"].endswith("1")
-        return Reply(completion("and so on and", finish_reason="length")) if long else always_a_call(asked)
+    def cut_short(request: ReceivedRequest) -> Reply:
+        long = request.body["messages"][0]["content"].endswith("1")
+        return Reply(completion("and so on and", finish_reason="length")) if long else always_a_call(request)
 
     with SimulatedProvider(cut_short) as provider:
         got = collect(provider.url, make_prompts(2), config=RolloutsConfig(max_turns=2, closing_answer=False))
@@ -134,7 +134,7 @@ def test_09_the_facts_of_an_answer_are_kept_and_no_metadata_hides_them(
     said = completion("2", message={"reasoning": "one and one"})
     said["provider"] = "Somewhere"
     said["usage"] |= {"cost": 0.25, "prompt_tokens_details": {"cached_tokens": 3}}
-    with SimulatedProvider(lambda asked: Reply(said)) as provider:
+    with SimulatedProvider(lambda request: Reply(said)) as provider:
         got = collect(provider.url, make_prompts(1), config=RolloutsConfig(seed=3))
         assert provider.requests[0]["seed"] >= 0
     prompt = make_prompts(1)[0]
@@ -168,8 +168,8 @@ def test_11_a_tool_that_blocks_holds_up_no_other_rollout(collect: Collect, make_
         time.sleep(0.5)
         return "done"
 
-    def call_then_answer(asked: Asked) -> Reply:
-        called = asked.body["messages"][-1]["role"] == "tool"
+    def call_then_answer(request: ReceivedRequest) -> Reply:
+        called = request.body["messages"][-1]["role"] == "tool"
         return Reply(completion("done")) if called else Reply(completion(tool_calls=[("slow", "{}")]))
 
     with SimulatedProvider(call_then_answer) as provider:
@@ -180,9 +180,9 @@ def test_11_a_tool_that_blocks_holds_up_no_other_rollout(collect: Collect, make_
 
 
 def test_11_an_error_in_a_200_is_an_error_and_loses_nothing(collect: Collect, make_prompts: MakePrompts) -> None:
-    def hidden_error(asked: Asked) -> Reply:
+    def hidden_error(request: ReceivedRequest) -> Reply:
         hidden = Reply({"error": {"message": "overloaded", "code": 502}})
-        return hidden if asked.attempt == 0 else Reply(completion("hi"))
+        return hidden if request.attempt == 0 else Reply(completion("hi"))
 
     with SimulatedProvider(hidden_error) as provider:
         got = collect(provider.url, make_prompts(5))
@@ -192,9 +192,9 @@ def test_11_an_error_in_a_200_is_an_error_and_loses_nothing(collect: Collect, ma
 def test_12_a_cut_answer_is_asked_again_and_what_fails_for_good_is_told(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    def cut(asked: Asked) -> Reply:
-        hopeless = asked.body["messages"][0]["content"] == "question 0"
-        return Reply(completion("hi"), fault="cut" if hopeless or asked.attempt == 0 else "none")
+    def cut(request: ReceivedRequest) -> Reply:
+        hopeless = request.body["messages"][0]["content"] == "question 0"
+        return Reply(completion("hi"), fault="cut" if hopeless or request.attempt == 0 else "none")
 
     with SimulatedProvider(cut) as provider:
         got = collect(provider.url, make_prompts(5))
@@ -209,9 +209,9 @@ def test_13_no_secret_of_the_environment_leaves_the_process(
         monkeypatch.setenv(name, f"value-of-{name}")
     seen: list[str] = []
 
-    def watch(asked: Asked) -> Reply:
-        seen.append(json.dumps(asked.body) + asked.authorization)
-        return one_sum_then_answer(asked)
+    def watch(request: ReceivedRequest) -> Reply:
+        seen.append(json.dumps(request.body) + request.authorization)
+        return one_sum_then_answer(request)
 
     with SimulatedProvider(watch) as provider:
         got = collect(provider.url, make_prompts(3))

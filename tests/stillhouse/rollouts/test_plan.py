@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import RolloutsConfig
 from stillhouse.rollouts import EverySample, UntilAccepted
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt, StopReason, Trajectory
 
 
@@ -115,8 +115,8 @@ def test_the_engine_stops_asking_once_it_has_what_was_wanted(
 ) -> None:
     """Every third answer is right: the fifth right one ends it, and no request is sent that was not needed."""
 
-    def script(asked: Asked) -> Reply:
-        number = int(asked.body["messages"][-1]["content"].split()[-1])
+    def script(request: ReceivedRequest) -> Reply:
+        number = int(request.body["messages"][-1]["content"].split()[-1])
         return Reply(completion("right" if number % 3 == 0 else "wrong"), delay_s=0.01)
 
     async def accepts(trajectory: Trajectory) -> bool:
@@ -133,7 +133,7 @@ def test_the_engine_stops_asking_once_it_has_what_was_wanted(
 def test_rollouts_that_fail_count_as_not_accepted(
     collect: Callable[..., Any], make_prompts: Callable[..., list[Prompt]]
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("no"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("no"))) as provider:
         plan = UntilAccepted(make_prompts(4), 3, target=5, per_prompt=None, max_candidates=7, accepts=accept_none)
         got = collect(provider.url, [], plan=plan, config=RolloutsConfig(num_samples=3))
         assert len(got.trajectories) == len(provider.ledger) == 7

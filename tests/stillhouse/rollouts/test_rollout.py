@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
 from stillhouse.agent.turns import REFUSAL
 from stillhouse.config import RolloutsConfig, RuntimeConfig
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.types import Prompt, StopReason, Trajectory
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 CALL = ("calculator", '{"expression": "1+1"}')
 
 
-def always_call(asked: Asked) -> Reply:
-    return Reply(completion("2") if asked.body.get("tool_choice") == "none" else completion(tool_calls=[CALL]))
+def always_call(request: ReceivedRequest) -> Reply:
+    return Reply(completion("2") if request.body.get("tool_choice") == "none" else completion(tool_calls=[CALL]))
 
 
 def only(got: Any) -> Trajectory:
@@ -54,8 +54,8 @@ def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect, mak
     }
     signed = {"google": {"thought_signature": "abc"}}
 
-    def think(asked: Asked) -> Reply:
-        if len(asked.body["messages"]) > 1:
+    def think(request: ReceivedRequest) -> Reply:
+        if len(request.body["messages"]) > 1:
             return Reply(completion("2"))
         body = completion(tool_calls=[CALL], message=thought)
         body["choices"][0]["message"]["tool_calls"][0]["extra_content"] = signed
@@ -72,8 +72,8 @@ def test_reasoning_goes_back_to_the_endpoint_to_the_letter(collect: Collect, mak
 def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    def ignore(asked: Asked) -> Reply:
-        return Reply(completion("five" if len(asked.body["messages"]) == 1 else '{"sum": 5}'))
+    def ignore(request: ReceivedRequest) -> Reply:
+        return Reply(completion("five" if len(request.body["messages"]) == 1 else '{"sum": 5}'))
 
     with SimulatedProvider(ignore) as provider:
         said = only(collect(provider.url, make_prompts(1), config=RolloutsConfig(response_schema=SCHEMA)))
@@ -87,7 +87,7 @@ def test_a_schema_is_sent_in_openai_s_form_and_kept_to_where_it_is_ignored(
 def test_an_answer_that_stays_wrong_is_a_row_that_is_not_sampled_again(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("five"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("five"))) as provider:
         config = RolloutsConfig(response_schema=SCHEMA)
         said = only(collect(provider.url, make_prompts(1), config=config))
         assert said.stop_reason is StopReason.INVALID
@@ -109,7 +109,7 @@ def test_a_schema_that_is_none_ends_the_collection_before_anything_is_paid(
 def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply(used(completion(tool_calls=[CALL]), 400, 100))) as provider:
+    with SimulatedProvider(lambda request: Reply(used(completion(tool_calls=[CALL]), 400, 100))) as provider:
         config = RolloutsConfig(max_tokens=200, max_rollout_tokens=1500)
         said = only(collect(provider.url, make_prompts(1), config=config))
         assert said.stop_reason is StopReason.BUDGET
@@ -119,8 +119,8 @@ def test_a_cap_on_tokens_ends_a_rollout_before_the_request_that_could_pass_it(
 
 
 def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Collect, make_prompts: MakePrompts) -> None:
-    def think(asked: Asked) -> Reply:
-        done = len(asked.body["messages"]) > 4
+    def think(request: ReceivedRequest) -> Reply:
+        done = len(request.body["messages"]) > 4
         return Reply(used(completion("2") if done else completion(tool_calls=[CALL]), 400, 100))
 
     with SimulatedProvider(think) as provider:
@@ -135,8 +135,8 @@ def test_a_rollout_that_met_its_cap_goes_on_once_the_cap_is_raised(collect: Coll
 def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(
     collect: Collect, make_prompts: MakePrompts
 ) -> None:
-    def write(asked: Asked) -> Reply:
-        short = asked.body["max_tokens"] < 2000
+    def write(request: ReceivedRequest) -> Reply:
+        short = request.body["max_tokens"] < 2000
         return Reply(used(completion("half" if short else "whole", finish_reason="length" if short else "stop"), 50, 9))
 
     with SimulatedProvider(write) as provider:
@@ -151,7 +151,7 @@ def test_a_completion_that_the_cap_cut_is_asked_whole_once_the_cap_is_raised(
 
 
 def test_further_keys_of_the_config_reach_the_endpoint(collect: Collect, make_prompts: MakePrompts) -> None:
-    with SimulatedProvider(lambda asked: Reply(completion("2"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("2"))) as provider:
         config = RolloutsConfig(reasoning_effort="low", extra_body={"provider": {"order": ["x"]}})
         only(collect(provider.url, make_prompts(1), config=config))
         (request,) = provider.requests
@@ -165,8 +165,8 @@ def whose(args: ToolArgs) -> str:
 
 
 def test_a_tool_is_told_whose_call_it_runs(collect: Collect, make_prompts: MakePrompts) -> None:
-    def ask(asked: Asked) -> Reply:
-        done = asked.body["messages"][-1]["role"] == "tool"
+    def ask(request: ReceivedRequest) -> Reply:
+        done = request.body["messages"][-1]["role"] == "tool"
         return Reply(completion("ok") if done else completion(tool_calls=[("whose", "{}")]))
 
     (prompt,) = make_prompts(1)
@@ -183,7 +183,7 @@ def test_a_tool_is_told_whose_call_it_runs(collect: Collect, make_prompts: MakeP
 
 def test_metadata_that_no_tool_is_told_changes_no_rollout(collect: Collect, make_prompts: MakePrompts) -> None:
     (prompt,) = make_prompts(1)
-    with SimulatedProvider(lambda asked: Reply(completion("2"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("2"))) as provider:
         first = only(collect(provider.url, [prompt], metadata={prompt.id: {"name": "Ada"}}))
         assert only(collect(provider.url, [prompt], metadata={})) == first
 
@@ -192,8 +192,8 @@ def test_metadata_that_no_tool_is_told_changes_no_rollout(collect: Collect, make
 def test_what_was_said_before_a_failure_stays_in_the_row(
     collect: Collect, make_prompts: MakePrompts, status: int
 ) -> None:
-    def fail_later(asked: Asked) -> Reply:
-        if len(asked.body["messages"]) > 1:
+    def fail_later(request: ReceivedRequest) -> Reply:
+        if len(request.body["messages"]) > 1:
             return error(status, "no")
         return Reply(completion(tool_calls=[CALL]))
 
@@ -211,10 +211,10 @@ def test_a_trajectory_reads_back_as_it_was_handed_out(collect: Collect, make_pro
 
 
 def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, two_sums_then_answer: Script) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.num_turns == 1 and "question 0" in str(asked.body["messages"][0]):
+    def script(request: ReceivedRequest) -> Reply:
+        if request.num_turns == 1 and "question 0" in str(request.body["messages"][0]):
             return Reply(completion("late"), delay_s=20)
-        return two_sums_then_answer(asked)
+        return two_sums_then_answer(request)
 
     with SimulatedProvider(script) as provider:
         got = collect(provider.url, make_prompts(3), config=RolloutsConfig(timeout_s=0.5))
@@ -230,7 +230,7 @@ def test_a_rollout_has_a_wall_time(collect: Collect, make_prompts: MakePrompts, 
 
 def test_waiting_for_a_slot_is_no_part_of_the_wall_time(collect: Collect, make_prompts: MakePrompts) -> None:
     # Three are under way at once for the single slot, so the third waits as long as its whole allowance.
-    with SimulatedProvider(lambda asked: Reply(completion("hello"), delay_s=0.4)) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hello"), delay_s=0.4)) as provider:
         got = collect(
             provider.url,
             make_prompts(4),

@@ -1,15 +1,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.config import RuntimeConfig
 from stillhouse.inference import Controller
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize, Ticket
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt
 
 Collect = Callable[..., Any]
 MakePrompts = Callable[..., list[Prompt]]
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
 def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakePrompts) -> None:
@@ -22,7 +22,7 @@ def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakeP
             drawn += 1
             yield prompt
 
-    def script(asked: Asked) -> Reply:
+    def script(request: ReceivedRequest) -> Reply:
         ahead.append(drawn - provider.num_billed)
         return Reply(completion("hello"), delay_s=0.002)
 
@@ -35,8 +35,8 @@ def test_prompts_are_drawn_as_room_appears(collect: Collect, make_prompts: MakeP
 
 
 def test_a_slow_rollout_holds_up_no_other(collect: Collect, make_prompts: MakePrompts) -> None:
-    def script(asked: Asked) -> Reply:
-        slow = "question 0" in str(asked.body["messages"])
+    def script(request: ReceivedRequest) -> Reply:
+        slow = "question 0" in str(request.body["messages"])
         return Reply(completion("hello"), delay_s=1.0 if slow else 0.01)
 
     with SimulatedProvider(script) as provider:

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.provider.embeddings import embeddings, vector_of
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, error
 from stillhouse.config import BudgetConfig, RuntimeConfig
 from stillhouse.dataset.embeddings.embed import MAX_CHARACTERS, Embedder, Vector, prompt_text, write_embeddings
 from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError
@@ -21,6 +19,8 @@ from stillhouse.inference import Endpoint, RolloutStats, open_journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import controller_of
 from stillhouse.inference.retry import Effects
+from stillhouse.testing.embeddings import embeddings, vector_of
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.types import Trajectory
 
 TEXTS = [f"case {number}: how many apples has Anna?" for number in range(10)]
@@ -54,8 +54,8 @@ def inputs(provider: SimulatedProvider) -> list[str]:
     return [text for body in provider.requests for text in body["input"]]
 
 
-def answering(asked: Asked) -> Reply:
-    return Reply(embeddings(asked.body))
+def answering(request: ReceivedRequest) -> Reply:
+    return Reply(embeddings(request.body))
 
 
 def test_each_distinct_text_gets_its_own_vector_of_length_one(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_second_time_nothing_is_asked_but_for_new_texts_and_other_models(tmp_p
 
 
 def test_vectors_go_by_their_index_whatever_order_they_come_in(tmp_path: Path) -> None:
-    def shuffled(asked: Asked) -> Reply:
-        body = embeddings(asked.body)
+    def shuffled(request: ReceivedRequest) -> Reply:
+        body = embeddings(request.body)
         return Reply({**body, "data": body["data"][::-1]})
 
     with SimulatedProvider(shuffled) as provider:
@@ -92,10 +92,10 @@ def test_vectors_go_by_their_index_whatever_order_they_come_in(tmp_path: Path) -
 
 
 def test_refusals_are_waited_out_and_failures_tried_again(tmp_path: Path) -> None:
-    def script(asked: Asked) -> Reply:
-        if asked.index == 0:
+    def script(request: ReceivedRequest) -> Reply:
+        if request.index == 0:
             return error(429, "slow down", headers={"retry-after": "0"})
-        return error(500, "oops") if asked.index == 1 else answering(asked)
+        return error(500, "oops") if request.index == 1 else answering(request)
 
     with SimulatedProvider(script) as provider:
         vectors, stats = embed(provider.url, tmp_path, TEXTS[:2])
@@ -121,7 +121,7 @@ def test_refusals_are_waited_out_and_failures_tried_again(tmp_path: Path) -> Non
 def test_an_answer_that_is_no_set_of_vectors_is_never_kept(
     tmp_path: Path, spoil: Callable[[dict[str, object]], dict[str, object]]
 ) -> None:
-    with SimulatedProvider(lambda asked: Reply(spoil(embeddings(asked.body)))) as provider:
+    with SimulatedProvider(lambda request: Reply(spoil(embeddings(request.body)))) as provider:
         with pytest.raises(EndpointError, match=r"could not be embedded by model 'm'.*case 0.*dataset\.embeddings"):
             embed(provider.url, tmp_path, TEXTS[:3])
         provider.script = answering
@@ -131,10 +131,10 @@ def test_an_answer_that_is_no_set_of_vectors_is_never_kept(
 
 
 def test_a_text_too_long_for_the_model_is_cut_and_others_of_its_batch_are_not(tmp_path: Path) -> None:
-    def small(asked: Asked) -> Reply:
-        if max(map(len, asked.body["input"])) > 3000:
+    def small(request: ReceivedRequest) -> Reply:
+        if max(map(len, request.body["input"])) > 3000:
             return error(400, "maximum context length is 512 tokens", code="context_length_exceeded")
-        return answering(asked)
+        return answering(request)
 
     long, short = "far too long " * 1000, "s" * 2999
     with SimulatedProvider(small) as provider:
@@ -146,8 +146,8 @@ def test_a_text_too_long_for_the_model_is_cut_and_others_of_its_batch_are_not(tm
 
 
 def test_what_came_in_before_a_failure_is_kept(tmp_path: Path) -> None:
-    def script(asked: Asked) -> Reply:
-        return error(400, "no") if TEXTS[-1] in asked.body["input"] else answering(asked)
+    def script(request: ReceivedRequest) -> Reply:
+        return error(400, "no") if TEXTS[-1] in request.body["input"] else answering(request)
 
     with SimulatedProvider(script) as provider:
         with pytest.raises(EndpointError, match="HTTP 400: no"):
@@ -197,7 +197,7 @@ def test_two_at_once_pay_for_each_text_once(tmp_path: Path) -> None:
             )
             return await asyncio.gather(one.embed(TEXTS), other.embed(TEXTS[::-1]))
 
-    with SimulatedProvider(lambda asked: Reply(embeddings(asked.body), delay_s=0.05)) as provider:
+    with SimulatedProvider(lambda request: Reply(embeddings(request.body), delay_s=0.05)) as provider:
         first, second = asyncio.run(both(provider.url))
     assert sorted(inputs(provider)) == TEXTS
     assert set(first) == set(second) == set(TEXTS)
@@ -224,7 +224,7 @@ _CHILD = """
 
 def test_a_killed_run_pays_again_for_nothing_but_what_was_in_flight(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(400)]
-    with SimulatedProvider(lambda asked: Reply(embeddings(asked.body), delay_s=0.02)) as provider:
+    with SimulatedProvider(lambda request: Reply(embeddings(request.body), delay_s=0.02)) as provider:
         command = [sys.executable, "-c", textwrap.dedent(_CHILD), provider.url, str(tmp_path)]
         with subprocess.Popen(command) as child:
             deadline = time.monotonic() + 60

@@ -136,9 +136,9 @@ def test_an_error_in_a_line_is_the_failure_it_would_be_over_http(
 ) -> None:
     well = batch_server.line
 
-    def line(asked: dict[str, Any]) -> dict[str, Any]:
-        row = well(asked)
-        if asked["body"]["messages"][-1]["content"] == "b":
+    def line(request: dict[str, Any]) -> dict[str, Any]:
+        row = well(request)
+        if request["body"]["messages"][-1]["content"] == "b":
             row["response"] = {"status_code": status, "request_id": "r", "body": {"error": error}}
             row["error"] = {"code": "failed", "message": "see response"}
         return row
@@ -155,12 +155,12 @@ def test_of_an_expired_batch_the_answers_are_kept_and_the_rest_may_be_asked_agai
 ) -> None:
     well = batch_server.line
 
-    def line(asked: dict[str, Any]) -> dict[str, Any] | None:
-        question = asked["body"]["messages"][-1]["content"]
+    def line(request: dict[str, Any]) -> dict[str, Any] | None:
+        question = request["body"]["messages"][-1]["content"]
         if question == "b":
             error = {"code": "batch_expired", "message": "This request could not be executed in time."}
-            return {"id": "r", "custom_id": asked["custom_id"], "response": None, "error": error}
-        return None if question == "c" else well(asked)
+            return {"id": "r", "custom_id": request["custom_id"], "response": None, "error": error}
+        return None if question == "c" else well(request)
 
     batch_server.line = line
     batch_server.ends_as = "expired"
@@ -185,7 +185,7 @@ def test_of_an_expired_batch_the_answers_are_kept_and_the_rest_may_be_asked_agai
 def test_the_end_of_a_whole_batch_is_the_failure_of_each_request(
     batch_server: Any, tmp_path: Path, ends_as: str, errors: list[dict[str, str]], kind: FailureKind
 ) -> None:
-    batch_server.line = lambda asked: None
+    batch_server.line = lambda request: None
     batch_server.ends_as, batch_server.errors = ends_as, errors
     batch_server.finish.set()
     for answer in ask_all(batch_server.url, tmp_path, ["a", "b"]):
@@ -227,7 +227,7 @@ def test_who_stops_waiting_leaves_the_answer_to_the_next_run(batch_server: Any, 
 
 def test_a_failed_answer_of_an_open_batch_is_asked_again_not_read_again(batch_server: Any, tmp_path: Path) -> None:
     well = batch_server.line
-    batch_server.line = lambda asked: None
+    batch_server.line = lambda request: None
     batch_server.finish.set()
 
     async def main() -> str:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from benchmarks.limits import Case, Simulation, share, simulate, time_to_s
-from benchmarks.provider.limits import Limits
 from stillhouse.inference.rate_limit import Caps
+from stillhouse.testing.limits import Limits
 
 
 @pytest.mark.parametrize("telling", [{}, {"headers": True, "retry_after": "whole"}, {"reasons": False}])

@@ -30,9 +30,9 @@ class Interrupted(Exception):
 class CountingEngine:
     """The real engine; counts what it is asked, and may break down after some completions."""
 
-    def __init__(self, engine: Generator, asked: list[GenerationRequest], breaks_after: int | None) -> None:
+    def __init__(self, engine: Generator, request: list[GenerationRequest], breaks_after: int | None) -> None:
         self._engine = engine
-        self._asked = asked
+        self._asked = request
         self._left = breaks_after
 
     def submit(self, request: GenerationRequest) -> int:

@@ -6,13 +6,13 @@ from typing import Any, Literal
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion
 from stillhouse.agent.turns import REFUSAL, TurnRules
 from stillhouse.chat.parse import parse_completion
 from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import OnPolicyConfig, RolloutsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import prompt_id
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
@@ -64,10 +64,10 @@ def sampled(
 
 
 def rolled_out(script: list[str], prompt: Prompt, config: RolloutsConfig, collect: Callable[..., Any]) -> Trajectory:
-    def answer(asked: Asked) -> Reply:
-        messages = asked.body["messages"]
+    def answer(request: ReceivedRequest) -> Reply:
+        messages = request.body["messages"]
         num_calls = sum(len(message.get("tool_calls") or ()) for message in messages)
-        text = script[asked.num_turns]
+        text = script[request.num_turns]
         message = dict(parse_completion(text, num_calls))
         return Reply(completion(message=message, finish_reason="length" if text.endswith(CUT) else "stop"))
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from benchmarks.provider.limits import Limiter, Limits, Size, Step
+from stillhouse.testing.limits import Limiter, Limits, Size, Step
 
 
 def limiter(**limits: object) -> Limiter:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from benchmarks.provider.limits import Refusal, Scope, Standing
-from benchmarks.provider.reply import Reply
+from stillhouse.testing.limits import Refusal, Scope, Standing
+from stillhouse.testing.reply import Reply
 
 HeaderForm = Literal["openai", "anthropic", "openrouter"]
 RetryAfter = Literal["whole", "exact"] | float | None

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.provider.answers import Answers, Service, size_of
-from benchmarks.provider.reply import Asked, Reply
+from stillhouse.testing.answers import Answers, Service, size_of
+from stillhouse.testing.reply import ReceivedRequest, Reply
 
 
-def asked(case: int = 0, *, attempt: int = 0, **keys: Any) -> Asked:
+def asked(case: int = 0, *, attempt: int = 0, **keys: Any) -> ReceivedRequest:
     messages = keys.pop("messages", [{"role": "user", "content": f"How many in [case-{case:06d}]?"}])
     raw = json.dumps({"model": "m", "messages": messages, **keys}).encode()
-    return Asked(raw, f"digest-{case}", attempt, case, keys.get("authorization", ""))
+    return ReceivedRequest(raw, f"digest-{case}", attempt, case, keys.get("authorization", ""))
 
 
 def said(reply: Reply) -> Any:

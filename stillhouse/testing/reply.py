@@ -29,7 +29,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request as the script sees it."""
 
     raw: bytes
@@ -53,7 +53,7 @@ class Asked:
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
 
-Script = Callable[[Asked], Reply]
+Script = Callable[[ReceivedRequest], Reply]
 
 
 def completion(

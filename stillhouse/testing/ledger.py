@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.provider.limits import Scope
+from stillhouse.testing.limits import Scope
 
 
 @dataclass(slots=True)

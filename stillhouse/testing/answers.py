@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from benchmarks.provider.embeddings import embeddings
-from benchmarks.provider.headers import HeaderForm, RetryAfter
-from benchmarks.provider.limits import Size, Step
-from benchmarks.provider.reply import Asked, Reply, completion, error
+from stillhouse.testing.embeddings import embeddings
+from stillhouse.testing.headers import HeaderForm, RetryAfter
+from stillhouse.testing.limits import Size, Step
+from stillhouse.testing.reply import ReceivedRequest, Reply, completion, error
 
 FaultClass = Literal[
     "500", "503", "529", "reset", "cut", "hang", "silent", "error_body", "rate_body", "null_choices", "empty",
@@ -74,22 +74,22 @@ class Answers:
         self._total_faults = sum(service.faults.values())
         self._num_answered = 0
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, request: ReceivedRequest) -> Reply:
         service = self._service
-        if service.api_key is not None and asked.authorization != f"Bearer {service.api_key}":
+        if service.api_key is not None and request.authorization != f"Bearer {service.api_key}":
             return error(401, "Incorrect API key provided", code="invalid_api_key")
         if service.paid_requests is not None and self._num_answered >= service.paid_requests:
             return error(402, "Insufficient credits", code=402)
-        latency_u, fault_u = self._draw(asked)
+        latency_u, fault_u = self._draw(request)
         delay_s = latency_s(service, latency_u)
         if fault_u < self._total_faults and (fault := self._fault(fault_u)) is not None:
-            return self._faulty(fault, asked, delay_s)
+            return self._faulty(fault, request, delay_s)
         self._num_answered += 1
-        return self._good(asked, delay_s)
+        return self._good(request, delay_s)
 
-    def _draw(self, asked: Asked) -> tuple[float, float]:
+    def _draw(self, request: ReceivedRequest) -> tuple[float, float]:
         """Two uniform numbers in (0, 1)."""
-        seed = f"{self._service.seed}/{asked.digest}/{asked.attempt}".encode()
+        seed = f"{self._service.seed}/{request.digest}/{request.attempt}".encode()
         bits = hashlib.blake2b(seed, digest_size=16).digest()
         return tuple((int.from_bytes(part) + 0.5) / 2**64 for part in (bits[:8], bits[8:]))  # type: ignore[return-value]
 
@@ -100,16 +100,16 @@ class Answers:
                 return fault
         return None
 
-    def _good(self, asked: Asked, delay_s: float) -> Reply:
-        if asked.path.endswith("/embeddings"):
-            vectors = embeddings(asked.body)
+    def _good(self, request: ReceivedRequest, delay_s: float) -> Reply:
+        if request.path.endswith("/embeddings"):
+            vectors = embeddings(request.body)
             return Reply(orjson.dumps(vectors), delay_s=delay_s, tokens=vectors["usage"]["total_tokens"])
         service = self._service
         num_tokens = service.completion_tokens
-        if service.long_from is not None and asked.index >= service.long_from:
+        if service.long_from is not None and request.index >= service.long_from:
             num_tokens *= 10
-        case = case_of(asked.raw)
-        if service.tool_turns and (call := _tool_call(asked.body, case, service.tool_turns)) is not None:
+        case = case_of(request.raw)
+        if service.tool_turns and (call := _tool_call(request.body, case, service.tool_turns)) is not None:
             answer = completion(tool_calls=[call])
             said_characters = len(call[1])
         else:
@@ -117,9 +117,9 @@ class Answers:
             content += self._filler[: max(0, num_tokens * _CHARACTERS_PER_TOKEN - len(content))]
             answer = completion(content)
             said_characters = len(content)
-        num_choices = asked.body.get("n") or 1
+        num_choices = request.body.get("n") or 1
         answer["choices"] *= num_choices
-        prompt_tokens = len(asked.raw) // _CHARACTERS_PER_TOKEN
+        prompt_tokens = len(request.raw) // _CHARACTERS_PER_TOKEN
         completion_tokens = (said_characters // _CHARACTERS_PER_TOKEN + 1) * num_choices
         answer["usage"] = {
             "prompt_tokens": prompt_tokens,
@@ -128,8 +128,8 @@ class Answers:
         }
         return Reply(orjson.dumps(answer), delay_s=delay_s, tokens=prompt_tokens + completion_tokens)
 
-    def _faulty(self, fault: FaultClass, asked: Asked, delay_s: float) -> Reply:
-        good = self._good(asked, delay_s)
+    def _faulty(self, fault: FaultClass, request: ReceivedRequest, delay_s: float) -> Reply:
+        good = self._good(request, delay_s)
         body: bytes = good.body  # type: ignore[assignment]
         match fault:
             case "500" | "503" | "529":

@@ -1,4 +1,4 @@
-"""The parts of the simulated provider; `benchmarks.simulated_provider` is what others import.
+"""The parts of the simulated provider; `stillhouse.testing.provider` is what others import.
 
 reply       what a script is shown and what it answers
 limits      hidden limits, a pure state machine in a time that is passed in

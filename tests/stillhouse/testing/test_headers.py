@@ -3,8 +3,8 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.provider.headers import HeaderForm, RetryAfter, limit_headers, openai_duration, refuse
-from benchmarks.provider.limits import Refusal, Standing
+from stillhouse.testing.headers import HeaderForm, RetryAfter, limit_headers, openai_duration, refuse
+from stillhouse.testing.limits import Refusal, Standing
 
 STANDINGS = {"requests": Standing(600, 3.7, 42.0), "tokens": Standing(90_000, 0.0, 0.25)}
 

@@ -6,10 +6,10 @@ In a thread, for tests:
         ... ask provider.url ...
         assert len(provider.ledger) == 1
 
-As a process, for benchmarks, with a description of the service (`benchmarks.provider.answers.Service`) as JSON or the
+As a process, for benchmarks, with a description of the service (`stillhouse.testing.answers.Service`) as JSON or the
 name of a file; it prints its URL and serves until its standard input ends:
 
-    python -m benchmarks.simulated_provider --service '{"latency_s": 0.2, "retry_after": "whole", "header_form":
+    python -m stillhouse.testing.provider --service '{"latency_s": 0.2, "retry_after": "whole", "header_form":
         "openai", "steps": [{"at_s": 0, "limits": {"requests_per_minute": 1200}}], "faults": {"500": 0.05}}'
 
 GET URL/stats counts what was asked so far, GET URL/ledger sums it up by seconds, GET URL/models names the model.
@@ -34,18 +34,18 @@ from typing import Any, Self
 import orjson
 import uvloop
 
-from benchmarks.provider.answers import Answers, Service, size_of
-from benchmarks.provider.headers import limit_headers, refuse
-from benchmarks.provider.ledger import Entry, billed, summarize
-from benchmarks.provider.limits import Limiter, Limits, Refusal, Step
-from benchmarks.provider.reply import Asked, Fault, Reply, Script, completion, error
-from benchmarks.provider.wire import Connection, Peers, Request
+from stillhouse.testing.answers import Answers, Service, size_of
+from stillhouse.testing.headers import limit_headers, refuse
+from stillhouse.testing.ledger import Entry, billed, summarize
+from stillhouse.testing.limits import Limiter, Limits, Refusal, Step
+from stillhouse.testing.reply import Fault, ReceivedRequest, Reply, Script, completion, error
+from stillhouse.testing.wire import Connection, Peers, Request
 
 __all__ = [
-    "Asked",
     "Entry",
     "Fault",
     "Limits",
+    "ReceivedRequest",
     "Reply",
     "Script",
     "Service",
@@ -183,9 +183,9 @@ class SimulatedProvider:
             "peak_in_flight": self.peak_in_flight,
         }
 
-    def _note(self, request: Request, now: float) -> Asked:
+    def _note(self, request: Request, now: float) -> ReceivedRequest:
         digest = hashlib.sha256(request.body).hexdigest()
-        asked = Asked(
+        asked = ReceivedRequest(
             request.body, digest, self._seen[digest], len(self.ledger), request.authorization, request.path.decode()
         )
         self._seen[digest] += 1
@@ -193,7 +193,7 @@ class SimulatedProvider:
         self._bodies.append(request.body)
         return asked
 
-    def _admitted(self, asked: Asked, entry: Entry, now: float) -> Reply:
+    def _admitted(self, request: ReceivedRequest, entry: Entry, now: float) -> Reply:
         """The script's answer, or a refusal where a limit is met."""
         if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
             self.num_rejected += 1
@@ -201,12 +201,12 @@ class SimulatedProvider:
             headers = {} if self.retry_after_s is None else {"retry-after": f"{self.retry_after_s:g}"}
             return error(429, "too many requests at once", code="rate_limit_exceeded", headers=headers)
         if not self._service.steps:
-            return self.script(asked)
+            return self.script(request)
         elapsed_s = now - self.ledger[0].arrived_at
         refusal = self._limiter.refusal(elapsed_s, self.in_flight)
         if refusal is None:
-            reply = self.script(asked)
-            size = size_of(asked.raw, reply.tokens)
+            reply = self.script(request)
+            size = size_of(request.raw, reply.tokens)
             refusal = self._limiter.size_refusal(elapsed_s, size)
         if refusal is not None:
             return self._refused(refusal, entry, elapsed_s, now)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.ledger import Summary
+from stillhouse.testing.answers import Service
+from stillhouse.testing.ledger import Summary
 
 
 class Stats(NamedTuple):
@@ -46,7 +46,7 @@ class RunningProvider:
 @contextmanager
 def running(service: Service) -> Iterator[RunningProvider]:
     """A provider that serves until the block is left, or this process ends in whatever way."""
-    command = [sys.executable, "-m", "benchmarks.simulated_provider", "--service", service.model_dump_json()]
+    command = [sys.executable, "-m", "stillhouse.testing.provider", "--service", service.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from benchmarks.provider.answers import Service
-from benchmarks.provider.limits import Limits, Step
-from benchmarks.provider.process import running
-from benchmarks.simulated_provider import Asked, Reply, SimulatedProvider, completion, error
+from stillhouse.testing.answers import Service
+from stillhouse.testing.limits import Limits, Step
+from stillhouse.testing.process import running
+from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 
 def ask(url: str, text: str = "hello", **keys: Any) -> httpx.Response:
@@ -26,9 +26,9 @@ def limited(**limits: Any) -> tuple[Step, ...]:
 def test_a_script_sees_the_request_and_how_often_it_came() -> None:
     seen: list[tuple[str, int, int]] = []
 
-    def script(asked: Asked) -> Reply:
-        seen.append((asked.body["messages"][0]["content"], asked.attempt, asked.index))
-        return error(500, "no") if asked.attempt == 0 else Reply(completion("yes"))
+    def script(request: ReceivedRequest) -> Reply:
+        seen.append((request.body["messages"][0]["content"], request.attempt, request.index))
+        return error(500, "no") if request.attempt == 0 else Reply(completion("yes"))
 
     with SimulatedProvider(script) as provider:
         statuses = [ask(provider.url, text).status_code for text in ("a", "b", "a", "a")]
@@ -61,7 +61,7 @@ def test_faults_reach_the_wire(fault: Any, raised: type[Exception]) -> None:
 
 
 def test_a_connection_carries_one_request_after_the_other() -> None:
-    with SimulatedProvider(lambda asked: Reply(completion(str(asked.index)))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion(str(request.index)))) as provider:
         address = urlsplit(provider.url)
         connection = http.client.HTTPConnection(address.hostname or "", address.port)
         answers = []

@@ -14,7 +14,7 @@ from typing import Final, cast
 import httptools
 import orjson
 
-from benchmarks.provider.reply import Reply
+from stillhouse.testing.reply import Reply
 
 _REASONS: Final = {
     200: "OK",
