@@ -82,7 +82,7 @@ class _Lookout:
         stats = self._provider.stats()
         if self.first_request_at is None and stats.num_requests > self._num_before:
             self.first_request_at = time.time()
-        self.in_flight = stats.in_flight + stats.num_billed_lately
+        self.in_flight = stats.in_flight + stats.num_billed_recently
         return self._kill_at is not None and stats.num_billed >= self._kill_at
 
 

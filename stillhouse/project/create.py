@@ -14,6 +14,7 @@ _COMMON: Final = {
     "prompts.jsonl": "prompts.jsonl",
     "tools.py": "tools.py",
     "rewards.py": "rewards.py",
+    "test_project.py": "test_project.py",
     "README.md": "README.md",
     # Renamed in the package: git and the builds of wheels would obey the one, and leave out the other.
     "gitignore": ".gitignore",

@@ -1,12 +1,27 @@
-"""The parts of the simulated provider; `stillhouse.testing.provider` is what others import.
+"""Tests without a model: a provider that answers from a script, and rollouts of a project's tools and rewards.
 
-reply       what a script is shown and what it answers
-limits      hidden limits, a pure state machine in a time that is passed in
-headers     how a provider tells of its limits and refuses what exceeds them
-answers     the script of a described service: echoes, tools, latencies, faults
-embeddings  vectors of texts
-batches     OpenAI's batch endpoint
-ledger      what was asked, refused and billed, and when
-wire        HTTP/1.1 on asyncio.Protocol
-process     a provider as a process of its own
+    from stillhouse.testing import completion, rehearse
+
+    def test_the_price_is_looked_up():
+        answers = [completion(tool_calls=[("price", '{"item": "tea"}')]), completion("It costs 4.")]
+        rehearsal = rehearse("config.yaml", {"prompt": "What does tea cost?"}, answers)
+        assert rehearsal.trajectory.messages[2]["content"] == "4"
+
+`SimulatedProvider` is the endpoint alone, also with limits, latencies and faults;
+`python -m stillhouse.testing` serves one.
 """
+
+from stillhouse.testing.provider import SimulatedProvider
+from stillhouse.testing.rehearsal import Rehearsal, rehearse
+from stillhouse.testing.reply import ReceivedRequest, Reply, Script, completion, error
+
+__all__ = [
+    "ReceivedRequest",
+    "Rehearsal",
+    "Reply",
+    "Script",
+    "SimulatedProvider",
+    "completion",
+    "error",
+    "rehearse",
+]

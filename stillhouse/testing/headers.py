@@ -1,4 +1,4 @@
-"""How providers tell of their limits, and how they refuse what exceeds them.
+"""Rate-limit headers and 429s in the forms of several providers.
 
 OpenAI: https://platform.openai.com/docs/guides/rate-limits (durations like `6m0s`). Anthropic:
 https://docs.anthropic.com/en/api/rate-limits (times in RFC 3339). OpenRouter: https://openrouter.ai/docs/api-reference/limits
@@ -26,10 +26,10 @@ _REASONS: dict[Scope, str] = {
 
 
 def limit_headers(form: HeaderForm | None, standings: Mapping[Any, Standing], now: float) -> dict[str, str]:
-    """The headers that tell of the limits.
+    """Rate-limit headers.
 
     Args:
-        form: whose; None tells nothing.
+        form: whose; None gives none.
         standings: of `requests` and `tokens`, as far as they are limited.
         now: `time.time()`.
     """
@@ -75,26 +75,26 @@ def refuse(
 
     Args:
         refusal: why.
-        headers: that tell of the limits.
+        headers: rate-limit headers.
         retry_after: what Retry-After says.
         form: whose error body.
         say_why: whether the body names the limit.
         delay_s: time before the answer.
     """
-    said = dict(headers)
+    sent = dict(headers)
     if retry_after == "whole":
-        said["retry-after"] = str(max(1, math.ceil(refusal.wait_s)))
+        sent["retry-after"] = str(max(1, math.ceil(refusal.wait_s)))
     elif retry_after == "exact":
-        said["retry-after"] = f"{refusal.wait_s:.3f}"
+        sent["retry-after"] = f"{refusal.wait_s:.3f}"
     elif retry_after is not None:
-        said["retry-after"] = f"{retry_after:g}"
+        sent["retry-after"] = f"{retry_after:g}"
     reason = _REASONS[refusal.scope] if say_why else "Too Many Requests"
     if form == "openrouter":
-        metadata = {"headers": {name: value for name, value in said.items() if name.startswith("X-")}}
+        metadata = {"headers": {name: value for name, value in sent.items() if name.startswith("X-")}}
         body: dict[str, Any] = {"error": {"message": reason, "code": 429, "metadata": metadata}}
     elif form == "anthropic":
         body = {"type": "error", "error": {"type": "rate_limit_error", "message": reason}}
     else:
         kind = refusal.scope if say_why else None
         body = {"error": {"message": reason, "type": kind, "param": None, "code": "rate_limit_exceeded"}}
-    return Reply(body, 429, said, delay_s=delay_s)
+    return Reply(body, 429, sent, delay_s=delay_s)

@@ -1,4 +1,4 @@
-"""What was asked, refused and billed, and when."""
+"""Which requests came, were refused and were billed, and when."""
 
 from collections import Counter
 from collections.abc import Sequence

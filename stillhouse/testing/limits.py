@@ -1,7 +1,7 @@
 """Hidden limits, as a state machine in a time that is passed in.
 
-The same object refuses requests in the provider and, in the time of an event simulation, tells the best that any client
-could have done (`benchmarks.rollouts.optimum`).
+The same object refuses requests in the provider and, in an event simulation, finds the best that any client could have
+done.
 """
 
 import math
@@ -36,7 +36,7 @@ class Limits(BaseModel):
     rejects_consume: bool = False
     """Refused requests count as well (OpenAI's guide)."""
     rival_share: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of all limits that another client of the same key uses up; headers go on telling the whole limit."""
+    """Share of all limits that another client of the same key uses up; headers still report the whole limit."""
 
 
 class Step(BaseModel):
@@ -50,7 +50,7 @@ class Step(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a request weighs, in tokens."""
+    """Tokens of a request."""
 
     tokens: int = 0
     """Prompt and completion."""
@@ -68,7 +68,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What headers tell about one limit."""
+    """One limit as headers report it."""
 
     limit: float
     """Per minute."""
@@ -116,7 +116,7 @@ class Quota:
         self._level -= min(amount, max(self._level, 0.0)) if at_most_all else amount
 
     def standing(self, now: float) -> Standing:
-        """What headers tell."""
+        """The quota as headers report it."""
         self._fill(now)
         full = self._size - self._level
         reset_s = full / self._rate if self._window_s is None else self._window_s - now % self._window_s
@@ -163,7 +163,7 @@ class Limiter:
         return None
 
     def take(self, now: float, size: Size) -> None:
-        """A request is served."""
+        """Counts a request that is served."""
         self._num_served += 1
         if self._requests is not None:
             self._requests.take(now, 1)
@@ -171,12 +171,12 @@ class Limiter:
             self._tokens.take(now, self._counted(size))
 
     def note_refused(self, now: float) -> None:
-        """A request was refused."""
+        """Counts a request that is refused."""
         if self.limits.rejects_consume and self._requests is not None:
             self._requests.take(now, 1, at_most_all=True)
 
     def standing(self, now: float) -> dict[Literal["requests", "tokens"], Standing]:
-        """What headers tell of each limited rate."""
+        """Each limited rate as headers report it."""
         standings: dict[Literal["requests", "tokens"], Standing] = {}
         if self._requests is not None:
             standings["requests"] = self._requests.standing(now)

@@ -1,4 +1,4 @@
-"""A provider as a process of its own, and what it tells while it serves."""
+"""A simulated provider in a process of its own, and its counts while it serves."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ class Stats(NamedTuple):
 
     num_requests: int
     num_billed: int
-    num_billed_lately: int
+    num_billed_recently: int
     """In the last 50 ms: answers that a client killed now may not have kept yet."""
     num_rejected: int
     in_flight: int
@@ -25,7 +25,7 @@ class Stats(NamedTuple):
 
 
 class RunningProvider:
-    """A provider in another process, asked over HTTP."""
+    """A provider in another process; its counts are read over HTTP."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -46,7 +46,7 @@ class RunningProvider:
 @contextmanager
 def running(service: Service) -> Iterator[RunningProvider]:
     """A provider that serves until the block is left, or this process ends in whatever way."""
-    command = [sys.executable, "-m", "stillhouse.testing.provider", "--service", service.model_dump_json()]
+    command = [sys.executable, "-m", "stillhouse.testing", "--service", service.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

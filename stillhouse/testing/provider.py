@@ -1,34 +1,22 @@
 """A provider of completions and embeddings that answers from a script, limits and fails on demand, and keeps a ledger.
 
-In a thread, for tests:
-
-    with SimulatedProvider(lambda asked: Reply(completion("hello"))) as provider:
+    with SimulatedProvider(lambda request: Reply(completion("hello"))) as provider:
         ... ask provider.url ...
         assert len(provider.ledger) == 1
 
-As a process, for benchmarks, with a description of the service (`stillhouse.testing.answers.Service`) as JSON or the
-name of a file; it prints its URL and serves until its standard input ends:
+GET URL/stats counts the requests so far, GET URL/ledger sums it up by seconds, GET URL/models names the model.
 
-    python -m stillhouse.testing.provider --service '{"latency_s": 0.2, "retry_after": "whole", "header_form":
-        "openai", "steps": [{"at_s": 0, "limits": {"requests_per_minute": 1200}}], "faults": {"500": 0.05}}'
-
-GET URL/stats counts what was asked so far, GET URL/ledger sums it up by seconds, GET URL/models names the model.
-
-Served on one core without limits and latency: 22,000 short requests a second, asked by `wrk` from the other core.
+Served on one core without limits and latency: 22,000 short requests a second, from `wrk` from the other core.
 """
 
-import argparse
 import asyncio
 import hashlib
 import socket
-import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import orjson
@@ -37,24 +25,11 @@ import uvloop
 from stillhouse.testing.answers import Answers, Service, size_of
 from stillhouse.testing.headers import limit_headers, refuse
 from stillhouse.testing.ledger import Entry, billed, summarize
-from stillhouse.testing.limits import Limiter, Limits, Refusal, Step
-from stillhouse.testing.reply import Fault, ReceivedRequest, Reply, Script, completion, error
+from stillhouse.testing.limits import Limiter, Refusal
+from stillhouse.testing.reply import ReceivedRequest, Reply, Script, error
 from stillhouse.testing.wire import Connection, Peers, Request
 
-__all__ = [
-    "Entry",
-    "Fault",
-    "Limits",
-    "ReceivedRequest",
-    "Reply",
-    "Script",
-    "Service",
-    "SimulatedProvider",
-    "Step",
-    "completion",
-    "error",
-]
-_LATELY_S = 0.05
+_RECENT_S = 0.05
 _MODELS = {"object": "list", "data": [{"id": "simulated-1", "object": "model", "created": 1, "owned_by": "nobody"}]}
 
 
@@ -89,7 +64,7 @@ class SimulatedProvider:
         self._limiter = Limiter(service.steps)
         self._bodies: list[bytes] = []
         self._num_billed = 0
-        self._billed_lately: deque[float] = deque(maxlen=10_000)
+        self._billed_recently: deque[float] = deque(maxlen=10_000)
         self._seen: Counter[str] = Counter()
         self._peers = Peers()
         self._socket = socket.create_server(("127.0.0.1", port), backlog=4096)
@@ -134,12 +109,12 @@ class SimulatedProvider:
 
     def _handle(self, connection: Connection, request: Request) -> None:
         if request.method == b"GET":
-            connection.answer(self._told(request.path))
+            connection.answer(self._status_page(request.path))
             return
         now = time.time()
-        asked = self._note(request, now)
+        received = self._note(request, now)
         entry = self.ledger[-1]
-        reply = self._admitted(asked, entry, now)
+        reply = self._admitted(received, entry, now)
         if entry.refused is None:
             self.in_flight += 1
             self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
@@ -160,12 +135,12 @@ class SimulatedProvider:
         entry.answered_at = time.time()
         if entry.billed:
             self._num_billed += 1
-            self._billed_lately.append(entry.answered_at)
+            self._billed_recently.append(entry.answered_at)
 
     def _free(self) -> None:
         self.in_flight -= 1
 
-    def _told(self, path: bytes) -> Reply:
+    def _status_page(self, path: bytes) -> Reply:
         if path.endswith(b"/stats"):
             return Reply(self._counts())
         if path.endswith(b"/ledger"):
@@ -173,11 +148,11 @@ class SimulatedProvider:
         return Reply(_MODELS) if path.endswith(b"/models") else error(404, "no such page")
 
     def _counts(self) -> dict[str, Any]:
-        lately = time.time() - _LATELY_S
+        recently = time.time() - _RECENT_S
         return {
             "num_requests": len(self.ledger),
             "num_billed": self._num_billed,
-            "num_billed_lately": sum(1 for at in self._billed_lately if at >= lately),
+            "num_billed_recently": sum(1 for at in self._billed_recently if at >= recently),
             "num_rejected": self.num_rejected,
             "in_flight": self.in_flight,
             "peak_in_flight": self.peak_in_flight,
@@ -185,13 +160,13 @@ class SimulatedProvider:
 
     def _note(self, request: Request, now: float) -> ReceivedRequest:
         digest = hashlib.sha256(request.body).hexdigest()
-        asked = ReceivedRequest(
+        received = ReceivedRequest(
             request.body, digest, self._seen[digest], len(self.ledger), request.authorization, request.path.decode()
         )
         self._seen[digest] += 1
         self.ledger.append(Entry(digest, now))
         self._bodies.append(request.body)
-        return asked
+        return received
 
     def _admitted(self, request: ReceivedRequest, entry: Entry, now: float) -> Reply:
         """The script's answer, or a refusal where a limit is met."""
@@ -230,20 +205,3 @@ class SimulatedProvider:
     def _limit_headers(self, elapsed_s: float, now: float) -> dict[str, str]:
         form = self._service.header_form
         return limit_headers(form, self._limiter.standing(elapsed_s), now) if form else {}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--service", default="{}", help="the service as JSON, or a file of it")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    chosen = parser.parse_args(arguments)
-    described = chosen.service if chosen.service.startswith("{") else Path(chosen.service).read_text(encoding="utf-8")
-    with SimulatedProvider(service=Service.model_validate_json(described), port=chosen.port) as provider:
-        print(provider.url, flush=True)
-        # Whoever started this holds the other end: it ends with them, however they end.
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What a script is shown, and what it may answer."""
+"""Requests as a script sees them, and its replies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Fault = Literal["none", "reset", "cut", "hang", "close"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     body: dict[str, Any] | bytes
     status: int = 200
@@ -35,21 +35,21 @@ class ReceivedRequest:
     raw: bytes
     digest: str
     attempt: int
-    """How often the same request came before."""
+    """Equal requests before this one."""
     index: int
-    """How many requests of any kind came before."""
+    """Requests of any kind before this one."""
     authorization: str
     path: str = "/v1/chat/completions"
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The request, parsed when it is first looked at."""
+        """The parsed request."""
         body: dict[str, Any] = orjson.loads(self.raw)
         return body
 
     @property
     def num_turns(self) -> int:
-        """How many completions its conversation holds already."""
+        """Completions in its conversation so far."""
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
 
@@ -77,7 +77,7 @@ def completion(
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for index, (name, arguments) in enumerate(tool_calls)
     ]
-    said = {"role": "assistant", "content": content, "refusal": None, **({"tool_calls": calls} if calls else {})}
+    reply = {"role": "assistant", "content": content, "refusal": None, **({"tool_calls": calls} if calls else {})}
     usage = {"prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 7 + (completion_tokens or 0)}
     return {
         "id": "chatcmpl-1",
@@ -87,7 +87,7 @@ def completion(
         "choices": [
             {
                 "index": 0,
-                "message": {**said, **(message or {})},
+                "message": {**reply, **(message or {})},
                 "finish_reason": finish_reason or ("tool_calls" if calls else "stop"),
             }
         ],

@@ -13,7 +13,7 @@ import pytest
 
 from stillhouse.config import DistillConfig, load_config, parse_config
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing.provider import ReceivedRequest, Reply, completion
+from stillhouse.testing import ReceivedRequest, Reply, completion
 from tasks.server.environment import set_defaults
 
 # Prefect reads its environment once, when it is imported.

@@ -13,7 +13,7 @@ import pytest
 
 from stillhouse.config import DistillConfig
 from stillhouse.errors import FailureBudgetExceeded
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.types import Artifact
 from tasks.publish import Published
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.store.records import read_jsonl, read_trajectories
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Shell = Callable[..., tuple[int, str]]

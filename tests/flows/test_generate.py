@@ -11,7 +11,7 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import QuotaError
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from tasks.publish import Published
 
 RNOW_ROWS = [

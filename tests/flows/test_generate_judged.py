@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from stillhouse.dataset.read import read_rows
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.testing.embeddings import embeddings
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 Generate = Callable[..., Published]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stillhouse.errors import ConfigError, InputError, StillhouseError
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 ROWS = [{"prompt": f"question {number}", "tools": [], "metadata": {"tag": "sums"}} for number in range(3)]

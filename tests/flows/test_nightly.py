@@ -13,7 +13,7 @@ from benchmarks.shop_teacher import append_prompts, shop_teacher
 from stillhouse.config import DistillConfig, parse_config
 from stillhouse.dataset.read import read_rows
 from stillhouse.embedded.shop import Story, draw_stories
-from stillhouse.testing.provider import SimulatedProvider
+from stillhouse.testing import SimulatedProvider
 from stillhouse.training.results.record import read_record
 from tasks.publish import Published
 

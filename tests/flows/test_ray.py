@@ -9,7 +9,7 @@ import pytest
 
 from stillhouse.dataset.read import read_rows
 from stillhouse.errors import BudgetReached, ConfigError
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from tasks.publish import Published
 
 LABELS = """

@@ -12,7 +12,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 
 CANARY = "sk-canary-6f1d0c2b9a"
 ESCAPED = "".join(f"\\u{ord(one):04x}" for one in CANARY)

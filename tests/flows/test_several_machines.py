@@ -10,7 +10,7 @@ import pytest
 from stillhouse.chat.refs import model_identity
 from stillhouse.config import DistillConfig
 from stillhouse.store.records import write_jsonl
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.training.results.record import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -12,8 +12,8 @@ from stillhouse.config import DistillConfig
 from stillhouse.dataset.schema import DIFFICULTY_FILE, EMBEDDINGS_FILE, JUDGE_FILE
 from stillhouse.store import ArtifactStore, digest
 from stillhouse.store.records import write_jsonl
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.testing.embeddings import embeddings
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Artifact, PromptMetadata, StopReason, Trajectory, Turn
 from tasks.cache.shards import map_shards
 from tasks.cache.stage import CACHED_STAGE, Stage

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stillhouse.config import parse_config
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider
 from stillhouse.view.page import COLUMNS
 
 pytestmark = pytest.mark.slow

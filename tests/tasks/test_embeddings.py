@@ -9,7 +9,8 @@ import pytest
 from stillhouse.config import BudgetConfig, EmbeddingsConfig, TeacherConfig
 from stillhouse.dataset.schema import EMBEDDINGS_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached
-from stillhouse.testing.provider import ReceivedRequest, Reply, Service, SimulatedProvider, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
+from stillhouse.testing.answers import Service
 from stillhouse.types import Artifact, Trajectory
 from tasks.embeddings import embeddings_task
 from tasks.models import teacher_model

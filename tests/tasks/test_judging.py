@@ -10,7 +10,7 @@ import pytest
 from stillhouse.config import BudgetConfig, Criterion, JudgeConfig
 from stillhouse.dataset.schema import JUDGE_FILE
 from stillhouse.errors import AuthenticationError, BudgetReached, FailureBudgetExceeded
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.types import Artifact, StopReason, Trajectory
 from tasks.judging import judge_task
 from tasks.models import teacher_model

@@ -14,7 +14,7 @@ import yaml
 from mlflow import MlflowClient
 
 from stillhouse.store.records import read_jsonl
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_VARIABLE = "STILLHOUSE_TEST_KEY"

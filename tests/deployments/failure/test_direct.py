@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stillhouse.testing.provider import Reply, error
+from stillhouse.testing import Reply, error
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from benchmarks.shop_teacher import append_prompts, shop_teacher
 from stillhouse.embedded.shop import draw_stories
-from stillhouse.testing.provider import SimulatedProvider
+from stillhouse.testing import SimulatedProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stillhouse.testing.provider import Reply, SimulatedProvider, completion
+from stillhouse.testing import Reply, SimulatedProvider, completion
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

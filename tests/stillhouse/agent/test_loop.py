@@ -9,7 +9,7 @@ from stillhouse.agent.turns import REFUSAL, End, TurnRules, TurnState
 from stillhouse.config import RolloutsConfig
 from stillhouse.inference.completion import Completion, ToolChoice, read_completion
 from stillhouse.store import canonical_json, digest
-from stillhouse.testing.provider import completion
+from stillhouse.testing import completion
 from stillhouse.tools import Toolbox, ToolResult
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Message, StopReason

@@ -16,7 +16,7 @@ from stillhouse.inference.completion import (
 from stillhouse.inference.endpoint import Endpoint
 from stillhouse.inference.failures import FailureKind, RequestFailed
 from stillhouse.inference.rate_limit.headers import RateLimits
-from stillhouse.testing.provider import completion
+from stillhouse.testing import completion
 from stillhouse.tools.calculator import calculator
 
 

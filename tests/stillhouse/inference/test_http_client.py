@@ -8,7 +8,7 @@ from stillhouse.inference.completion import Completion, Sampling
 from stillhouse.inference.endpoint import Endpoint, Price
 from stillhouse.inference.failures import Failure, FailureKind, RequestFailed
 from stillhouse.inference.http_client import HttpClient
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools.calculator import calculator
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, max_tokens=32, seed=7)

@@ -32,7 +32,7 @@ def test_a_built_wheel_writes_the_same_project_as_the_checkout(tmp_path: Path) -
         assert done.stdout.strip().startswith(str(folder))
     made = {origin: contents(tmp_path / "made" / origin) for origin in ("installed", "checkout")}
     assert made["installed"] == made["checkout"]
-    assert len(made["installed"]) == 14
+    assert len(made["installed"]) == 16
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillhouse.config import RolloutsConfig
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason

@@ -13,7 +13,7 @@ from stillhouse.errors import AuthenticationError, BudgetReached, EndpointError,
 from stillhouse.inference import Controller, Journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import Caps, RateControl
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox
 from stillhouse.types import Prompt, StopReason
 

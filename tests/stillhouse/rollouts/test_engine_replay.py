@@ -16,7 +16,7 @@ from stillhouse.inference import Controller, Endpoint, Journal
 from stillhouse.inference.rate_limit import Caps, RateControl
 from stillhouse.progress.state import NoProgress
 from stillhouse.rollouts import EverySample, RolloutCollector
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, StopReason

@@ -17,7 +17,7 @@ from stillhouse.config import DatasetConfig, LabelsConfig, RolloutsConfig, Runti
 from stillhouse.dataset.build import build_dataset
 from stillhouse.dataset.read import read_rows
 from stillhouse.inference import Journal
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import Toolbox, tool
 from stillhouse.tools.calculator import calculator
 from stillhouse.types import Prompt, PromptMetadata, StopReason, Trajectory

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stillhouse.config import RolloutsConfig
 from stillhouse.rollouts import EverySample, UntilAccepted
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt, StopReason, Trajectory
 
 

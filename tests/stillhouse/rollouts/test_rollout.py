@@ -6,7 +6,7 @@ import pytest
 
 from stillhouse.agent.turns import REFUSAL
 from stillhouse.config import RolloutsConfig, RuntimeConfig
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.tools import ToolArgs, Toolbox, tool
 from stillhouse.types import Prompt, StopReason, Trajectory
 

@@ -4,7 +4,7 @@ from typing import Any
 from stillhouse.config import RuntimeConfig
 from stillhouse.inference import Controller
 from stillhouse.inference.rate_limit import Caps, RateControl, RequestSize, Ticket
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.types import Prompt
 
 Collect = Callable[..., Any]

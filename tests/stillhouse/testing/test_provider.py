@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion, error
 from stillhouse.testing.answers import Service
 from stillhouse.testing.limits import Limits, Step
 from stillhouse.testing.process import running
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion, error
 
 
 def ask(url: str, text: str = "hello", **keys: Any) -> httpx.Response:

@@ -19,8 +19,8 @@ from stillhouse.inference import Endpoint, RolloutStats, open_journal
 from stillhouse.inference.budget import Budget
 from stillhouse.inference.rate_limit import controller_of
 from stillhouse.inference.retry import Effects
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.testing.embeddings import embeddings, vector_of
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, error
 from stillhouse.types import Trajectory
 
 TEXTS = [f"case {number}: how many apples has Anna?" for number in range(10)]

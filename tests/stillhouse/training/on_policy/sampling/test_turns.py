@@ -12,7 +12,7 @@ from stillhouse.chat.tokenizer import encode, load_tokenizer
 from stillhouse.config import OnPolicyConfig, RolloutsConfig
 from stillhouse.serving.generation import Generation, GenerationRequest
 from stillhouse.store import prompt_id
-from stillhouse.testing.provider import ReceivedRequest, Reply, SimulatedProvider, completion
+from stillhouse.testing import ReceivedRequest, Reply, SimulatedProvider, completion
 from stillhouse.tools.calculator import calculator
 from stillhouse.tools.toolbox import Toolbox
 from stillhouse.training.on_policy.masks import sampled_runs
