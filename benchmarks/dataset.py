@@ -211,7 +211,7 @@ def _labelled_file(source: Path) -> list[dict[str, Any]]:
 
 
 def _labelled(rows: Sequence[Trajectory], source: Path) -> list[dict[str, Any]]:
-    """The rows with our labels and the signatures that near-duplicates are found by."""
+    """The rows with our labels and the signatures by which near-duplicates are found."""
     from stillhouse.dataset.duplicates.signatures import signature_batch
     from stillhouse.dataset.label_input import LabelInput
     from stillhouse.dataset.labelling.label import labelled_rows
@@ -250,8 +250,8 @@ def run_side(side: str, folder: Path, output: Path) -> dict[str, float]:
             peak = max(peak, _memory(psutil.Process(process.pid)))
             time.sleep(_LOOK_S)
         assert process.stdout is not None
-        found: dict[str, float] = json.loads(process.stdout.read().splitlines()[-1])
-    return {**found, "peak_mb": peak / 1e6}
+        figures: dict[str, float] = json.loads(process.stdout.read().splitlines()[-1])
+    return {**figures, "peak_mb": peak / 1e6}
 
 
 def _memory(process: psutil.Process) -> int:

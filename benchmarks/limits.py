@@ -20,7 +20,7 @@ What was learnt:
 - A refused probe of the window tells only that the step went too far, as requests overtake each other: back to the
   number held, 8 in flight are used to 0.99; cut to the number ahead they were to 0.955.
 - Where sizes are estimates, a refusal is followed by another unless three requests' units have come in again.
-- Where a refusal says nothing at all, rate and concurrency are told apart by what was accepted under like conditions.
+- Where a refusal says nothing at all, what was accepted under like conditions tells rate from concurrency.
   With few in flight for seconds each (60 requests/min of 5 s) that takes minutes; with 20 ms it may go wrong (0.55).
 - Fixed windows that tell nothing are closed once used up, and asking whether they are is refused: 2 to 4 %.
 """
@@ -48,7 +48,7 @@ _LESS_IS_BETTER: Final = frozenset({"refused", "seconds to 0.9"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A provider, and the work that is asked of it."""
+    """A provider and the number of requests sent to it."""
 
     name: str
     limits: Limits
@@ -304,7 +304,7 @@ def _changing() -> Iterator[Case]:
 
 
 def _finite() -> Iterator[Case]:
-    """S1-S10 of the comparison with peers, without hangs and kills; 256 asked for, 32 at the start."""
+    """S1-S10 of the comparison with peers, without hangs and kills; 256 prompts, 32 in flight at the start."""
     announced: dict[str, Any] = {"headers": True, "retry_after": "whole"}
     rpm = Limits(requests_per_minute=1200, burst_requests=20)
     tpm = Limits(tokens_per_minute=240_000, burst_tokens=4000)

@@ -6,7 +6,7 @@ Claims
     quick    in a fraction of the time of `datasketch`, and right about more.
 
 Measured
-    Rows of 60 words asked and 240 written, drawn at random; of 20 rows, one repeats another with words replaced, to a
+    Rows with 60 random words of prompt and 240 of answer; of 20 rows, one repeats another with words replaced, to a
     similarity of 0.85 to 1, and one likewise to 0.5 to 0.8, which is no near-duplicate. Similarities are counted here,
     from sets of five words, without the code under test. The peer is `MinHashLSH` of the package `datasketch` with as
     many permutations and the same threshold, on the first rows; it is left out where it is not installed. The peak is
@@ -193,11 +193,11 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=".") as name:
         shards, signing_s = write_shards(options.rows, Path(name))
         began = time.perf_counter()
-        found = found_by_us(shards, Path(name) / "duplicates")
+        duplicates = found_by_us(shards, Path(name) / "duplicates")
         finding_s = time.perf_counter() - began
     figures: dict[str, Any] = {
-        **scores({number: [of] for number, of in found.items()}, options.rows),
-        "found": len(found),
+        **scores({number: [of] for number, of in duplicates.items()}, options.rows),
+        "found": len(duplicates),
         "signatures_per_s": options.rows / signing_s,
         "found_per_s": options.rows / finding_s,
         "peak_mb": status_bytes("VmHWM") / 1e6,

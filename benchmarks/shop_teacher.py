@@ -1,4 +1,4 @@
-"""A teacher of the embedded task, simulated: it is always right, and tells which stories it was asked."""
+"""A teacher of the embedded task, simulated: it is always right, and lists the stories it was prompted with."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ def append_prompts(path: Path, stories: Sequence[Story]) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def shop_teacher(stories: Sequence[Story], asked: list[str]) -> Callable[[ReceivedRequest], Reply]:
+def shop_teacher(stories: Sequence[Story], prompted: list[str]) -> Callable[[ReceivedRequest], Reply]:
     """Takes each step of a story to the calculator, and then tells the answer.
 
     Args:
-        stories: all that may be asked.
-        asked: the story of each request is appended.
+        stories: all that prompts may hold.
+        prompted: the story of each request is appended.
     """
     by_text = {story.text: story for story in stories}
 
     def answer(request: ReceivedRequest) -> Reply:
         messages = request.body["messages"]
         story = by_text[next(m["content"] for m in messages if m["role"] == "user")]
-        asked.append(story.text)
+        prompted.append(story.text)
         num_results = sum(m["role"] == "tool" for m in messages)
         if num_results == len(story.events):
             return Reply(completion(f"The answer is {story.answer}."))

@@ -107,12 +107,14 @@ def visit_ours(context: Any, path: Path) -> Visit:
     page.wait_for_load_state("load")
     loaded = time.perf_counter()
     num_nodes = page.evaluate("document.querySelectorAll('*').length")
-    asked = time.perf_counter()
+    searched_at = time.perf_counter()
     page.fill("#query", _NEEDLE)
     # Its policy forbids to wait by a script: the line of counts tells.
-    while "of" not in (told := page.inner_text("#count")) or "searching" in told:
+    while "of" not in (count_text := page.inner_text("#count")) or "searching" in count_text:
         time.sleep(0.005)
-    return Visit(path.stat().st_size / 1e6, shown - started, loaded - started, num_nodes, time.perf_counter() - asked)
+    return Visit(
+        path.stat().st_size / 1e6, shown - started, loaded - started, num_nodes, time.perf_counter() - searched_at
+    )
 
 
 def visit_plain(context: Any, path: Path) -> Visit:
@@ -125,7 +127,7 @@ def visit_plain(context: Any, path: Path) -> Visit:
     page.wait_for_load_state("load")
     loaded = time.perf_counter()
     num_nodes = page.evaluate("document.querySelectorAll('*').length")
-    asked = time.perf_counter()
+    searched_at = time.perf_counter()
     page.evaluate(
         """needle => {
             for (const one of document.querySelectorAll("details"))
@@ -134,7 +136,9 @@ def visit_plain(context: Any, path: Path) -> Visit:
         }""",
         _NEEDLE,
     )
-    return Visit(path.stat().st_size / 1e6, shown - started, loaded - started, num_nodes, time.perf_counter() - asked)
+    return Visit(
+        path.stat().st_size / 1e6, shown - started, loaded - started, num_nodes, time.perf_counter() - searched_at
+    )
 
 
 def compare(count: int, num_rounds: int, folder: Path) -> dict[str, list[Visit]]:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="of a pretrained model to train as well")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny models: whether the plan works")
-    parser.add_argument("--commit", default=None, help="of the checkout, where git cannot be asked")
+    parser.add_argument("--commit", default=None, help="of the checkout, where there is no git")
     parser.add_argument("--check", action="store_true", help="import everything, say what is missing, and end")
     chosen = parser.parse_args(arguments)
     if chosen.check:

@@ -1,7 +1,7 @@
 """Where the time of a training step goes: shares of the kernels by kind, idle time, and the longest kernels.
 
 A kernel belongs to the output layer or the optimiser if it runs while that phase does on the device, whatever it is;
-the others are told apart by name.
+the others are distinguished by name.
 """
 
 import re

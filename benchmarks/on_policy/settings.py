@@ -26,7 +26,7 @@ def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
     def shares(count: int) -> dict[str, Any]:
         return {"per_device_train_batch_size": batch_size // count, "gradient_accumulation_steps": count}
 
-    found: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         "whole": shares(1),
         "halves": shares(2),
         "quarters": shares(4),
@@ -35,4 +35,4 @@ def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
         "compiled": {"torch_compile": True, **shares(4)},
         "defaults": {"gradient_checkpointing": True, **shares(max(1, batch_size // 8))},
     }
-    return found[name]
+    return settings[name]

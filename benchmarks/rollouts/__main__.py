@@ -9,7 +9,7 @@ Claims
     cost      its client costs a fraction of the `openai` package's CPU, and its memory does not follow the prompts.
 
 Measured
-    Each client is a process of its own, peers in environments of their own with pinned versions, all asked the same job
+    Each client is a process of its own, peers in environments of their own with pinned versions, all given the same job
     of the same simulated provider in another process, sides in turn, rounds after each other. Time is the provider's:
     from the first request to the last billed answer, so neither imports nor a package's last page count; after a kill
     the time until the first request of the next run is left out as well. CPU is that of the client and its children

@@ -15,7 +15,7 @@ Claims
 Measured
     Client and provider in processes of their own. `cpu` is the ratio of CPU for a row, imports left out, sides in turn.
     `ideal` divides by prompts times latency over slots: for a client that starts by itself (`cold`, whose way up counts
-    more the fewer prompts there are) and for one that is told to start at 256, as the scripts are (`told`). Answers
+    more the fewer prompts there are) and for one that starts at 256, as the scripts do (`warm`). Answers
     after exactly 200 ms come in bursts, which a client works off one by one; for latencies that vary as in S1 the
     optimum is an event simulation. `rate` gives rows per second of CPU, of all threads, and rows per second. `memory`
     draws prompts lazily and drops trajectories. `flow` takes the time from the first request to the end of a command
@@ -26,13 +26,13 @@ Measured
 Learnt
     On two cores, a median of three rounds, one for limits, steps and memory.
         cpu      0.23 of the script's where others used the machine, 0.19 where they did not
-        ideal    told 0.86 to 0.89, with varied latencies 0.997; cold 0.73, and 0.93 with 20,000 prompts
+        ideal    warm 0.86 to 0.89, with varied latencies 0.997; cold 0.73, and 0.93 with 20,000 prompts
         rate     2,900 to 3,200 rows for a second of CPU, 3,100 a second, 1,000 in flight
         memory   78 MB at 10,000 prompts, 80 MB at 100,000
         flow     1.00 with 20 in flight, 1.14 with 256
         limits   0.993 to 1.001 in all six cases, at most 0.91 % refused in all, none with headers
         steps    0.991 to 1.002; 90 % of a doubled limit after 6 to 13 s; at most 0.86 % refused once converged, and 1.1
-                 to 1.3 % in the phase in which a limit is halved, which has to be found out
+                 to 1.3 % in the phase in which a limit is halved, which has to be discovered
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ def cpu(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
 def ideal(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
     """Share of the ideal."""
     lines, figures = [], {}
-    for name, start, factor in (("cold", None, 1), ("told", _SLOTS, 1), ("cold, long", None, effort.long_factor)):
+    for name, start, factor in (("cold", None, 1), ("warm", _SLOTS, 1), ("cold, long", None, effort.long_factor)):
         num_prompts = effort.num_prompts * factor
         shares = []
         for _ in range(effort.rounds):
@@ -91,9 +91,9 @@ def ideal(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
         with fresh(folder) as aside, running(varied.service) as provider:
             run("engine", Job(provider.url, str(aside), effort.num_prompts, _SLOTS, start=_SLOTS))
             shares.append(best_s / span_s(provider.ledger()))
-    figures["told, varied"] = asdict(spread(shares))
+    figures["warm, varied"] = asdict(spread(shares))
     lines.append(
-        f"ideal, told, latencies that vary: {spread(shares)} with {effort.num_prompts:,} prompts (at least 0.9)"
+        f"ideal, warm, latencies that vary: {spread(shares)} with {effort.num_prompts:,} prompts (at least 0.9)"
     )
     return lines, figures
 
@@ -109,16 +109,16 @@ def rate(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
         per_cpu_s.append(num_prompts / took.cpu_s)
         per_s.append(num_prompts / span_s(ledger))
         in_flight.append(float(ledger.peak_in_flight))
-    found: dict[str, Spread] = {
+    spreads: dict[str, Spread] = {
         "rows_per_cpu_s": spread(per_cpu_s),
         "rows_per_s": spread(per_s),
         "peak_in_flight": spread(in_flight),
     }
     lines = [
-        f"rate: {found['rows_per_cpu_s']} rows for a second of CPU (at least 2,500), {found['rows_per_s']} a second, "
-        f"{found['peak_in_flight']} in flight"
+        f"rate: {spreads['rows_per_cpu_s']} rows for a second of CPU (at least 2,500), "
+        f"{spreads['rows_per_s']} a second, {spreads['peak_in_flight']} in flight"
     ]
-    return lines, {name: asdict(figure) for name, figure in found.items()}
+    return lines, {name: asdict(figure) for name, figure in spreads.items()}
 
 
 def memory(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
@@ -148,12 +148,12 @@ def flow(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
             side: [many - start for many, start in zip(walls[side], walls[f"{side}, few"], strict=True)]
             for side in ("flow", "engine")
         }
-        found = ratio(beyond["flow"], beyond["engine"])
+        flow_ratio = ratio(beyond["flow"], beyond["engine"])
         lines.append(
-            f"flow, {slots} in flight: {found} of the engine's time for {effort.num_prompts - few:,} prompts more (at "
-            f"most 1.05), {spread(beyond['flow'])} s; with {few} prompts {spread(walls['flow, few'])} s"
+            f"flow, {slots} in flight: {flow_ratio} of the engine's time for {effort.num_prompts - few:,} prompts more "
+            f"(at most 1.05), {spread(beyond['flow'])} s; with {few} prompts {spread(walls['flow, few'])} s"
         )
-        figures[str(slots)] = {"to_engine": asdict(found), "wall_s": walls}
+        figures[str(slots)] = {"to_engine": asdict(flow_ratio), "wall_s": walls}
     return lines, figures
 
 

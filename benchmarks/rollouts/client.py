@@ -28,7 +28,7 @@ class Took:
     """Of the process and its children together, seen five times a second."""
     exit_code: int
     ended: str
-    """`itself`, `killed` because the stop was asked for, or `late`."""
+    """`itself`, `killed` by the requested stop, or `late`."""
 
 
 class Client:

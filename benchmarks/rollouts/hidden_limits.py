@@ -24,13 +24,13 @@ def limits(effort: Effort, folder: Path) -> tuple[list[str], dict[str, Any]]:
                 # No provider tells of it in headers; Retry-After alone is what there is.
                 name = f"{kind}, Retry-After"
             else:
-                name = f"{kind}, {'headers' if headers else 'nothing told'}"
+                name = f"{kind}, {'headers' if headers else 'no headers'}"
             steps = (Step(at_s=0, limits=hidden),)
-            (found,) = endure(
+            (trial,) = endure(
                 steps, headers=headers, settle_s=effort.settle_s, duration_s=effort.duration_s, folder=folder
             )
-            lines.append(f"limits, {name}: {_in_words(found)}")
-            figures[name] = asdict(found)
+            lines.append(f"limits, {name}: {_in_words(trial)}")
+            figures[name] = asdict(trial)
     return lines, figures
 
 

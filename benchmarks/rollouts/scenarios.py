@@ -20,7 +20,7 @@ class Scenario:
     """Requests that a client is allowed to have in flight."""
     num_samples: int = 1
     num_samples_first: int | None = None
-    """Samples of a first run, after which the same is asked for with `num_samples`; None has one run."""
+    """Samples of a first run, after which the same job runs with `num_samples`; None has one run."""
     kills: tuple[float, ...] = ()
     """Shares of the requests after which the client's process group is killed and started again."""
     max_tokens: int = 64

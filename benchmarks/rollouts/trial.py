@@ -25,10 +25,10 @@ class Score:
     """How a side did. Ratios where there is something to divide by."""
 
     share_of_optimum: float
-    """Rows that came in over those asked for, times the optimum's time over that from first request to last answer."""
+    """Rows received over rows wanted, times the optimum's time over that from first request to last answer."""
     refused_per_row: float
     billed_over_useful: float
-    """Billed requests over those the rows asked for need."""
+    """Billed requests over those that the wanted rows need."""
     num_lost: int
     num_doubled: int
     num_swapped: int

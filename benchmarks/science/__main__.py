@@ -46,17 +46,17 @@ def _lines(verdicts: dict[str, list[Verdict]]) -> Iterator[str]:
     for name, reached in verdicts.items():
         yield f"{name}: {EXPERIMENTS[name].title}"
         for verdict in reached:
-            yield f"  {verdict.word:<26} {range_of(verdict.found):<24} {verdict.claim.text}"
+            yield f"  {verdict.word:<26} {range_of(verdict.measured):<24} {verdict.claim.text}"
 
 
-def _figures(found: dict[str, list[SeedResult]], verdicts: dict[str, list[Verdict]]) -> dict[str, Any]:
+def _figures(results_by_name: dict[str, list[SeedResult]], verdicts: dict[str, list[Verdict]]) -> dict[str, Any]:
     return {
         name: {
             "title": EXPERIMENTS[name].title,
             "verdicts": [{**asdict(verdict), "word": verdict.word} for verdict in verdicts[name]],
             "seeds": [json.loads(json.dumps(asdict(result))) for result in results],
         }
-        for name, results in found.items()
+        for name, results in results_by_name.items()
     }
 
 

@@ -65,7 +65,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What one experiment found with one seed."""
+    """Result of one experiment with one seed."""
 
     seed: int
     curves: dict[str, Curve]
@@ -82,12 +82,12 @@ class SeedResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `write` wrote."""
-        told: dict[str, Any] = json.loads(path.read_bytes())
+        stored: dict[str, Any] = json.loads(path.read_bytes())
         curves = {
             name: Curve([CurvePoint(**point) for point in curve["points"]])
-            for name, curve in told.pop("curves").items()
+            for name, curve in stored.pop("curves").items()
         }
-        return cls(curves=curves, **told)
+        return cls(curves=curves, **stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +110,18 @@ class Verdict:
     """What came of a claim."""
 
     claim: Claim
-    found: Spread
+    measured: Spread
     num_holding: int
     """Seeds for which it holds."""
 
     @property
     def word(self) -> str:
         """In short: by the median, unless seeds disagree."""
-        if self.num_holding == self.found.num_rounds:
+        if self.num_holding == self.measured.num_rounds:
             return "holds"
         if self.num_holding == 0:
             return "does not hold"
-        return "holds by the median" if self.claim.holds(self.found.median) else "does not hold by the median"
+        return "holds by the median" if self.claim.holds(self.measured.median) else "does not hold by the median"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class Lab:
     quick: bool = False
     """Everything a few steps long, to see that it runs: what comes of it means nothing."""
     chains: ChainKind = USUAL_CHAINS
-    """What is asked about."""
+    """Kind of the chains that prompts ask for."""
     base_wrong: float = 0.4
     """Share of wrong readings in what the base student learns, so that about three chains in ten come out right."""
 

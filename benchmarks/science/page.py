@@ -1,4 +1,4 @@
-"""The page: one HTML file of claims, what was found of them, and pictures."""
+"""The page: one HTML file of claims, what was measured, and pictures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from stillhouse.store.atomic import write_atomic
 _FOLDER: Final = Path(__file__).parent
 
 
-def write_page(path: Path, found: Mapping[str, Sequence[SeedResult]], *, quick: bool) -> None:
+def write_page(path: Path, results_by_name: Mapping[str, Sequence[SeedResult]], *, quick: bool) -> None:
     """Writes the page, whole or not at all.
 
     Args:
         path: the file.
-        found: the results of all seeds, by experiment.
+        results_by_name: the results of all seeds, by experiment.
         quick: says on the page that its figures mean nothing.
 
     Raises:
@@ -30,8 +30,8 @@ def write_page(path: Path, found: Mapping[str, Sequence[SeedResult]], *, quick: 
     environment.filters |= {"figure": number, "range": range_of, "share": share_of}
     page = environment.get_template("page.html.j2").render(
         css=style_sheet(REPORT_CSS),
-        sections=[_section(name, results) for name, results in found.items()],
-        seeds=sorted({result.seed for results in found.values() for result in results}),
+        sections=[_section(name, results) for name, results in results_by_name.items()],
+        seeds=sorted({result.seed for results in results_by_name.values() for result in results}),
         quick=quick,
     )
     write_atomic(path, page.encode("utf-8"))
@@ -73,13 +73,13 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def range_of(found: Spread) -> str:
+def range_of(measured: Spread) -> str:
     """The median and, where seeds differ, how far."""
-    if found.low == found.high:
-        return number(found.median)
-    return f"{number(found.median)} ({number(found.low)} to {number(found.high)})"
+    if measured.low == measured.high:
+        return number(measured.median)
+    return f"{number(measured.median)} ({number(measured.low)} to {number(measured.high)})"
 
 
-def share_of(found: Spread) -> str:
+def share_of(measured: Spread) -> str:
     """The same of shares, in percent."""
-    return f"{100 * found.median:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
+    return f"{100 * measured.median:.1f} % ({100 * measured.low:.1f} to {100 * measured.high:.1f})"

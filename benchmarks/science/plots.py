@@ -39,8 +39,8 @@ def finals_plot(name: str, results: Sequence[SeedResult]) -> str:
     finals = final_accuracies(results)
     with drawing():
         figure, (axis,) = panels(0.6 + _ROW_IN * len(finals))
-        for place, found in enumerate(finals.values()):
-            low, middle, high = (100 * value for value in (found.low, found.median, found.high))
+        for place, final in enumerate(finals.values()):
+            low, middle, high = (100 * value for value in (final.low, final.median, final.high))
             axis.plot([low, high], [place, place], color=_INKS[0], linewidth=5, alpha=0.35)
             axis.plot([middle], [place], "o", color=_INKS[0], markersize=7, markeredgecolor=PAPER)
         axis.set_yticks(range(len(finals)), list(finals))

@@ -54,7 +54,7 @@ class Training:
     """On-policy: who scores; None where nobody does."""
 
     def job(self, folder: Path) -> TrainJob:
-        """As the trainer is told."""
+        """The job for the trainer."""
         updates = {
             "checkpoint_every_steps": self.measure_every,
             "log_every_steps": self.measure_every,
@@ -117,15 +117,15 @@ class Course:
 
     def write(self, path: Path) -> None:
         """Writes it, whole or not at all."""
-        told = {"seconds": self.seconds, "points": [asdict(point) for point in self.points]}
-        write_atomic(path, orjson.dumps(told))
+        stored = {"seconds": self.seconds, "points": [asdict(point) for point in self.points]}
+        write_atomic(path, orjson.dumps(stored))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote beside the student's folder."""
-        told: Any = orjson.loads(path.read_bytes())
-        points = [Point(**{**point, "costs": StepCosts(**point["costs"])}) for point in told["points"]]
-        return cls(path.parent / "student", points, told["seconds"])
+        """What `write` wrote next to the student's folder."""
+        stored: Any = orjson.loads(path.read_bytes())
+        points = [Point(**{**point, "costs": StepCosts(**point["costs"])}) for point in stored["points"]]
+        return cls(path.parent / "student", points, stored["seconds"])
 
 
 def course_of(training: Training, exams: Mapping[str, Exam], store: Path) -> Course:

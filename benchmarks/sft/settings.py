@@ -15,7 +15,7 @@ OURS: Final[dict[str, dict[str, Any]]] = {"plain": {}, "compiled": {"compile": "
 
 
 def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
-    """Arguments of `SFTConfig`, beside those that say what is trained.
+    """Arguments of `SFTConfig`, besides those that say what is trained.
 
     Args:
         name: one of `NAMES`.
@@ -27,7 +27,7 @@ def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
     single = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": batch_size}
     quarters = {"per_device_train_batch_size": batch_size // 4, "gradient_accumulation_steps": 4}
     bins = max(1, round(batch_size * MEAN_TOKENS / _PACKED_TOKENS))
-    found: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         "single rows": single,
         "packed": {
             "packing": True,
@@ -46,4 +46,4 @@ def trl_settings(name: str, batch_size: int) -> dict[str, Any]:
             "train_sampling_strategy": "random",
         },
     }
-    return found[name]
+    return settings[name]

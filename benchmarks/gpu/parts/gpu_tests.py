@@ -56,15 +56,15 @@ def gpu_test_files() -> list[str]:
 def outcome(report: ElementTree.Element) -> dict[str, Any]:
     """Counts, and the failures with their messages, of a JUnit report."""
     cases = list(report.iter("testcase"))
-    bad = {case: found for case in cases for found in (*case.iter("failure"), *case.iter("error"))}
+    bad = {case: failure for case in cases for failure in (*case.iter("failure"), *case.iter("error"))}
     skipped = [case for case in cases if case.find("skipped") is not None]
     return {
         "passed": len(cases) - len(bad) - len(skipped),
         "failed": len(bad),
         "skipped": len(skipped),
         "failures": {
-            f"{case.get('classname')}::{case.get('name')}": (found.get("message") or "")[:_MESSAGE_LENGTH]
-            for case, found in bad.items()
+            f"{case.get('classname')}::{case.get('name')}": (failure.get("message") or "")[:_MESSAGE_LENGTH]
+            for case, failure in bad.items()
         },
     }
 

@@ -48,7 +48,7 @@ class OnPolicyRecord(TrainingRecord):
     trajectories: list[list[Trajectory]] = field(default_factory=list)
     """Of each step, in no particular order."""
     profile: dict[str, Any] = field(default_factory=dict)
-    """Of the last step, where one was asked for."""
+    """Of the last step, where the job wants one."""
 
     def only(self, first: int, end: int) -> Self:
         """What the steps from `first` up to `end` left."""
@@ -69,7 +69,7 @@ def num_sampled(trajectories: Sequence[Trajectory]) -> int:
 
 
 def clock() -> float:
-    """Seconds that never go back, when all that a GPU was asked to do is done."""
+    """Seconds that never go back, after the GPU has finished its queue."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -238,7 +238,7 @@ def train(
         teachers: the one that scores.
         rows: prompts.
         config: of the method.
-        work_dir: its own.
+        work_dir: of this training alone.
         replayed: trained on instead of what the student samples, step by step; None samples.
         profiler: of the last step, which it slows down, from where its batch is there; None profiles nothing.
     """

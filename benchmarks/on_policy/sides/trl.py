@@ -2,7 +2,7 @@
 
     python -m benchmarks.on_policy.sides.trl JOB.json RECORD.json
 
-Settings are `DistillationConfig`'s or `GRPOConfig`'s own names. The trainers are TRL's; what is added here ends
+Settings are fields of `DistillationConfig` or `GRPOConfig`. The trainers are TRL's; what is added here ends
 completions where their prompts say, and looks at the clock around their sampling and the teacher's passes.
 """
 
@@ -129,7 +129,7 @@ def train_by_rewards(
 
     Args:
         student: trained.
-        tokenizer: its own.
+        tokenizer: the student's.
         prompts: messages, those of one step after the other.
         settings: arguments of `GRPOConfig`, besides those that hold for every training here.
     """

@@ -1,7 +1,7 @@
 """The loose script that the engine replaces, written anew from its description, its defects included.
 
 Batches of so many prompts, each waiting for its slowest. After a 429 the batch is halved, for good, and everything from
-its start on is asked again; at one prompt a batch a 429 loses the prompt. Any other error loses it as well. Rows are
+its start on is sent again; at one prompt a batch a 429 loses the prompt. Any other error loses it as well. Rows are
 appended; what is done is known by the prompt's text. Tools run in the event loop.
 """
 

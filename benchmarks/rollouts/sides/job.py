@@ -1,4 +1,4 @@
-"""What every client is asked to do, as a file, and the rows that it gives back."""
+"""The job of every client, as a file, and the rows that it returns."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked of a client."""
+    """The job of a client."""
 
     url: str
     folder: str

@@ -1,4 +1,4 @@
-"""E11: rewards beside a teacher that is no better than four right answers in five."""
+"""E11: rewards together with a teacher that is no better than four right answers in five."""
 
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ def run(lab: Lab, seed: int) -> SeedResult:
 
 EXPERIMENT = Experiment(
     name="e11",
-    title="Rewards beside a weak teacher",
+    title="Rewards with a weak teacher",
     setup="160 steps of 8 prompts with 8 trajectories each, with rewards, the KL to a teacher of about 80 %, or both. "
     "The target is the teacher's own accuracy.",
     claims=(

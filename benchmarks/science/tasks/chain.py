@@ -51,11 +51,11 @@ class Chain:
 
     @property
     def text(self) -> str:
-        """As it is asked."""
+        """The text of the prompt."""
         return " ".join([str(self.start), *self.letters])
 
     def results(self) -> list[int]:
-        """Every result, the last one being what is asked for."""
+        """Every result, the last one being the answer."""
         return self.misread(random.Random(0), 0.0)
 
     def misread(self, rng: random.Random, wrong_share: float) -> list[int]:
@@ -78,7 +78,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class ChainKind:
-    """Which chains are asked about."""
+    """Which chains prompts are drawn from."""
 
     letters: str = LETTERS
     length: int = LENGTH

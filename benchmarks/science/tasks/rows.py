@@ -14,7 +14,7 @@ from stillhouse.types import JsonObject, Message, Prompt, PromptMetadata
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to ask, and how an answer is told to be right."""
+    """A prompt and the check of its answer."""
 
     text: str
     pattern: str

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sft.sides.trl JOB.json RECORD.json
 
-Settings are `SFTConfig`'s own names. Left alone, rows come in our order, for the losses to be compared.
+Settings are fields of `SFTConfig`. Left alone, rows come in our order, for the losses to be compared.
 """
 
 import sys
@@ -19,7 +19,7 @@ from benchmarks.sft.sides.job import SftJob, SftRecord, fingerprint
 
 
 class Marks(TrainerCallback):
-    """Marks the end of each step, and notes its loss where that is asked for."""
+    """Marks the end of each step, and notes its loss where the job wants it."""
 
     def __init__(self, record: SftRecord, *, with_losses: bool) -> None:
         self._record = record

@@ -13,12 +13,12 @@ def test_both_sides_distill_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
         folder = trl_folder(tmp_path / "trl")
     except NotInstallable as error:
         pytest.skip(str(error))
-    main(["--quick", "--threads", "1", "--peer", str(folder), "--json", str(tmp_path / "found.json")])
+    main(["--quick", "--threads", "1", "--peer", str(folder), "--json", str(tmp_path / "report.json")])
     assert capsys.readouterr().out.count(": holds") == 1
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["losses"]["largest_difference"] < 1e-5
-    assert found["losses"]["first"] > found["losses"]["last"] > 0.0
-    (speed,) = found["speeds"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["losses"]["largest_difference"] < 1e-5
+    assert report["losses"]["first"] > report["losses"]["last"] > 0.0
+    (speed,) = report["speeds"]
     for side in ("ours", "trl"):
         (turn,) = speed[side]
         assert turn["split"].keys() == {"sample", "score", "train", "sync"}

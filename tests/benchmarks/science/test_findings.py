@@ -44,7 +44,7 @@ def test_a_verdict_goes_by_all_seeds_or_else_by_the_median(
     results = [SeedResult(seed, {}, {"ratio": value}) for seed, value in enumerate(values)]
     (verdict,) = experiment(claim).verdicts(results)
     assert verdict.word == word
-    assert (verdict.found.low, verdict.found.high) == (min(values), max(values))
+    assert (verdict.measured.low, verdict.measured.high) == (min(values), max(values))
 
 
 def test_a_result_is_read_as_it_was_written_with_what_was_never_reached(tmp_path: Path) -> None:

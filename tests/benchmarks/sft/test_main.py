@@ -15,8 +15,8 @@ def test_both_sides_train_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
         pytest.skip(str(error))
     main(["--quick", "--threads", "1", "--peer", str(folder), "--json", str(tmp_path / "sft.json")])
     assert capsys.readouterr().out.count(": holds") == 1
-    found = json.loads((tmp_path / "sft.json").read_text())
-    assert found["losses"]["largest_difference"] < 1e-5
-    (speed,) = found["speeds"]
+    report = json.loads((tmp_path / "sft.json").read_text())
+    assert report["losses"]["largest_difference"] < 1e-5
+    (speed,) = report["speeds"]
     assert speed["ratios"]["tokens_per_cpu_s"]["median"] > 1
     assert speed["ours"][0]["speed"]["peak_bytes"] > 1e8
